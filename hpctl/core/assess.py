@@ -1,0 +1,335 @@
+"""From what a node's agent said to what it amounts to: `assess`, a pure and total function.
+
+The order of authority is the driver's own word (Xid 154), then the catalogue's row with its
+companions, then history (which is the plan's business). A burst of equal lines is one incident.
+UNKNOWN findings never make a node healthier and never make it faulty; silence neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hpctl.core.catalogue import Rules
+from hpctl.core.decode import driver_rule, lost_nothing, nvlink5_rule, severity
+from hpctl.core.incidents import (
+    SXID,
+    XID,
+    Incident,
+    evidence,
+    finding_order,
+    incidents_of,
+    repeated,
+    together,
+)
+from hpctl.core.model import (
+    Assessment,
+    Condition,
+    FaultClass,
+    Health,
+    Remedy,
+    RuleId,
+    Urgency,
+    Verdict,
+)
+
+_HEALTHY = Condition.HEALTHY
+_OK = Verdict.OK
+_URGENCY = {Urgency.NONE: 0, Urgency.AFTER_JOBS: 1, Urgency.NOW: 2}
+_STRENGTH = {remedy: n for n, remedy in enumerate(Remedy)}
+_NVLINK5 = frozenset({"144", "145", "146", "147", "148", "149", "150"})
+_EYES = ("kernel.log", "gpu.", "efa.", "neuron.")
+# Where the kernel's log or the devices of the training cannot be judged, nobody vouches for the
+# node: verification waits. A check of the host that cannot tell leaves the rest of what is seen.
+_DRIVER = "154"
+_NO_ACTION = RuleId("xid-154-none")
+_NO_ACTION_LOOKBACK = timedelta(seconds=5)
+_CONTAINED = RuleId("xid-48-contained")
+_JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """An incident, the row that speaks for it, and when that row may be believed."""
+
+    incident: Incident
+    fault: FaultClass
+    settled_at: datetime
+    note: str = ""
+
+    def settled(self, now: datetime) -> bool:
+        """Whether the row may be believed. One that waits for nothing needs no clock either."""
+        return self.fault.settle_s == 0 or self.settled_at <= now
+
+
+def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
+    """What the facts about one generation amount to at `now`.
+
+    FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
+    over; SUSPECT while a companion line may still change the verdict (`until` says when to look
+    again) and for rows that are only watched; UNKNOWN when nothing was heard for
+    `rules.silent_after` or when a check could not tell that a node must not be without. A fault
+    that is proven stays through silence.
+    For a healthy node `since` is when it was last heard.
+    """
+    silent = now - health.last_heard > rules.silent_after
+    if not silent and _all_ok(health):
+        return Assessment(health.generation, _HEALTHY, health.last_heard)
+    incidents = incidents_of(health.findings)
+    if not silent and not incidents:
+        return _in_service(health, (), ())
+    cases = _cases(incidents, rules)
+    pending = [c for c in cases if not c.settled(now)]
+    until = min((c.settled_at for c in pending), default=None)
+    proven = [c for c in cases if c.settled(now) and c.fault.urgency is not Urgency.NONE]
+    if proven:
+        return _faulty(health, proven, incidents, rules, until)
+    if pending:
+        return _suspect(health, pending, incidents, until)
+    if silent:
+        return _silent(health, rules, now, incidents)
+    watched = [c for c in cases if c.fault.rule in rules.watched]
+    if watched:
+        return _suspect(health, watched, incidents, None)
+    return _in_service(health, cases, incidents)
+
+
+def _all_ok(health: Health) -> bool:
+    """The common case of 10 000 nodes a cycle, told apart before anything is folded."""
+    return not health.findings or all(f.verdict is _OK for f in health.findings)
+
+
+# --- which row speaks -------------------------------------------------------------------------
+
+
+def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
+    """The rows that stand after companions and the driver's word have been heard."""
+    drivers = _driver_words(incidents)
+    cases: list[_Case] = []
+    covered: dict[int, list[FaultClass]] = {}
+    for incident in incidents:
+        if incident.check == XID and incident.code == _DRIVER:
+            continue
+        rule = _rule_of(incident, incidents, rules)
+        if rule is None:
+            continue
+        fault = rules.classes[rule]
+        word = _authority(incident, drivers, rules.fold) if rule in rules.follows else None
+        if word is not None:
+            covered.setdefault(word, []).append(fault)
+        else:
+            cases.append(_case(incident, fault))
+    for number, (incident, rule) in enumerate(drivers):
+        faults = covered.get(number, [])
+        if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
+            rule = _JOB_LOST
+        cases.append(_case(incident, rules.classes[rule], _covering(faults)))
+    return cases
+
+
+def _case(incident: Incident, fault: FaultClass, note: str = "") -> _Case:
+    return _Case(incident, fault, incident.first + timedelta(seconds=fault.settle_s), note)
+
+
+def _covering(faults: Sequence[FaultClass]) -> str:
+    return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
+
+
+def _driver_words(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
+    """The newest Xid 154 of each device, cut to the finding that counts, with its rule."""
+    words = []
+    for incident in incidents:
+        if incident.check == XID and incident.code == _DRIVER:
+            newest = max(incident.findings, key=lambda f: (f.last, *finding_order(f)))
+            one = Incident(XID, incident.device, _DRIVER, (newest,), newest.first, newest.last)
+            words.append((one, driver_rule(newest.detail, newest.evidence)))
+    return words
+
+
+def _authority(
+    incident: Incident, drivers: Sequence[tuple[Incident, RuleId]], fold: timedelta
+) -> int | None:
+    """Index of the driver's word on this incident: of its device, and not older than it.
+
+    Xid 154 reports a change of state, so one that comes later speaks for all that went before.
+    A fault that goes on for longer than `fold` after it is judged by its own row; one that
+    follows a `None` even sooner, for what was all right may just have broken.
+    """
+    heard = []
+    for number, (word, rule) in enumerate(drivers):
+        reach = _NO_ACTION_LOOKBACK if rule == _NO_ACTION else fold
+        mine = word.device in (incident.device, "")
+        if rule != "xid-154" and mine and incident.last - word.last <= reach:
+            heard.append((word.last, number))
+    return max(heard)[1] if heard else None
+
+
+def _rule_of(incident: Incident, incidents: Sequence[Incident], rules: Rules) -> RuleId | None:
+    """The catalogue row for an incident, or None where a companion has absorbed it."""
+    if incident.check == SXID:
+        return _sxid_rule(incident, rules)
+    if incident.check != XID:
+        return _check_rule(incident, rules)
+    code = incident.code
+    if code in ("171", "172") and _near("48", incident, incidents, rules):
+        return None
+    if code == "163" and _cancelled(incident, incidents):
+        return None
+    if code == "48" and _near("94", incident, incidents, rules):
+        return _CONTAINED
+    if code in _NVLINK5:
+        return _strongest(
+            {nvlink5_rule(code, f"{f.detail} {f.evidence}") for f in incident.findings}, rules
+        )
+    if code == "74" and all(lost_nothing(f.detail) for f in incident.findings):
+        return RuleId("xid-74-corrected")
+    rule = RuleId(f"xid-{code}")
+    again = RuleId(f"{rule}-repeat")
+    if again in rules.classes and repeated(
+        incident, rules.classes[again].escalate_window_s, rules.apart
+    ):
+        return again
+    return rule if rule in rules.classes else RuleId("xid-unknown")
+
+
+def _near(code: str, incident: Incident, incidents: Iterable[Incident], rules: Rules) -> bool:
+    """Whether an Xid of that code belongs to the same event."""
+    return any(
+        other.check == XID and other.code == code and together(incident, other, rules.fold)
+        for other in incidents
+    )
+
+
+def _cancelled(incident: Incident, incidents: Iterable[Incident]) -> bool:
+    """Power smoothing off (163) counts no more once it is on again (162) on the same device."""
+    return any(
+        other.check == XID
+        and other.code == "162"
+        and other.device == incident.device
+        and other.last >= incident.last
+        for other in incidents
+    )
+
+
+def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
+    """The text's own severity first, then the number (facts: the word is reliable)."""
+    rule = RuleId(f"sxid-{incident.code}")
+    known = rules.classes.get(rule)
+    fatal = severity(incident.text)
+    if fatal is True:
+        return rule if known and known.urgency is not Urgency.NONE else RuleId("sxid-fatal")
+    if fatal is False:
+        return rule if known and known.urgency is Urgency.NONE else RuleId("sxid-nonfatal")
+    return rule if known else RuleId("sxid-unknown")
+
+
+def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
+    """A check that is no kernel line: its own row, else watched if it failed."""
+    stem = incident.check.replace(".", "-")
+    for name in (f"{stem}-{incident.code}", stem):
+        if name in rules.classes:
+            return RuleId(name)
+    if any(f.verdict is Verdict.FAIL for f in incident.findings):
+        return RuleId("check-failed")
+    return None
+
+
+# --- the verdict ------------------------------------------------------------------------------
+
+
+def _rank(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
+    """The more urgent first, then the stronger first rung, then the table's order."""
+    return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
+
+
+def _strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
+    return max(names, key=lambda name: _rank(rules.classes[name], rules))
+
+
+def _faulty(
+    health: Health,
+    proven: Sequence[_Case],
+    incidents: Sequence[Incident],
+    rules: Rules,
+    until: datetime | None,
+) -> Assessment:
+    top = max(_rank(c.fault, rules) for c in proven)
+    same = [c for c in proven if _rank(c.fault, rules) == top]
+    case = min(same, key=lambda c: (c.incident.first, c.incident.device))
+    return Assessment(
+        health.generation,
+        Condition.FAULTY,
+        case.incident.first,
+        fault=case.fault,
+        findings=evidence([c.incident for c in same], incidents),
+        why=_told(case, len(same) - 1),
+        until=until,
+    )
+
+
+def _suspect(
+    health: Health,
+    cases: Sequence[_Case],
+    incidents: Sequence[Incident],
+    until: datetime | None,
+) -> Assessment:
+    case = min(cases, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
+    doing = "watched" if until is None else "waiting for companion lines"
+    return Assessment(
+        health.generation,
+        Condition.SUSPECT,
+        min(c.incident.first for c in cases),
+        findings=evidence([c.incident for c in cases], incidents),
+        why=f"{_told(case, len(cases) - 1)}; {doing}",
+        until=until,
+    )
+
+
+def _silent(
+    health: Health, rules: Rules, now: datetime, incidents: Sequence[Incident]
+) -> Assessment:
+    seconds = (now - health.last_heard).total_seconds()
+    return Assessment(
+        health.generation,
+        Condition.UNKNOWN,
+        health.last_heard + rules.silent_after,
+        findings=evidence(incidents, ()),
+        why=f"agent-silent: nothing heard from the agent for {seconds:.0f} s",
+    )
+
+
+def _in_service(
+    health: Health, cases: Sequence[_Case], incidents: Sequence[Incident]
+) -> Assessment:
+    unknown = tuple(
+        sorted((f for f in health.findings if f.verdict is Verdict.UNKNOWN), key=finding_order)
+    )
+    blind = [finding for finding in unknown if finding.check.startswith(_EYES)]
+    if blind:
+        more = f" and {len(blind) - 1} more" if len(blind) > 1 else ""
+        return Assessment(
+            health.generation,
+            Condition.UNKNOWN,
+            min(f.first for f in blind),
+            findings=unknown,
+            why=f"cannot tell: {blind[0].check}{more}: {blind[0].detail}".removesuffix(": "),
+        )
+    why = "; ".join(dict.fromkeys(_told(c, 0) for c in cases))
+    return Assessment(
+        health.generation,
+        _HEALTHY,
+        health.last_heard,
+        findings=evidence(incidents, ()) + unknown,
+        why=f"{why}; the node stays in service" if why else "",
+    )
+
+
+def _told(case: _Case, more: int) -> str:
+    incident = case.incident
+    where = f" on {incident.device}" if incident.device else ""
+    name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)
+    what = f"{name} {incident.code}".strip()
+    times = f", {incident.count} times" if incident.count > 1 else ""
+    others = f", and {more} more" if more else ""
+    return f"{what}{where}: {case.fault.meaning}{times}{case.note}{others} [{case.fault.rule}]"

@@ -1,0 +1,394 @@
+"""Whether a group of instances grows or shrinks. Pure: demand, groups and history in, one answer
+for each group out.
+
+Up: jobs have waited long enough for nodes that neither are idle nor on their way. Down: nodes
+have been idle long enough and no job waits for such. A change under way, the cooldown, the
+group's bounds and the day's budget turn either into a Hold, which says which of them it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
+from hpctl.core.packing import Pool
+from hpctl.core.recovery import later
+from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
+from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits for nodes and for nothing else.
+
+    `nodes`: how many it needs at least, all its array's tasks together, each for itself. `asks`:
+    what Slurm tells of it beside that; None: nothing. `grows`: more nodes would start it. Where
+    Slurm has not said yet why it waits, nothing is ordered for it, nor taken from it.
+    """
+
+    job: JobId
+    partitions: tuple[str, ...]
+    nodes: int
+    since: datetime
+    asks: Demand | None = None
+    grows: bool = True
+
+    @property
+    def demand(self) -> Demand:
+        """What has to be found for it."""
+        return self.asks or Demand(nodes=self.nodes, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A node that a job could have now: healthy, nobody's spare. `since` None: nobody knows."""
+
+    node: NodeName
+    instance: InstanceId
+    since: datetime | None
+    has: Tres = NOTHING_KNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An instance group as the provider and Slurm have it now.
+
+    `target` is what the provider was last told, `alive` how many instances run, `arriving` how
+    many of the target are not in Slurm yet. `blocked` says why nothing may be ordered. It grows for
+    jobs of its `partitions`; nothing leaves while a job waits in any of those its nodes are in.
+    `like` is what one of its nodes has; `features` are theirs, None where nobody knows. `late`:
+    what was added last did not come in time, and is not there yet.
+    """
+
+    name: str
+    partitions: tuple[str, ...]
+    target: int
+    alive: int
+    arriving: int = 0
+    idle: tuple[Idle, ...] = ()
+    spares: int = 0
+    blocked: str = ""
+    nodes_in: tuple[str, ...] = ()
+    like: Tres = NOTHING_KNOWN
+    features: frozenset[str] | None = None
+    late: bool = False
+
+
+class Direction(StrEnum):
+    """Which way a group changed."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A change of a group that was decided before. `ended` None: it is under way.
+
+    `count`: how many instances it brought or took, 0 where the service refused it. `failed`: it
+    did not come to what was wanted.
+    """
+
+    id: RecoveryId
+    group: str
+    direction: Direction
+    count: int
+    at: datetime
+    ended: datetime | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleView:
+    """All that `decide` looks at. `stopped`: why nothing at all may be done."""
+
+    groups: Mapping[str, Group]
+    waiting: Sequence[Waiting] = ()
+    history: Sequence[Past] = ()
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleUp:
+    """Add `count` instances to a group; it has `size` then."""
+
+    group: str
+    count: int
+    size: int
+    why: str
+    jobs: tuple[JobId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleDown:
+    """Take these idle nodes out of a group."""
+
+    group: str
+    nodes: tuple[Idle, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing is done about a group: `rule` says by which check, `why` in words."""
+
+    group: str
+    rule: str
+    why: str
+
+
+Decision = ScaleUp | ScaleDown | Hold
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is left for the groups that come next: jobs that nothing there serves, and budget."""
+
+    every: Sequence[Waiting]
+    jobs: list[Waiting]
+    adds: int
+    hours: float | None
+    pools: dict[str, Pool] = field(default_factory=dict)
+    seated: dict[str, list[Waiting]] = field(default_factory=dict)
+    """The jobs that what is idle or arriving in a group serves."""
+
+
+def decide(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Decision, ...]:
+    """One answer for each group of the policy, in its order."""
+    if not policy.enabled:
+        return tuple(Hold(name, "off", "autoscale.enabled is false") for name in policy.groups)
+    if view.stopped:
+        return tuple(Hold(name, "stopped", view.stopped) for name in policy.groups)
+    jobs = sorted(view.waiting, key=lambda w: (w.since, w.job))
+    ripe = [w for w in jobs if w.grows and now >= later(w.since, policy.up_after_s)]
+    left = _Left(jobs, ripe, *budget_left(view.history, policy, now, view.groups))
+    known = [view.groups[name] for name in policy.groups if name in view.groups]
+    # In whichever group: nobody orders nodes for a job that finds its nodes in another one.
+    for group in known:
+        coming = 0 if group.late else group.arriving
+        pool = Pool(group.like, [i.has for i in group.idle] + [group.like] * coming)
+        left.pools[group.name] = pool
+        left.seated[group.name] = _serve(group, left, 0, None)[0]
+    answers: list[Decision] = []
+    for name, limits in policy.groups.items():
+        if name in view.groups:
+            answers.append(_decide(view.groups[name], limits, view.history, left, policy, now))
+        else:
+            answers.append(Hold(name, "unknown", f"the cluster has no group {name}"))
+    return tuple(answers)
+
+
+def _decide(
+    group: Group,
+    limits: GroupLimits,
+    history: Sequence[Past],
+    left: _Left,
+    policy: AutoscalePolicy,
+    now: datetime,
+) -> Decision:
+    mine = [p for p in history if p.group == group.name]
+    wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
+    before = left.jobs
+    answer: Decision = _up(group, limits, left, policy)
+    if isinstance(answer, Hold) and not wanted:
+        answer = _down(group, limits, policy, now)
+        others = [w for w in left.every if set(w.partitions) & set(group.nodes_in)]
+        if isinstance(answer, ScaleDown) and others:
+            answer = Hold(group.name, "wanted", f"{_jobs(others)} where its idle nodes are")
+    elif isinstance(answer, Hold) and now < later(oldest := wanted[0].since, policy.up_after_s):
+        answer = Hold(
+            group.name,
+            "young",
+            f"{_jobs(wanted)} since {oldest:%H:%M:%S}: not for {policy.up_after_s:g} s yet",
+        )
+    if isinstance(answer, Hold):
+        return answer
+    held = _under_way(group, mine) or _cooling(group, answer, mine, policy, now)
+    if held is None and isinstance(answer, ScaleUp):
+        left.adds -= answer.count
+        left.hours = None if left.hours is None else left.hours - answer.count
+    if held is not None and held.rule in ("blocked", "cooldown"):
+        left.jobs = before  # not served here for now: by the next group, perhaps
+    return held or answer
+
+
+def _up(group: Group, limits: GroupLimits, left: _Left, policy: AutoscalePolicy) -> ScaleUp | Hold:
+    """Instances for the jobs that this group can serve; those are taken off the list."""
+    ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
+    size, pool = max(group.target, group.alive), left.pools[group.name]
+    room, bound = _room(size, limits, left) if not group.late else (0, "late")
+    served, missing = _serve(group, left, room, size)
+    if missing:
+        count = min(missing, policy.step)
+        told = _jobs(sorted({*left.seated[group.name], *served}, key=lambda w: (w.since, w.job)))
+        why = f"{told} for {pool.used} node(s), {missing} too few"
+        return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
+    if here := left.seated[group.name]:
+        return Hold(group.name, "enough", f"{_jobs(here)}: what is idle or arriving serves it")
+    if not ripe:
+        return Hold(group.name, "no_demand", "no job waits for more nodes of this group")
+    fit = [job for job in ripe if _may_serve(group, job.demand, pool)]
+    if not fit:
+        return Hold(group.name, "no_fit", f"{_jobs(ripe)} for what this group's nodes are not")
+    if group.late:
+        why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
+        return Hold(group.name, "late", f"{why}; no more are ordered")
+    first = fit[0]
+    return Hold(
+        group.name, bound, f"job {first.job} needs {first.nodes} node(s), room for {room} ({bound})"
+    )
+
+
+def _serve(group: Group, left: _Left, room: int, size: int | None) -> tuple[list[Waiting], int]:
+    """The jobs that find nodes in the group's pool, and how many new nodes that takes.
+
+    An array's tasks are jobs of their own: those that find none are left for the next group.
+    """
+    pool, served, stay, missing = left.pools[group.name], [], [], 0
+    partitions = set(group.partitions)
+    for job in left.jobs:
+        tasks = 0
+        if not partitions.isdisjoint(job.partitions) and _may_serve(group, job.demand, pool):
+            tasks, new = _place(job.demand, pool, room - missing, size)
+            missing += new
+        if tasks:
+            served.append(job)
+        if tasks < job.demand.tasks:
+            stay.append(_without(job, tasks) if tasks else job)
+    left.jobs = stay
+    return served, missing
+
+
+def _place(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, int]:
+    """How many tasks of a job find nodes, and how many new nodes that takes."""
+    new = 0
+    for done in range(job.tasks):
+        short = pool.place(job, room - new, size)
+        if short is None:
+            return done, new
+        new += short
+    return job.tasks, new
+
+
+def _without(job: Waiting, tasks: int) -> Waiting:
+    """The tasks of an array that are left."""
+    rest = replace(job.demand, tasks=job.demand.tasks - tasks)
+    return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
+
+
+def _may_serve(group: Group, job: Demand, pool: Pool) -> bool:
+    """Whether another node of the group could be what a job waits for."""
+    if job.named or not pool.fits(job):
+        return False
+    if not job.features or group.features is None:
+        return True  # of an empty group nobody can say
+    if re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", job.features) is None:
+        return True  # an expression with more to it
+    return group.features.issuperset(job.features.split("&"))
+
+
+def _room(size: int, limits: GroupLimits, left: _Left) -> tuple[int, str]:
+    """How many instances may be added at most, and what bounds it."""
+    room, bound = limits.max_count - size, "max_count"
+    if left.adds < room:
+        room, bound = left.adds, "adds_per_day"
+    # What is added is paid for an hour at least: it boots, serves, and idles before it goes.
+    if left.hours is not None and int(left.hours) < room:
+        room, bound = int(left.hours), "hours_per_day"
+    return max(room, 0), bound
+
+
+def _down(
+    group: Group, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
+) -> ScaleDown | Hold:
+    old = [
+        i for i in group.idle if i.since is not None and now >= later(i.since, policy.down_after_s)
+    ]
+    if not old:
+        count = len(group.idle)
+        return Hold(
+            group.name, "in_use", f"none of {count} idle node(s) for {policy.down_after_s:g} s"
+        )
+    spare_room = min(group.target, group.alive) - limits.min_count
+    if spare_room <= 0:
+        return Hold(group.name, "min_count", f"{len(old)} idle, but min_count {limits.min_count}")
+    old.sort(key=lambda i: (i.since or now, i.node))
+    nodes = tuple(old[: min(spare_room, policy.step)])
+    return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
+
+
+def _under_way(group: Group, mine: Sequence[Past]) -> Hold | None:
+    if group.blocked:
+        return Hold(group.name, "blocked", group.blocked)
+    busy = [p for p in mine if p.ended is None]
+    if busy:
+        return Hold(group.name, "under_way", f"{busy[0].id} ({busy[0].direction}) is under way")
+    return None
+
+
+def _cooling(
+    group: Group,
+    answer: ScaleUp | ScaleDown,
+    mine: Sequence[Past],
+    policy: AutoscalePolicy,
+    now: datetime,
+) -> Hold | None:
+    """A group does not turn round at once, nor asks again at once what was refused."""
+    same = Direction.UP if isinstance(answer, ScaleUp) else Direction.DOWN
+    for past in mine:
+        if past.ended is None or now >= later(past.ended, policy.cooldown_s):
+            continue
+        # What came to nothing has turned nothing round.
+        if past.failed if past.direction is same else past.count:
+            until = later(past.ended, policy.cooldown_s)
+            ended = "failed" if past.failed else "ended"
+            return Hold(
+                group.name,
+                "cooldown",
+                f"{past.direction} {ended} at {past.ended:%H:%M:%S}; not before {until:%H:%M:%S}",
+            )
+    return None
+
+
+def budget_left(
+    history: Sequence[Past], policy: AutoscalePolicy, now: datetime, groups: Mapping[str, Group]
+) -> tuple[int, float | None]:
+    """Instances and instance-hours that may still be added within these 24 hours.
+
+    Removals end the hours of the oldest additions first. More than its group has now, no addition
+    has left: what somebody else took out, or what never came, costs nothing any more.
+    """
+    added = [p for p in history if p.direction is Direction.UP]
+    adds = sum(p.count for p in added if p.at > now - DAY)
+    if policy.hours_per_day is None:
+        return policy.adds_per_day - adds, None
+    begun: dict[str, list[datetime]] = {}
+    hours = 0.0
+    for past in sorted(history, key=lambda p: p.at):
+        living = begun.setdefault(past.group, [])
+        if past.direction is Direction.UP:
+            living += [past.at] * past.count
+        elif past.ended is not None:
+            for _ in range(min(past.count, len(living))):
+                hours += _hours(living.pop(0), past.ended, now)
+    for name, living in begun.items():
+        there = max(groups[name].target, groups[name].alive) if name in groups else len(living)
+        hours += sum(_hours(at, now, now) for at in living[max(0, len(living) - there) :])
+    return policy.adds_per_day - adds, policy.hours_per_day - hours
+
+
+def _hours(begun: datetime, ended: datetime, now: datetime) -> float:
+    """The part of a stretch that lies within the last 24 hours."""
+    return max(0.0, (ended - max(begun, now - DAY)) / timedelta(hours=1))
+
+
+def _jobs(jobs: Sequence[Waiting]) -> str:
+    named = ", ".join(str(w.job) for w in jobs[:3])
+    more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    return f"job {named}{more} waits" if len(jobs) == 1 else f"jobs {named}{more} wait"

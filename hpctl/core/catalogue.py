@@ -1,0 +1,240 @@
+"""The fault catalogue as rules: the shipped table, a site's overrides, and their differences."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from types import MappingProxyType
+
+from hpctl.core.catalogue_data import TABLE
+from hpctl.core.catalogue_row import Row
+from hpctl.core.model import FaultClass, Remedy, RuleId, Urgency
+
+_TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
+    "I": (Urgency.NONE, (Remedy.NONE,)),
+    "J": (Urgency.NONE, (Remedy.RESTART_JOB,)),
+    "H": (Urgency.NONE, (Remedy.ASK_HUMAN,)),
+    "R1": (Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)),
+    "R2": (Urgency.NOW, (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)),
+    "B": (Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE)),
+    "X": (Urgency.NOW, (Remedy.REPLACE,)),
+}
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+SITE_RULE = re.compile(r"(?:plugin|report|alert)-[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,199}\Z")
+"""The ids under which a site may write rules of its own: for plugins, reports and alerts."""
+SITE_SOURCE = "this site's own rule"
+
+
+class UnknownRuleError(ValueError):
+    """An override names a rule that the catalogue does not have. `hint` names the mend."""
+
+    def __init__(self, rule: str, near: tuple[str, ...], missing: tuple[str, ...] = ()) -> None:
+        super().__init__(f"the fault catalogue has no rule {rule!r}")
+        self.hint = f"did you mean {' or '.join(near)}?" if near else "see docs/catalogue.md"
+        if missing:
+            own = f"a rule of the site's own needs {' and '.join(missing)} too"
+            self.hint = f"{self.hint[:-1]}, or is it new? {own}" if near else own
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What a site changes in one row, or a row of its own; None keeps what is shipped.
+
+    Times in seconds. A row of its own needs `meaning`, `urgency` and `ladder`.
+    """
+
+    urgency: Urgency | None = None
+    ladder: tuple[Remedy, ...] | None = None
+    settle_s: float | None = None
+    escalate_window_s: float | None = None
+    meaning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One field of one rule that differs: `shipped` and `ours` as people read them."""
+
+    rule: RuleId
+    what: str
+    shipped: str
+    ours: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All that `assess` is told: the rows in force and how long it waits for what.
+
+    `follows` are the rules that the driver's own word (Xid 154) replaces; `watched` make a node
+    Suspect. `fold` is how far apart two lines may be and still belong together; `apart` is how
+    far apart two of the same must be to be a repetition rather than one burst.
+    """
+
+    classes: Mapping[RuleId, FaultClass]
+    order: Mapping[RuleId, int]
+    follows: frozenset[RuleId]
+    watched: frozenset[RuleId]
+    overrides: Mapping[RuleId, Override] = field(default_factory=dict)
+    silent_after: timedelta = timedelta(seconds=20)
+    fold: timedelta = timedelta(seconds=60)
+    apart: timedelta = timedelta(seconds=300)
+
+
+def expand(codes: str) -> Iterator[int]:
+    """The numbers in `11 25 39-41`."""
+    for low, high in _RANGE.findall(codes):
+        yield from range(int(low), int(high or low) + 1)
+
+
+def _ids(row: Row) -> tuple[RuleId, ...]:
+    if not row.codes:
+        return (RuleId(row.rule),)
+    return tuple(RuleId(f"{row.rule}-{code}") for code in expand(row.codes))
+
+
+def _source(row: Row) -> str:
+    guide = "Fabric Manager guide" if row.rule.startswith("sxid") else "Xid catalogue"
+    said = "hpctl" if row.nvidia == "not NVIDIA's" else f"NVIDIA {guide}: {row.nvidia}"
+    return f"{said}; hpctl differs: {row.differs}" if row.differs else said
+
+
+def _fault_class(row: Row, rule: RuleId) -> FaultClass:
+    urgency, ladder = _TREATMENTS[row.treatment]
+    if row.ladder:
+        ladder = tuple(Remedy[name] for name in row.ladder.split())
+    return FaultClass(rule, row.meaning, urgency, ladder, row.settle_s, row.window_s, _source(row))
+
+
+def _index() -> dict[RuleId, Row]:
+    index: dict[RuleId, Row] = {}
+    for row in TABLE:
+        for rule in _ids(row):
+            if rule in index:
+                raise ValueError(f"rule {rule} is in the fault table twice")
+            index[rule] = row
+    return index
+
+
+_ROWS: Mapping[RuleId, Row] = MappingProxyType(_index())
+SHIPPED: Mapping[RuleId, FaultClass] = MappingProxyType(
+    {rule: _fault_class(row, rule) for rule, row in _ROWS.items()}
+)
+"""Every rule as shipped, in order of precedence."""
+
+_WATCHED = frozenset(rule for rule, row in _ROWS.items() if row.watch)
+_FOLLOWS = frozenset(
+    rule
+    for rule, row in _ROWS.items()
+    if row.treatment in ("R1", "R2") and rule.startswith("xid-") and not rule.startswith("xid-154")
+)
+
+
+def _overridden(shipped: FaultClass, change: Override) -> FaultClass:
+    mine = replace(
+        shipped,
+        meaning=shipped.meaning if change.meaning is None else change.meaning,
+        urgency=shipped.urgency if change.urgency is None else change.urgency,
+        ladder=shipped.ladder if change.ladder is None else change.ladder,
+        settle_s=shipped.settle_s if change.settle_s is None else change.settle_s,
+        escalate_window_s=shipped.escalate_window_s
+        if change.escalate_window_s is None
+        else change.escalate_window_s,
+    )
+    if not mine.ladder:
+        raise ValueError(f"rule {mine.rule}: the ladder is empty")
+    if mine.urgency is not Urgency.NONE and {Remedy.NONE, Remedy.RESTART_JOB} & set(mine.ladder):
+        raise ValueError(
+            f"rule {mine.rule}: urgency {mine.urgency} needs a ladder of remedies for the node, "
+            f"not {'/'.join(mine.ladder)}"
+        )
+    if not (mine.settle_s >= 0 and mine.escalate_window_s >= 0):
+        raise ValueError(f"rule {mine.rule}: settle_s and escalate_window_s must not be negative")
+    return mine
+
+
+def _shipped(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
+    """What an override starts from: the shipped row, or a site's own that does nothing yet."""
+    if rule in SHIPPED:
+        return SHIPPED[rule]
+    missing: tuple[str, ...] = ()
+    if SITE_RULE.match(rule) is not None:
+        needed = ("meaning", "urgency", "ladder")
+        missing = tuple(name for name in needed if not getattr(changes[rule], name))
+        if not missing:
+            return FaultClass(rule, "", Urgency.NONE, (Remedy.NONE,), source=SITE_SOURCE)
+    others = (*SHIPPED, *(name for name in changes if name != rule))
+    raise UnknownRuleError(rule, tuple(difflib.get_close_matches(rule, others, n=3)), missing)
+
+
+def rules(
+    overrides: Mapping[RuleId, Override] | None = None, *, silent_after_s: float = 20.0
+) -> Rules:
+    """The shipped table with a site's overrides and its own rules, which come last.
+
+    Raises UnknownRuleError for a rule id that is neither in the table nor a whole rule of the
+    site's own, and ValueError for an override that makes no sense. A rule whose urgency or ladder
+    a site sets no longer gives way to Xid 154: the site has decided.
+    """
+    changes = dict(overrides or {})
+    classes = dict(SHIPPED)
+    for rule, change in changes.items():
+        classes[rule] = _overridden(_shipped(rule, changes), change)
+    decided = {r for r, c in changes.items() if c.urgency is not None or c.ladder is not None}
+    return Rules(
+        classes=MappingProxyType(classes),
+        order=MappingProxyType({rule: n for n, rule in enumerate(classes)}),
+        follows=_FOLLOWS - decided,
+        watched=_WATCHED,
+        overrides=MappingProxyType(changes),
+        silent_after=timedelta(seconds=silent_after_s),
+    )
+
+
+def _shown(fault: FaultClass) -> dict[str, str]:
+    return {
+        "meaning": fault.meaning,
+        "urgency": fault.urgency.value,
+        "ladder": " > ".join(fault.ladder),
+        "settle_s": f"{fault.settle_s:g}",
+        "escalate_window_s": f"{fault.escalate_window_s:g}",
+    }
+
+
+def deviations(mine: Rules) -> tuple[Deviation, ...]:
+    """Every field in which the rules in force differ from the shipped table, in table order.
+
+    Of a rule of the site's own every field does: nothing is shipped for it.
+    """
+    found = []
+    for rule, shipped in SHIPPED.items():
+        if mine.classes[rule] is shipped:
+            continue
+        ours = _shown(mine.classes[rule])
+        for what, was in _shown(shipped).items():
+            if ours[what] != was:
+                found.append(Deviation(rule, what, was, ours[what]))
+    for rule in mine.classes.keys() - SHIPPED.keys():
+        shown = _shown(mine.classes[rule])
+        found += [Deviation(rule, what, "", now) for what, now in shown.items()]
+    return tuple(sorted(found, key=lambda d: mine.order[d.rule]))
+
+
+def vendor_deviations() -> tuple[Deviation, ...]:
+    """Every rule in which the shipped table departs from what NVIDIA says, and why."""
+    return tuple(
+        Deviation(rule, "treatment", row.nvidia, row.differs)
+        for rule, row in _ROWS.items()
+        if row.differs
+    )
+
+
+def table() -> tuple[Row, ...]:
+    """The rows as written, for the documentation."""
+    return TABLE
+
+
+def treatment_of(row: Row) -> FaultClass:
+    """What a row amounts to (its first code's class): one line of the documentation."""
+    return SHIPPED[_ids(row)[0]]

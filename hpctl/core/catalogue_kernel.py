@@ -1,0 +1,236 @@
+"""The fault table's rows for what the kernel says beside Xid and SXid lines.
+
+`hpctl.agent.checks.kernel_*` makes the findings. None of these rows counts: a code is one thing
+however often it was printed. `AFTER` closes the node to new work and treats it when its jobs have
+ended; it is R1 with a ladder that begins at the reboot, for there is no GPU to reset.
+"""
+
+from __future__ import annotations
+
+from hpctl.core.catalogue_row import Row
+
+_OURS = "not NVIDIA's"
+_AFTER = "REBOOT REPLACE"
+
+PCIE = (
+    Row("kernel-pcie-fatal", "", "B", "a fatal PCIe error: the device's link is down", _OURS),
+    Row(
+        "kernel-pcie-nonfatal",
+        "",
+        "I",
+        "an uncorrected PCIe error that the link survived",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-pcie-recovery-failed",
+        "",
+        "I",
+        "a device's driver took no part in the recovery from a PCIe error",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-pcie-corrected", "", "I", "corrected PCIe errors", _OURS, watch=True),
+)
+
+STORAGE = (
+    Row(
+        "kernel-fs-readonly",
+        "",
+        "B",
+        "a local file system takes no more writes after an error",
+        _OURS,
+    ),
+    Row("kernel-nvme-dead", "", "B", "an NVMe controller is gone, with its data", _OURS),
+    Row("kernel-block-raid-lost", "", "B", "a disk array has failed", _OURS),
+    Row(
+        "kernel-nvme-down",
+        "",
+        "R1",
+        "an NVMe controller went down and was reset",
+        _OURS,
+        ladder=_AFTER,
+    ),
+    Row(
+        "kernel-block-raid-degraded",
+        "",
+        "I",
+        "a disk array lost a disk and goes on",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-nvme-timeout",
+        "",
+        "I",
+        "an NVMe command timed out and was helped along",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-block-medium-error", "", "I", "a sector cannot be read", _OURS, watch=True),
+    Row("kernel-block-io-error", "", "I", "a block device failed requests", _OURS, watch=True),
+    Row("kernel-block-buffer-error", "", "I", "a buffer could not be written", _OURS, watch=True),
+    Row("kernel-fs-error", "", "I", "a file system found itself damaged", _OURS, watch=True),
+)
+
+MEMORY = (
+    Row(
+        "kernel-memory-uncorrected",
+        "",
+        "X",
+        "an uncorrected error of main memory or a processor",
+        _OURS,
+    ),
+    Row(
+        "kernel-memory-deferred",
+        "",
+        "I",
+        "a memory error that nobody has consumed: the page is taken out of use",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-memory-corrected", "", "I", "corrected memory errors", _OURS, watch=True),
+    Row(
+        "kernel-memory-logged",
+        "",
+        "I",
+        "a hardware error that the kernel logged without saying what it is",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-oom-daemon",
+        "",
+        "R1",
+        "the kernel ran out of memory and killed a daemon that the cluster needs",
+        _OURS,
+        ladder=_AFTER,
+    ),
+    Row(
+        "kernel-oom-node",
+        "",
+        "I",
+        "the node ran out of memory: processes were killed",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-oom-numa",
+        "",
+        "I",
+        "the memory of the NUMA nodes that a task may use ran out",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-oom-job", "", "I", "a job used more memory than it may: its own fault", _OURS),
+    Row(
+        "kernel-oom-cgroup",
+        "",
+        "I",
+        "a service used more memory than its control group may",
+        _OURS,
+    ),
+)
+
+PROCESSORS = (
+    Row("kernel-crash-panic", "", "B", "the kernel panicked", _OURS),
+    Row(
+        "kernel-crash-driver",
+        "",
+        "B",
+        "the kernel failed inside the driver of a GPU, network card or accelerator",
+        _OURS,
+    ),
+    Row(
+        "kernel-lockup-driver",
+        "",
+        "B",
+        "a processor is stuck inside the driver of a GPU, network card or accelerator",
+        _OURS,
+    ),
+    Row(
+        "kernel-lockup-soft-long",
+        "",
+        "B",
+        "a processor has been stuck for more than a minute",
+        _OURS,
+    ),
+    Row(
+        "kernel-crash-oops",
+        "",
+        "I",
+        "the kernel failed in one process and goes on",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-lockup-hard", "", "I", "a processor took no interrupts", _OURS, watch=True),
+    Row("kernel-lockup-soft", "", "I", "a processor was stuck for a while", _OURS, watch=True),
+    Row("kernel-lockup-rcu", "", "I", "a processor held up the kernel (RCU)", _OURS, watch=True),
+    Row("kernel-lockup-task", "", "I", "a task waits for something for minutes", _OURS, watch=True),
+)
+
+REMOTE = (
+    Row(
+        "kernel-efa",
+        "",
+        "B",
+        "an EFA card or its driver stopped answering: no job can open it",
+        _OURS,
+    ),
+    Row("kernel-mlx5-fatal", "", "B", "a network card reports that it has failed", _OURS),
+    Row("kernel-mlx5-module", "", "I", "trouble with a network port's cable", _OURS, watch=True),
+    Row(
+        "kernel-mlx5-power",
+        "",
+        "I",
+        "a network card gets too little power from its slot",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-lustre-bug",
+        "",
+        "B",
+        "the Lustre client stopped at an assertion of its own",
+        _OURS,
+    ),
+    Row(
+        "kernel-lustre-evicted",
+        "",
+        "I",
+        "a Lustre server evicted this client: open files were lost",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-lustre-connection-lost",
+        "",
+        "I",
+        "a Lustre server does not answer",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-nfs-not-responding", "", "I", "an NFS server does not answer", _OURS, watch=True),
+)
+
+NEURON = (
+    Row(
+        "kernel-neuron-unknown",
+        "",
+        "I",
+        "a hardware error of a Neuron device that this table does not know",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-neuron", "", "X", "an uncorrected hardware error of a Neuron device", _OURS),
+)
+
+KERNEL_SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
+    ("Kernel: PCIe", PCIE),
+    ("Kernel: disks and local file systems", STORAGE),
+    ("Kernel: memory", MEMORY),
+    ("Kernel: processors and the kernel itself", PROCESSORS),
+    ("Kernel: network cards and file servers", REMOTE),
+    ("Kernel: AWS Neuron", NEURON),
+)
+KERNEL_ROWS = tuple(row for _, rows in KERNEL_SECTIONS for row in rows)

@@ -1,0 +1,91 @@
+"""Rows for what others say: HyperPod's health agent, a site's scripts, plugins and alerts.
+
+None of them acts as shipped. HyperPod's agent has an actor of its own, HyperPod's node recovery:
+that it acts is a gate, and what it saw is shown. What a site's own check means only the site
+knows: it writes a rule for it (docs/plugins.md), and until then a failure is `check-failed`.
+"""
+
+from __future__ import annotations
+
+from hpctl.core.catalogue_row import Row
+
+_AWS = "not NVIDIA's"
+_THEIRS = "shown as Suspect: HyperPod's own recovery acts on it, never hpctl"
+
+OUTSIDE = (
+    Row(
+        "hma-xid",
+        "",
+        "I",
+        "HyperPod's health agent saw an Xid by DCGM's policy",
+        _AWS,
+        "shown as Suspect: the kernel's own line decides, and this record names no action",
+        watch=True,
+    ),
+    Row(
+        "hma-dcgm",
+        "",
+        "I",
+        "HyperPod's health agent saw a DCGM policy violation",
+        _AWS,
+        _THEIRS,
+        watch=True,
+    ),
+    Row(
+        "hma-npd",
+        "",
+        "I",
+        "HyperPod's health agent reports a hardware event",
+        _AWS,
+        _THEIRS,
+        watch=True,
+    ),
+    Row(
+        "hma-npd-XidUserAppError",
+        "",
+        "I",
+        "HyperPod's health agent saw an Xid that it lays on the application",
+        _AWS,
+    ),
+    Row(
+        "hma-npd-KernelDeadlock",
+        "",
+        "I",
+        "HyperPod's health agent saw a blocked kernel task, which it counts as software",
+        _AWS,
+    ),
+    Row(
+        "hma-condition",
+        "",
+        "I",
+        "HyperPod's health agent reports a node condition",
+        _AWS,
+        _THEIRS,
+        watch=True,
+    ),
+    Row(
+        "hma-event",
+        "",
+        "I",
+        "HyperPod's health agent asks for an action on the node",
+        _AWS,
+        _THEIRS,
+        watch=True,
+    ),
+    Row(
+        "hma-event-NvidiaGpuXidRestartApp",
+        "",
+        "I",
+        "HyperPod's health agent saw an Xid after which the application restarts",
+        _AWS,
+    ),
+    Row(
+        "agent-plugins",
+        "",
+        "I",
+        "the agent refuses to run a file in its directory of checks",
+        _AWS,
+        "shown as Suspect: a check that the site counts on does not run",
+        watch=True,
+    ),
+)

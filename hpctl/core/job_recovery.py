@@ -1,0 +1,145 @@
+"""The durable treatment of one attempt of one job: its value and its table.
+
+What moves it is in `job_advance`. The order is the whole art (facts/recovery 2.1-2.4): node
+drained, then the job stopped, then COMPLETING waited out, then the requeue where the job ended by
+itself, then the excluded nodes and StartTime=now in one update. Nothing is held on the way, so a
+daemon that dies half-way leaves a job that still starts by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from hpctl.core.model import Attempt, NodeName, RecoveryId
+from hpctl.core.recovery import IllegalSignal, StepRecord, Trail
+from hpctl.core.run_policy import Action
+from hpctl.core.trouble import Trouble
+
+
+class Phase(StrEnum):
+    """Where a job recovery stands. The last four are ends."""
+
+    HIT = "hit"
+    EXCISING = "excising"
+    WATCHING = "watching"
+    SAVING = "saving"
+    STOPPING = "stopping"
+    RELEASED = "released"
+    STARTING = "starting"
+    PROVING = "proving"
+    RESUMED = "resumed"
+    HELD = "held"
+    GAVE_UP = "gave_up"
+    CANCELLED = "cancelled"
+
+
+ENDS: Final = frozenset({Phase.RESUMED, Phase.HELD, Phase.GAVE_UP, Phase.CANCELLED})
+
+
+class Signal(StrEnum):
+    """An observed change that moves a job recovery."""
+
+    SUPERVISED = "supervised"
+    EXCISED = "excised"
+    WENT_ON = "went_on"
+    SAVE_WANTED = "save_wanted"
+    STOP_WANTED = "stop_wanted"
+    SAVE_OVER = "save_over"
+    QUEUED = "queued"
+    STARTED = "started"
+    RUNNING_SEEN = "running_seen"
+    PROVED = "proved"
+    FINISHED = "finished"
+    HELD = "held"
+    FAILED_AGAIN = "failed_again"
+    REFUSED = "refused"
+    GONE = "gone"
+    CALLED_OFF = "called_off"
+    DEADLINE = "deadline"
+    OPERATOR_CANCELLED = "operator_cancelled"
+
+
+_WAITING: Final = tuple(p for p in Phase if p not in ENDS)
+BEFORE_STOP: Final = (Phase.HIT, Phase.EXCISING, Phase.SAVING, Phase.STOPPING)
+_BEFORE_START: Final = (*BEFORE_STOP, Phase.WATCHING, Phase.RELEASED, Phase.STARTING)
+
+TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
+    # A job whose supervisor restarts its step is only watched: it stops when that does not come.
+    (Phase.HIT, Signal.SUPERVISED): Phase.EXCISING,
+    (Phase.EXCISING, Signal.EXCISED): Phase.WATCHING,
+    (Phase.EXCISING, Signal.STOP_WANTED): Phase.STOPPING,
+    (Phase.WATCHING, Signal.STOP_WANTED): Phase.STOPPING,
+    (Phase.WATCHING, Signal.WENT_ON): Phase.RESUMED,
+    (Phase.HIT, Signal.SAVE_WANTED): Phase.SAVING,
+    (Phase.HIT, Signal.STOP_WANTED): Phase.STOPPING,
+    (Phase.SAVING, Signal.SAVE_OVER): Phase.STOPPING,
+    (Phase.STOPPING, Signal.QUEUED): Phase.RELEASED,
+    (Phase.RELEASED, Signal.STARTED): Phase.STARTING,
+    (Phase.RELEASED, Signal.HELD): Phase.HELD,
+    (Phase.PROVING, Signal.PROVED): Phase.RESUMED,
+    (Phase.PROVING, Signal.FAILED_AGAIN): Phase.GAVE_UP,
+    # Slurm may be quicker than we are (expedited requeue, an operator): running is running.
+    **{(p, Signal.RUNNING_SEEN): Phase.PROVING for p in _BEFORE_START},
+    **{(p, Signal.FINISHED): Phase.RESUMED for p in _WAITING},
+    **{(p, Signal.GONE): Phase.CANCELLED for p in _WAITING},
+    # A job that nothing has stopped yet is left alone once nobody treats its node any more.
+    **{(p, Signal.CALLED_OFF): Phase.CANCELLED for p in BEFORE_STOP},
+    **{(p, Signal.REFUSED): Phase.GAVE_UP for p in _WAITING},
+    **{(p, Signal.DEADLINE): Phase.GAVE_UP for p in _WAITING},
+    **{(p, Signal.OPERATOR_CANCELLED): Phase.CANCELLED for p in _WAITING},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecovery:
+    """One job recovery as the journal tells it. `cause` is the node recovery behind it, empty
+    where the run's own `trouble` is; see `journal.JobRecoveryOpened`."""
+
+    id: RecoveryId
+    attempt: Attempt
+    cause: RecoveryId
+    bad_nodes: tuple[NodeName, ...]
+    opened: datetime
+    phase: Phase
+    since: datetime
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    why: str = ""
+    save_signal: str = ""
+    over_budget: str = ""
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    exclude: tuple[NodeName, ...] = ()
+    start_at: datetime | None = None
+    supervised: bool = False
+    ran_on: tuple[NodeName, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    trail: tuple[Trail, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Closed for ever."""
+        return self.phase in ENDS
+
+    @property
+    def crippled(self) -> bool:
+        """Its run has lost a node and goes on only if its own supervisor sees to that."""
+        return any(move.signal == Signal.EXCISED for move in self.trail)
+
+    @property
+    def let_run(self) -> bool:
+        """It ended without stopping the run, which may therefore be hit again."""
+        return any(move.signal in (Signal.WENT_ON, Signal.CALLED_OFF) for move in self.trail)
+
+    def on(self, signal: Signal, at: datetime, why: str) -> JobRecovery:
+        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        phase = TRANSITIONS.get((self.phase, signal))
+        if phase is None:
+            raise IllegalSignal(f"{self.id}: {signal} in phase {self.phase}")
+        trail = (*self.trail, Trail(at, signal, phase, why))
+        return replace(self, phase=phase, since=at, trail=trail)

@@ -1,0 +1,398 @@
+"""What is written down, and how memory is rebuilt from it.
+
+The journal is an intent log for recovery, not a debug log. Running and restarting fold the same
+events through the same tables, so they cannot disagree; an event that is illegal where it
+stands is corruption, and corruption stops the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from hpctl.core import change, job_recovery, node_recovery
+from hpctl.core.change import Change, ChangeOpened
+from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.job_report import JobReport
+from hpctl.core.model import (
+    Attempt,
+    Finding,
+    Generation,
+    JobId,
+    LogicalId,
+    NodeName,
+    Outcome,
+    RecoveryId,
+    Remedy,
+    RuleId,
+    Urgency,
+)
+from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.recovery import IllegalSignal, StepKind, StepRecord, resolved
+from hpctl.core.run_policy import Action
+from hpctl.core.trouble import Trouble
+
+REPORTS_KEPT = 64
+"""Of each job, in memory: more than any policy's budgets look back on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStarted:
+    """A daemon took the lease."""
+
+    at: datetime
+    version: str
+    mode: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecoveryOpened:
+    """`plan` decided to treat a generation, past all gates (`passed`, in order)."""
+
+    at: datetime
+    recovery: RecoveryId
+    generation: Generation
+    rule: RuleId
+    meaning: str
+    urgency: Urgency
+    ladder: tuple[Remedy, ...]
+    why: str
+    mode: str
+    rung: int = 0
+    logical_id: LogicalId | None = None
+    by: str = ""
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecoveryOpened:
+    """A job's attempt was hit by a node that is being treated, or (`trouble`) went wrong by itself.
+
+    `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
+    answered. `exclude`: nodes that it must not be given again, though nobody treats them.
+    `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
+    goes on. `ran_on`: the nodes of the run that went wrong.
+    """
+
+    at: datetime
+    recovery: RecoveryId
+    attempt: Attempt
+    cause: RecoveryId
+    bad_nodes: tuple[NodeName, ...]
+    why: str
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    save_signal: str = ""
+    over_budget: str = ""
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    exclude: tuple[NodeName, ...] = ()
+    start_at: datetime | None = None
+    supervised: bool = False
+    ran_on: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobReported:
+    """A job's supervisor told something. `uid`: whose credential it came with."""
+
+    at: datetime
+    report: JobReport
+    uid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HoldNoted:
+    """A candidate was held by a gate. Written once per change of reason."""
+
+    at: datetime
+    target: str
+    gate: str
+    why: str
+    rule: RuleId
+    approvable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLifted:
+    """The candidate is gone or was opened."""
+
+    at: datetime
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSeen:
+    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN."""
+
+    at: datetime
+    recovery: RecoveryId
+    signal: str
+    why: str
+    generation: Generation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """Written before the effect. Without its StepResolved the step is in doubt."""
+
+    at: datetime
+    recovery: RecoveryId
+    step: StepKind
+    attempt: int
+    target: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResolved:
+    """Written after the effect: what came back."""
+
+    at: datetime
+    recovery: RecoveryId
+    step: StepKind
+    attempt: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTaken:
+    """An operator's request was consumed. `answer` is what the operator is told."""
+
+    at: datetime
+    request: int
+    verb: str
+    target: str
+    by: str
+    answer: str
+    ok: bool
+
+
+Event = (
+    DaemonStarted
+    | NodeRecoveryOpened
+    | JobRecoveryOpened
+    | HoldNoted
+    | HoldLifted
+    | SignalSeen
+    | StepStarted
+    | StepResolved
+    | RequestTaken
+    | JobReported
+    | ChangeOpened
+)
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    t.__name__: t
+    for t in (
+        DaemonStarted,
+        NodeRecoveryOpened,
+        JobRecoveryOpened,
+        HoldNoted,
+        HoldLifted,
+        SignalSeen,
+        StepStarted,
+        StepResolved,
+        RequestTaken,
+        JobReported,
+        ChangeOpened,
+    )
+}
+
+
+class Corrupt(Exception):
+    """An event that cannot follow those before it."""
+
+
+@dataclass(slots=True)
+class State:
+    """All that the journal amounts to. Only `fold` changes it."""
+
+    nodes: dict[RecoveryId, NodeRecovery] = field(default_factory=dict)
+    jobs: dict[RecoveryId, JobRecovery] = field(default_factory=dict)
+    open_nodes: dict[NodeName, RecoveryId] = field(default_factory=dict)
+    open_jobs: dict[JobId, RecoveryId] = field(default_factory=dict)
+    attempts: dict[Attempt, RecoveryId] = field(default_factory=dict)
+    last_of_node: dict[NodeName, RecoveryId] = field(default_factory=dict)
+    holds: dict[str, HoldNoted] = field(default_factory=dict)
+    approvals: dict[str, datetime] = field(default_factory=dict)
+    returned: dict[NodeName, datetime] = field(default_factory=dict)
+    """When an operator last gave a node back: what only an operator clears is cleared then."""
+    reports: dict[JobId, tuple[JobReported, ...]] = field(default_factory=dict)
+    """What the supervisors of each job told, oldest first; the newest REPORTS_KEPT."""
+    changes: dict[RecoveryId, Change] = field(default_factory=dict)
+    open_changes: dict[str, RecoveryId] = field(default_factory=dict)
+    paused_by: str = ""
+    events: int = 0
+
+    def node_recovery(self, node: NodeName) -> NodeRecovery | None:
+        """The open recovery of a node."""
+        rid = self.open_nodes.get(node)
+        return None if rid is None else self.nodes[rid]
+
+    def job_recovery(self, job: JobId) -> JobRecovery | None:
+        """The open recovery of a job."""
+        rid = self.open_jobs.get(job)
+        return None if rid is None else self.jobs[rid]
+
+    def fold(self, event: Event) -> None:
+        """Take one event in. Raises Corrupt where it cannot follow those before it."""
+        self.events += 1
+        match event:
+            case NodeRecoveryOpened():
+                self._open_node(event)
+            case JobRecoveryOpened():
+                self._open_job(event)
+            case SignalSeen():
+                self._signal(event)
+            case StepStarted() | StepResolved():
+                self._step(event)
+            case HoldNoted():
+                self.holds[event.target] = event
+            case HoldLifted():
+                self.holds.pop(event.target, None)
+            case RequestTaken():
+                self._request(event)
+            case JobReported():
+                self._report(event)
+            case ChangeOpened():
+                self._open_change(event)
+            case DaemonStarted():
+                pass
+
+    def _open_change(self, e: ChangeOpened) -> None:
+        opened = change.open_change(e)
+        if e.recovery in self.changes or opened.key in self.open_changes:
+            raise Corrupt(f"{e.recovery} opened while {self.open_changes.get(opened.key)} is open")
+        self.changes[e.recovery] = opened
+        self.open_changes[opened.key] = e.recovery
+
+    def _open_node(self, e: NodeRecoveryOpened) -> None:
+        node = e.generation.node
+        if e.recovery in self.nodes or node in self.open_nodes:
+            raise Corrupt(f"{e.recovery} opened while {self.open_nodes.get(node)} is open")
+        self.nodes[e.recovery] = NodeRecovery(
+            id=e.recovery,
+            opened_for=e.generation,
+            generation=e.generation,
+            rule=e.rule,
+            meaning=e.meaning,
+            urgency=e.urgency,
+            ladder=e.ladder,
+            opened=e.at,
+            phase=node_recovery.Phase.OPEN,
+            since=e.at,
+            rung=e.rung,
+            why=e.why,
+            logical_id=e.logical_id,
+            by=e.by,
+            findings=e.findings,
+            passed=e.passed,
+        )
+        self.open_nodes[node] = e.recovery
+        self.last_of_node[node] = e.recovery
+
+    def _open_job(self, e: JobRecoveryOpened) -> None:
+        job = e.attempt.job
+        if e.recovery in self.jobs or job in self.open_jobs:
+            raise Corrupt(f"{e.recovery} opened while {self.open_jobs.get(job)} is open")
+        self.jobs[e.recovery] = JobRecovery(
+            id=e.recovery,
+            attempt=e.attempt,
+            cause=e.cause,
+            bad_nodes=e.bad_nodes,
+            opened=e.at,
+            phase=job_recovery.Phase.HIT,
+            since=e.at,
+            name=e.name,
+            user=e.user,
+            partition=e.partition,
+            why=e.why,
+            save_signal=e.save_signal,
+            over_budget=e.over_budget,
+            trouble=e.trouble,
+            action=e.action,
+            exclude=e.exclude,
+            start_at=e.start_at,
+            supervised=e.supervised,
+            ran_on=e.ran_on,
+        )
+        self.open_jobs[job] = e.recovery
+        self.attempts[e.attempt] = e.recovery
+
+    def _signal(self, e: SignalSeen) -> None:
+        try:
+            if e.recovery in self.nodes:
+                rec = self.nodes[e.recovery].on(
+                    node_recovery.Signal(e.signal), e.at, e.why, e.generation
+                )
+                self.nodes[rec.id] = rec
+                if rec.ended:
+                    del self.open_nodes[rec.node]
+            elif e.recovery in self.jobs:
+                job = self.jobs[e.recovery].on(job_recovery.Signal(e.signal), e.at, e.why)
+                self.jobs[job.id] = job
+                if job.ended:
+                    del self.open_jobs[job.attempt.job]
+            elif e.recovery in self.changes:
+                moved = self.changes[e.recovery].on(change.Signal(e.signal), e.at, e.why)
+                self.changes[moved.id] = moved
+                if moved.ended:
+                    del self.open_changes[moved.key]
+            else:
+                raise Corrupt(f"{e.signal} for {e.recovery}, which was never opened")
+        except (ValueError, IllegalSignal) as error:
+            raise Corrupt(str(error)) from error
+
+    def _step(self, e: StepStarted | StepResolved) -> None:
+        rec: NodeRecovery | JobRecovery | Change | None = self.nodes.get(e.recovery)
+        rec = rec or self.jobs.get(e.recovery) or self.changes.get(e.recovery)
+        if rec is None:
+            raise Corrupt(f"step {e.step} of {e.recovery}, which was never opened")
+        steps = rec.steps
+        if isinstance(e, StepStarted):
+            if rec.ended:
+                raise Corrupt(f"step {e.step} started by {e.recovery}, which is {rec.phase}")
+            steps = (*steps, StepRecord(e.step, e.attempt, e.target, e.at))
+        else:
+            try:
+                steps = resolved(steps, e.step, e.attempt, e.outcome, e.at)
+            except IllegalSignal as error:
+                raise Corrupt(f"{e.recovery}: {error}") from error
+        if isinstance(rec, NodeRecovery):
+            self.nodes[rec.id] = replace(rec, steps=steps)
+        elif isinstance(rec, Change):
+            self.changes[rec.id] = replace(rec, steps=steps)
+        else:
+            self.jobs[rec.id] = replace(rec, steps=steps)
+
+    def _report(self, e: JobReported) -> None:
+        """Told is told: the same word twice is one."""
+        known = self.reports.get(e.report.job, ())
+        if e not in known:
+            self.reports[e.report.job] = (*known, e)[-REPORTS_KEPT:]
+
+    def _request(self, e: RequestTaken) -> None:
+        if not e.ok:
+            return
+        if e.verb == "pause":
+            self.paused_by = e.by or "operator"
+        elif e.verb == "resume":
+            self.paused_by = ""
+        elif e.verb == "approve":
+            self.approvals[e.target] = e.at
+        elif e.verb == "return":
+            self.returned[NodeName(e.target)] = e.at
+
+
+def replay(events: Iterable[Event]) -> State:
+    """Rebuild memory. Raises Corrupt at the first event that cannot follow those before it."""
+    state = State()
+    for event in events:
+        state.fold(event)
+    return state

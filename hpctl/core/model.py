@@ -1,0 +1,398 @@
+"""The nouns of hpctl: frozen values, no behaviour beyond reading themselves.
+
+Every decision is made from these and printed from these. Times are aware datetimes in UTC.
+UNKNOWN is a third thing everywhere: neither healthy nor faulty, never falsy-tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+from hpctl.core.instance_group import InstanceGroup
+from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+
+NodeName = NewType("NodeName", str)
+InstanceId = NewType("InstanceId", str)
+LogicalId = NewType("LogicalId", str)
+BootId = NewType("BootId", str)
+JobId = NewType("JobId", int)
+RecoveryId = NewType("RecoveryId", str)
+RuleId = NewType("RuleId", str)
+
+
+class Verdict(StrEnum):
+    """What one check says of one device."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class Clears(StrEnum):
+    """What ends a finding."""
+
+    BOOT = "boot"
+    """A restart of the instance: until then what was seen counts."""
+    GONE = "gone"
+    """The agent no longer reports it: it has not been so for the check's own time."""
+    OPERATOR = "operator"
+    """`hpctl return`, or another instance: a restart does not mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The thing that can be sick: one boot of one instance under one node name."""
+
+    node: NodeName
+    instance: InstanceId
+    boot: BootId
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's result on one device of one node, folded over repeats.
+
+    `check` is a dotted name (`kernel.xid`), `code` the check's own number or word (`79`),
+    `detail` what the check decoded from the text (for Xid 154 the recovery-action phrase),
+    `evidence` the raw line. `count` is how often it was seen between `first` and `last`.
+    `job` is the Slurm job id that it hit, where the node can tell.
+    """
+
+    check: str
+    verdict: Verdict
+    first: datetime
+    last: datetime
+    device: str = ""
+    code: str = ""
+    detail: str = ""
+    evidence: str = ""
+    count: int = 1
+    clears: Clears = Clears.BOOT
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an agent sends: facts about one generation, never a recommendation.
+
+    `seq` grows by one a report within one agent run; `agent_start` tells the runs apart.
+    `gauges` are numbers by name (`gpu.throttle_share`), at most 64, that no agent can judge
+    alone: the head node compares them with the node's peers. A missing name is no zero.
+    """
+
+    node: NodeName
+    instance: InstanceId
+    boot: BootId
+    seq: int
+    sent_at: datetime
+    agent_start: datetime
+    findings: tuple[Finding, ...] = ()
+    gauges: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def generation(self) -> Generation:
+        """The generation that the report speaks of."""
+        return Generation(self.node, self.instance, self.boot)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """All that the head node knows from a node's agent: its latest generation, folded."""
+
+    generation: Generation
+    last_heard: datetime
+    findings: tuple[Finding, ...] = ()
+
+
+# --- what Slurm says --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node as slurmctld sees it: a base state and flags, in Slurm's capitals.
+
+    `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
+    release spells it. `last_busy`: when a job last held it, or when it came up where none has.
+    """
+
+    name: NodeName
+    state: str
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    address: str = ""
+    partitions: tuple[str, ...] = ()
+    boot_time: datetime | None = None
+    slurmd_start: datetime | None = None
+    last_busy: datetime | None = None
+    has: Tres = NOTHING_KNOWN
+    features: tuple[str, ...] = ()
+
+    @property
+    def drained(self) -> bool:
+        """Closed to new work by DRAIN, whether jobs still run there or not."""
+        return "DRAIN" in self.flags
+
+    @property
+    def down(self) -> bool:
+        """Base state DOWN: its jobs are gone, and slurmctld gives it none."""
+        return self.state == "DOWN"
+
+    @property
+    def responding(self) -> bool:
+        """False once slurmctld marks the slurmd as not answering."""
+        return "NOT_RESPONDING" not in self.flags
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of one job. Job ids are reused; with the submit time they are not."""
+
+    job: JobId
+    submit: datetime
+    restarts: int
+
+
+ENDED_BADLY = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
+ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as slurmctld holds it in memory, finished ones included until MinJobAge.
+
+    `nodes` are those of the current or last run. `excluded` is the job's own ExcNodeList.
+    `requeue` is Slurm's Requeue=1; `batch` is false for salloc and srun jobs, which cannot be.
+    `wants`: how many nodes a pending job needs at least, all its array's waiting tasks together;
+    `asks` says more, None where Slurm does not. `uid` is its owner's number.
+    """
+
+    id: JobId
+    state: str
+    submit: datetime
+    restarts: int = 0
+    flags: frozenset[str] = frozenset()
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    nodes: tuple[NodeName, ...] = ()
+    excluded: tuple[NodeName, ...] = ()
+    batch_host: NodeName | None = None
+    batch: bool = True
+    requeue: bool = True
+    reason: str = ""
+    exit_code: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+    eligible: datetime | None = None
+    comment: str = ""
+    uid: int | None = None
+    wants: int = 0
+    asks: Demand | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """Which run this is."""
+        return Attempt(self.id, self.submit, self.restarts)
+
+    @property
+    def completing(self) -> bool:
+        """Still cleaning up: requeueing it now can crash slurmctld (facts/recovery 2.3)."""
+        return "COMPLETING" in self.flags
+
+    @property
+    def running(self) -> bool:
+        """Holding nodes with processes on them."""
+        return self.state in ("RUNNING", "SUSPENDED", "CONFIGURING")
+
+    @property
+    def recoverable(self) -> bool:
+        """Slurm would run it again if told to: a batch job with Requeue=1."""
+        return self.batch and self.requeue
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """All nodes and jobs that slurmctld knows, read at `as_of`."""
+
+    as_of: datetime
+    nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
+    jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
+
+
+# --- what the cloud says ----------------------------------------------------------------------
+
+
+class InstanceStatus(StrEnum):
+    """DescribeClusterNode's InstanceStatus.Status, in SageMaker's own words."""
+
+    RUNNING = "Running"
+    FAILURE = "Failure"
+    PENDING = "Pending"
+    SHUTTING_DOWN = "ShuttingDown"
+    SYSTEM_UPDATING = "SystemUpdating"
+    DEEP_HEALTH_CHECK = "DeepHealthCheckInProgress"
+    NOT_FOUND = "NotFound"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One cluster node as the provider lists it. `node` is its Slurm name where known."""
+
+    id: InstanceId
+    status: InstanceStatus
+    group: str = ""
+    node: NodeName | None = None
+    logical_id: LogicalId | None = None
+    protected: bool = False
+    message: str = ""
+    launched: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderView:
+    """The provider's list of instances, read at `as_of`.
+
+    `present` is false for a cluster without a provider (drain and requeue only).
+    `automatic` is HyperPod's NodeRecovery=Automatic: the service replaces by itself.
+    `continuous` is NodeProvisioningMode=Continuous: groups grow and shrink beside each other.
+    """
+
+    as_of: datetime
+    present: bool = False
+    automatic: bool = False
+    cluster_status: str = ""
+    instances: Mapping[InstanceId, Instance] = field(default_factory=dict)
+    continuous: bool = False
+    groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
+
+
+# --- what we think of a node ------------------------------------------------------------------
+
+
+class Remedy(StrEnum):
+    """One rung of a fault class's ladder, gentlest first."""
+
+    NONE = "none"
+    RESTART_JOB = "restart_job"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    AWAIT = "await"
+    ASK_HUMAN = "ask_human"
+
+
+class Urgency(StrEnum):
+    """What a fault means for the jobs on the node."""
+
+    NONE = "none"
+    """The node stays in service."""
+    AFTER_JOBS = "after_jobs"
+    """Close the node to new work; remedy it when its jobs have ended by themselves."""
+    NOW = "now"
+    """The jobs there are lost or at risk: stop them and start them elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultClass:
+    """A row of the catalogue: what a code means and what to do about it.
+
+    `settle_s` is how long to wait for companion lines (Xid 154 above all) before believing the
+    row alone. `escalate_window_s`: a recovery of the same instance by the same rule within this
+    many seconds climbs one rung. `source` says where the row comes from.
+    """
+
+    rule: RuleId
+    meaning: str
+    urgency: Urgency
+    ladder: tuple[Remedy, ...]
+    settle_s: float = 0.0
+    escalate_window_s: float = 7 * 86400.0
+    source: str = ""
+
+
+class Condition(StrEnum):
+    """An assessment in one word."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    FAULTY = "faulty"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What the facts about one generation amount to, and which rule says so.
+
+    For SUSPECT, `until` is when it must be looked at again (settling), if there is such a time.
+    """
+
+    generation: Generation
+    condition: Condition
+    since: datetime
+    fault: FaultClass | None = None
+    findings: tuple[Finding, ...] = ()
+    why: str = ""
+    until: datetime | None = None
+
+
+# --- what came of an action -------------------------------------------------------------------
+
+
+class OutcomeKind(StrEnum):
+    """How one call on one target ended, classified once, at the boundary."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a port answered for one target. ACCEPTED is not *done*: done is observed.
+
+    `code` is the system's own word (`InstanceIdInUse`, `ESLURM_JOB_PENDING`); `transient`
+    says of a rejection that the same call may succeed later.
+    """
+
+    kind: OutcomeKind
+    code: str = ""
+    detail: str = ""
+    transient: bool = False
+
+    @classmethod
+    def accepted(cls, detail: str = "") -> Outcome:
+        """The system took the order."""
+        return cls(OutcomeKind.ACCEPTED, detail=detail)
+
+    @classmethod
+    def rejected(cls, code: str, detail: str = "", *, transient: bool = False) -> Outcome:
+        """The system certainly did not take the order."""
+        return cls(OutcomeKind.REJECTED, code, detail, transient)
+
+    @classmethod
+    def ambiguous(cls, code: str, detail: str = "") -> Outcome:
+        """Nobody can say whether the order was taken: observe before repeating."""
+        return cls(OutcomeKind.AMBIGUOUS, code, detail)
+
+
+OWN_REASON_PREFIX = "hpctl:"
+
+
+def own_reason(recovery: RecoveryId, why: str) -> str:
+    """The Slurm Reason that marks a node as ours: `hpctl:<recovery id> <short why>`."""
+    return f"{OWN_REASON_PREFIX}{recovery} {why}".strip()
+
+
+def reason_owner(reason: str) -> RecoveryId | None:
+    """The recovery that a Reason names, or None where the reason is somebody else's.
+
+    slurmctld appends ` : Not responding` and the like to a Reason, so the prefix is matched.
+    """
+    if not reason.startswith(OWN_REASON_PREFIX):
+        return None
+    return RecoveryId(reason[len(OWN_REASON_PREFIX) :].split(" ", 1)[0])

@@ -1,0 +1,325 @@
+"""Grey failure: a node that is slow or lossy beside its peers, and says so nowhere.
+
+Peers are the nodes of one Slurm job that are of one kind: they do the same work at the same
+time. A node stands out in a window when it lies far from its peers' middle in units of their
+own spread (robust z) and by an amount that matters; it is found when it did so in k of the last
+n windows. In synchronous training everybody slows down together, so being slow is no evidence:
+every signal points at the node that is *not* waiting (its GPU is throttled or clocked low while
+busy, its own link repeats). Idle nodes, missing gauges and small jobs are no evidence at all.
+
+Method and numbers: Minder (NSDI'25) for similarity and continuity, Iglewicz and Hoaglin (1993)
+for the robust z, and what each signal's row says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from hpctl.core.model import Clears, Finding, JobId, NodeName, SchedulerView, Verdict
+from hpctl.core.peer_signals import BUSY, POWER, REMOTE, SIGNAL, SIGNALS, Signal
+
+WINDOW = timedelta(seconds=20)
+"""Two reports of an agent. Six of seven such windows take two minutes and outlast a nuisance of a
+minute and a half, as five of six of 30 s do half a minute later."""
+LEAST_PEERS = 4
+"""Below this many members nobody can say who is the odd one."""
+SETTLE = timedelta(seconds=90)
+"""After a job's start its nodes load images and data at their own pace."""
+FORGET = timedelta(minutes=10)
+"""A suspicion about which no window could say anything for so long is dropped."""
+_TO_SIGMA = 0.6745
+_NORMAL = 0.3
+_SIMILAR = 0.7
+_DRAWING = 0.4
+"""The least share of time with a kernel on the GPU, for its clocks to mean anything."""
+_TINY = 0.01
+"""The spread is never taken to be less than this share of the reach: tiny MADs do not alarm."""
+
+
+Seen = Mapping[NodeName, Mapping[str, float]]
+"""The means of one window, by node and gauge. What was not heard is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The nodes of one job, and the same in parts of one kind (instance group) each."""
+
+    job: JobId
+    nodes: tuple[NodeName, ...]
+    parts: tuple[tuple[NodeName, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A node stood out in one window: its value, the peers' reference, z, and how many peers."""
+
+    value: float
+    centre: float
+    z: float
+    peers: int
+    job: JobId
+    beside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What is remembered of one node and signal: kept only while some window stood out.
+
+    `marks`: the last windows that were judged, oldest first; the end of one that stood out,
+    None for one that did not. `onset` stays what it was when the fault was found.
+    """
+
+    marks: tuple[datetime | None, ...]
+    onset: datetime
+    last: datetime
+    judged: datetime
+    count: int
+    mark: Mark
+    found: bool = False
+
+
+Memory = Mapping[tuple[NodeName, str], Track]
+
+
+def groups_of(
+    view: SchedulerView, kinds: Mapping[NodeName, str], now: datetime
+) -> tuple[Group, ...]:
+    """Who can be compared with whom: running jobs past their start, nodes that one job has alone.
+
+    `kinds` is the instance group of each node; nodes without one are a kind of their own.
+    """
+    running = [j for j in view.jobs.values() if j.state == "RUNNING"]
+    taken: set[NodeName] = set()
+    shared: set[NodeName] = set()
+    for job in running:
+        shared.update(taken.intersection(job.nodes))
+        taken.update(job.nodes)
+    groups = []
+    for job in running:
+        if len(job.nodes) < LEAST_PEERS or (job.start and now - job.start < SETTLE):
+            continue
+        parts: dict[str, list[NodeName]] = {}
+        for node in job.nodes:
+            if node not in shared:
+                parts.setdefault(kinds.get(node, ""), []).append(node)
+        alone = tuple(node for part in parts.values() for node in part)
+        groups.append(Group(job.id, alone, tuple(map(tuple, parts.values()))))
+    return tuple(groups)
+
+
+def judge(groups: Iterable[Group], seen: Seen, memory: Memory, now: datetime) -> Memory:
+    """The memory after one more window, which ended at `now`; `memory` is that before it."""
+    after = {key: t for key, t in memory.items() if now - t.judged <= FORGET}
+    tracked = {node for node, _ in after}
+    for group in groups:
+        mine = tracked.intersection(group.nodes)
+        everybody = _Part.of(group.nodes, seen)
+        parts = [everybody] if len(group.parts) == 1 else [_Part.of(p, seen) for p in group.parts]
+        for signal in SIGNALS:
+            for part in (everybody,) if signal.wide else parts:
+                members = part.working if signal.busy else part.members
+                found = _window(signal, group.job, members, mine)
+                if found is not None:
+                    _remember(after, signal.name, *found, now)
+    return after
+
+
+def findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
+    """What is found at present, by node: WARN, with the onset as `first`."""
+    told: dict[NodeName, tuple[Finding, ...]] = {}
+    for (node, name), track in sorted(memory.items()):
+        if track.found:
+            told[node] = (*told.get(node, ()), _finding(SIGNAL[name], track))
+    return told
+
+
+_Members = Sequence[tuple[NodeName, Mapping[str, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Nodes that are compared with each other, as far as they were heard."""
+
+    members: _Members
+    working: _Members
+
+    @classmethod
+    def of(cls, nodes: Iterable[NodeName], seen: Seen) -> _Part:
+        members = [(node, seen[node]) for node in nodes if node in seen]
+        return cls(members, _working(members))
+
+
+def _working(members: _Members) -> _Members:
+    """The members whose GPUs do the work: at least seven tenths as busy as the middle one.
+
+    Where no agent tells the utilisation, power stands in: an idle GPU draws a fifth of a busy
+    one's. With neither, all: agents send a clock and a throttle share of busy GPUs only.
+    """
+    for gauge, least, similar in ((BUSY, _NORMAL, _SIMILAR), (POWER, 0.0, _DRAWING)):
+        told = sorted(g[gauge] for _, g in members if gauge in g)
+        if len(told) >= LEAST_PEERS:
+            bar = max(least, told[len(told) // 2] * similar)
+            return [m for m in members if m[1].get(gauge, -1.0) >= bar]
+    return members
+
+
+def _window(
+    signal: Signal, job: JobId, members: _Members, tracked: set[NodeName]
+) -> tuple[dict[NodeName, Mark], list[NodeName]] | None:
+    """Who stood out, and which of the tracked nodes certainly did not; None where nobody can
+    tell. A node that is far off among peers who are all over the place is neither."""
+    gauge = signal.gauge
+    told = [(g[gauge], node) for node, g in members if gauge in g]
+    if len(told) < LEAST_PEERS:
+        return None
+    if gauge == REMOTE:
+        marks = _silent_peer(signal, job, told)
+        return marks, [node for _, node in told if node in tracked and node not in marks]
+    ordered = sorted(value for value, _ in told)
+    centre = _centre(signal, ordered)
+    reach = max(signal.floor, signal.share * abs(centre))
+    worst = ordered[-1] if signal.worse > 0 else ordered[0]
+    marks = {}
+    if (worst - centre) * signal.worse >= reach:
+        marks = _odd(signal, job, told, centre, reach)
+        power = {node: g[POWER] for node, g in members if POWER in g} if marks else {}
+        marks = {node: _beside(mark, power, node) for node, mark in marks.items()}
+    clean = [
+        node
+        for value, node in (told if tracked else ())
+        if node in tracked and (value - centre) * signal.worse < reach
+    ]
+    return marks, clean
+
+
+def _odd(
+    signal: Signal, job: JobId, told: Sequence[tuple[float, NodeName]], centre: float, reach: float
+) -> dict[NodeName, Mark]:
+    """The members that lie far out on the bad side, unless so many do that it is not theirs."""
+    offs = [(value - centre) * signal.worse for value, _ in told]
+    # Those that are not quite so far out tell too whether the cause is shared.
+    bar = max(reach / 2, max(offs) / 4)
+    if sum(off >= bar for off in offs) > max(1, signal.crowd * len(told)):
+        return {}
+    out = {}
+    for place, (value, node) in enumerate(told):
+        if offs[place] < reach:
+            continue
+        # Its peers are the others: in a small job one's own value would widen the spread.
+        others = sorted(v for n, (v, _) in enumerate(told) if n != place)
+        centre = _centre(signal, others)
+        near = others[: (len(others) - 1) // 4 * 2 + 1] if signal.low else others
+        spread = max(_middle(sorted(abs(v - centre) for v in near)), _TINY * reach)
+        z = _TO_SIGMA * (value - centre) * signal.worse / spread
+        if z >= signal.z:
+            out[node] = Mark(value, centre, z, len(others), job)
+    return out
+
+
+def _centre(signal: Signal, ordered: Sequence[float]) -> float:
+    return ordered[(len(ordered) - 1) // 4] if signal.low else _middle(ordered)
+
+
+def _silent_peer(
+    signal: Signal, job: JobId, told: Sequence[tuple[float, NodeName]]
+) -> dict[NodeName, Mark]:
+    """These events name the *other* end: if all but one raise them, it is that one; if only one
+    raises them, it is that node itself. Anything between points at nobody."""
+    raising = [(value, node) for value, node in told if value >= signal.floor]
+    if len(raising) == 1:
+        odd, centre = raising[0], 0.0
+    elif len(raising) == len(told) - 1:
+        odd = next(item for item in told if item[0] < signal.floor)
+        centre = _middle(sorted(value for value, _ in raising))
+    else:
+        return {}
+    return {odd[1]: Mark(odd[0], centre, 0.0, len(told) - 1, job)}
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _beside(mark: Mark, power: Mapping[NodeName, float], node: NodeName) -> Mark:
+    """Who waits draws little power: said beside the signal, for the person who reads it."""
+    if node not in power or len(power) < LEAST_PEERS:
+        return mark
+    return replace(
+        mark, beside=f"; draws {power[node]:.0f} W, peers {_middle(sorted(power.values())):.0f} W"
+    )
+
+
+def _remember(
+    memory: dict[tuple[NodeName, str], Track],
+    name: str,
+    marks: Mapping[NodeName, Mark],
+    clean: Iterable[NodeName],
+    now: datetime,
+) -> None:
+    need, of = SIGNAL[name].seen
+    for node, mark in marks.items():
+        old = memory.get((node, name))
+        kept = (*old.marks, now)[-of:] if old else (now,)
+        found = old is not None and old.found
+        memory[node, name] = Track(
+            marks=kept,
+            onset=old.onset if old and found else _first(kept, now) - WINDOW,
+            last=now,
+            judged=now,
+            count=old.count + 1 if old else 1,
+            mark=mark,
+            found=found or _stood_out(kept) >= need,
+        )
+    for node in clean:
+        old = memory.get((node, name))
+        if old is None:
+            continue
+        kept = (*old.marks, None)[-of:]
+        # One stray window is no trace of a fault, and is not what keeps a finding alive.
+        if _stood_out(kept) <= (len(kept) == of):
+            del memory[node, name]
+        else:
+            memory[node, name] = replace(old, marks=kept, judged=now)
+
+
+def _stood_out(marks: Iterable[datetime | None]) -> int:
+    return sum(mark is not None for mark in marks)
+
+
+def _first(marks: Iterable[datetime | None], now: datetime) -> datetime:
+    return next((mark for mark in marks if mark is not None), now)
+
+
+def _finding(signal: Signal, track: Track) -> Finding:
+    mark = track.mark
+    need = f"{_stood_out(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
+    if signal.gauge == REMOTE:
+        said = "its peers raise these, it does not" if mark.centre else "it alone raises these"
+        text = (
+            f"{signal.gauge} {_number(mark.value)} {signal.unit}, peers' median "
+            f"{_number(mark.centre)}: {said}, {mark.peers} peers, {need}"
+        )
+    else:
+        middle = "lower quartile" if signal.low else "median"
+        text = (
+            f"{signal.gauge} {_number(mark.value)} {signal.unit}, peers' {middle} "
+            f"{_number(mark.centre)}, z {min(mark.z, 999.0):.1f} by MAD, {mark.peers} peers, "
+            f"{need}{mark.beside}"
+        )
+    return Finding(
+        check=f"peer.{signal.name}",
+        verdict=Verdict.WARN,
+        first=track.onset,
+        last=track.last,
+        evidence=text,
+        count=track.count,
+        clears=Clears.GONE,
+        job=str(mark.job),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

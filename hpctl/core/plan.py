@@ -1,0 +1,236 @@
+"""Which recoveries may open. Pure: a view, a policy and a time in, decisions out.
+
+Invariant: every candidate yields exactly one Open or one Hold, and the opens of one plan
+together never exceed a budget. Candidates are taken in a fixed order, so that the same view
+gives the same plan however its parts were ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from hpctl.core.catalogue import Rules
+from hpctl.core.change import Kind as ChangeKind
+from hpctl.core.change import Phase as ChangePhase
+from hpctl.core.gates import GATES, Candidate, Tally, approved, tally
+from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.core.model import (
+    Assessment,
+    Condition,
+    Finding,
+    InstanceId,
+    InstanceStatus,
+    JobId,
+    NodeName,
+    Remedy,
+    RuleId,
+    SlurmJob,
+    SlurmNode,
+    Urgency,
+)
+from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
+from hpctl.core.plan_jobs import job_decisions
+from hpctl.core.plan_runs import run_decisions
+from hpctl.core.policy import Policy
+from hpctl.core.recovery import later, recovery_id
+from hpctl.core.view import View
+
+NODE_LOST: Final = RuleId("node-lost")
+"""The catalogue's row for a node that two observers call gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What may open, and what is held and why."""
+
+    opens: tuple[NodeRecoveryOpened | JobRecoveryOpened, ...] = ()
+    holds: tuple[HoldNoted, ...] = ()
+
+
+def plan(
+    view: View,
+    policy: Policy,
+    rules: Rules,
+    here: Mapping[NodeName, Sequence[SlurmJob]],
+    now: datetime,
+) -> Plan:
+    """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
+    candidates = node_candidates(view, rules, now)
+    counts = tally(view, candidates, policy, now)
+    opens: list[NodeRecoveryOpened | JobRecoveryOpened] = []
+    holds: list[HoldNoted] = []
+    for candidate in sorted(candidates, key=_order):
+        decision = decide(candidate, view, counts, policy, now)
+        if isinstance(decision, HoldNoted):
+            holds.append(decision)
+        else:
+            counts.add(candidate.node, candidate.fault.rule, now)
+            opens.append(decision)
+    hit = job_decisions(view, policy, here, now)
+    explained = {JobId(int(d.target)) if isinstance(d, HoldNoted) else d.attempt.job for d in hit}
+    for job in (*hit, *run_decisions(view, policy, explained, now)):
+        if isinstance(job, HoldNoted):
+            holds.append(job)
+        else:
+            opens.append(job)
+    return Plan(tuple(opens), tuple(holds))
+
+
+def _order(c: Candidate) -> tuple[bool, datetime, str]:
+    return (c.fault.urgency is not Urgency.NOW, c.since, c.node.name)
+
+
+def decide(
+    c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
+) -> NodeRecoveryOpened | HoldNoted:
+    """One candidate against all gates in order."""
+    passed: list[str] = []
+    waved = approved(c.node.name, view, policy, now)
+    leaves = goes_anyway(c.fault.ladder)
+    for row in GATES:
+        if (c.manual and not row.manual) or (waved and row.approvable):
+            passed.append(f"{row.name} (waved by {c.by or 'approval'})")
+            continue
+        if leaves and not row.manual:
+            passed.append(f"{row.name} (the instance goes anyway)")
+            continue
+        why = row.gate(c, view, counts, policy, now)
+        if why is not None:
+            return HoldNoted(now, c.node.name, row.name, why, c.fault.rule, row.approvable)
+        passed.append(row.name)
+    return _open(c, view, policy, tuple(passed), now)
+
+
+def _open(
+    c: Candidate, view: View, policy: Policy, passed: tuple[str, ...], now: datetime
+) -> NodeRecoveryOpened:
+    instance = view.instance(c.node.name)
+    judged = view.assessments.get(c.node.name)
+    return NodeRecoveryOpened(
+        at=now,
+        recovery=recovery_id(
+            "n",
+            c.node.name,
+            c.generation,
+            c.fault.rule,
+            len(view.state.nodes),
+            known=view.state.nodes,
+        ),
+        generation=c.generation,
+        rule=c.fault.rule,
+        meaning=c.fault.meaning,
+        urgency=c.fault.urgency,
+        ladder=usable_ladder(c.fault.ladder),
+        why=c.why,
+        mode=policy.mode,
+        rung=0 if c.manual else _rung(c, view, now),
+        logical_id=instance.logical_id if instance else None,
+        by=c.by,
+        findings=judged.findings if judged and not c.manual else (),
+        passed=passed,
+    )
+
+
+def usable_ladder(ladder: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """The rungs that can be carried out: nobody resets a GPU yet, so a reboot stands in."""
+    rungs = [Remedy.REBOOT if r is Remedy.RESET_GPU else r for r in ladder]
+    return tuple(dict.fromkeys(rungs)) or (Remedy.ASK_HUMAN,)
+
+
+def _rung(c: Candidate, view: View, now: datetime) -> int:
+    """Climb one rung for each time this instance was treated by this rule in the window."""
+    window = c.fault.escalate_window_s
+    before = sum(
+        1
+        for r in view.state.nodes.values()
+        if r.rule == c.fault.rule
+        and r.generation.instance == c.generation.instance
+        and r.phase is Phase.RETURNED
+        and now < later(r.opened, window)
+    )
+    return min(before, len(usable_ladder(c.fault.ladder)) - 1)
+
+
+def node_candidates(view: View, rules: Rules, now: datetime) -> list[Candidate]:
+    """Every generation that the facts call faulty and that nobody treats yet."""
+    found = []
+    leaving = _taken_out(view)
+    for name, judged in view.assessments.items():
+        node = view.scheduler.nodes.get(name)
+        if node is None or name in view.state.open_nodes or name not in view.health:
+            continue
+        if (name, judged.generation.instance) in leaving:
+            continue
+        candidate = _candidate(node, judged, view, rules, now)
+        if candidate is not None and not _dealt_with(candidate, judged, view):
+            found.append(candidate)
+    return found
+
+
+def _taken_out(view: View) -> set[tuple[NodeName | None, InstanceId | None]]:
+    """The nodes whose very instance is on its way out of the cluster, or is gone by our own order.
+
+    Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
+    """
+    return {
+        (change.opened.node, change.opened.instance)
+        for change in view.state.changes.values()
+        if change.opened.kind is ChangeKind.REMOVE
+        and change.phase in (ChangePhase.CLOSED, ChangePhase.LEAVING, ChangePhase.DONE)
+    }
+
+
+def _candidate(
+    node: SlurmNode, judged: Assessment, view: View, rules: Rules, now: datetime
+) -> Candidate | None:
+    heard = view.health[node.name].last_heard
+    if judged.condition is Condition.FAULTY and judged.fault is not None:
+        return Candidate(
+            judged.generation, node, judged.fault, judged.since, judged.why, heard=heard
+        )
+    silent = now - heard > rules.silent_after
+    if judged.condition is Condition.UNKNOWN and silent:
+        agrees = _says_lost(node, view)
+        if agrees:
+            why = f"agent silent since {heard:%H:%M:%S}; {agrees}"
+            lost = rules.classes[NODE_LOST]
+            return Candidate(judged.generation, node, lost, judged.since, why, heard=heard)
+    return None
+
+
+def _says_lost(node: SlurmNode, view: View) -> str:
+    """Who, beside the silent agent, says that the node is gone. Empty: nobody."""
+    if node.down:
+        return f"Slurm says DOWN ({node.reason})"
+    if not node.responding:
+        return "its slurmd does not answer slurmctld"
+    instance = view.instance(node.name)
+    if instance is not None and instance.status is InstanceStatus.FAILURE:
+        return f"the cloud says {instance.status} ({instance.message})"
+    return ""
+
+
+def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
+    """Whether the last recovery of this very generation ended after the newest evidence.
+
+    A person who cancelled a recovery, was handed one or gave the node back is not overruled by
+    the old lines, nor by a condition that merely lasts; what is new opens a new recovery.
+    """
+    rid = view.state.last_of_node.get(c.node.name)
+    if rid is None:
+        return False
+    last: NodeRecovery = view.state.nodes[rid]
+    if c.generation not in (last.opened_for, last.generation):
+        return False
+    if last.withdrawn:
+        return False
+    newest = max((_news(f) for f in judged.findings), default=judged.since)
+    return newest <= last.since
+
+
+def _news(finding: Finding) -> datetime:
+    """When a finding last said something new: a line each time, a condition when it began."""
+    return finding.last if finding.check.startswith("kernel.") else finding.first

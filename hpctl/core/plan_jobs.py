@@ -1,0 +1,129 @@
+"""Which jobs a node under treatment has hit, and which of them Slurm can run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from hpctl.core.journal import HoldNoted, JobRecoveryOpened
+from hpctl.core.model import ENDED_BADLY, Attempt, NodeName, SlurmJob, Urgency
+from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
+from hpctl.core.policy import Policy
+from hpctl.core.recovery import later, recovery_id
+from hpctl.core.registration import Registration, registration
+from hpctl.core.view import View, urgent
+
+
+def job_decisions(
+    view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+) -> list[JobRecoveryOpened | HoldNoted]:
+    """The jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
+    decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
+    for node in sorted(here):
+        cause = view.state.node_recovery(node)
+        if cause is None:
+            continue
+        for job in here[node]:
+            if job.id in decisions or job.id in view.state.open_jobs:
+                continue
+            decision = _job_decision(job, cause, view, policy, now)
+            if decision is not None:
+                decisions[job.id] = decision
+    return [decisions[i] for i in sorted(decisions)]
+
+
+def _job_decision(
+    job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted | None:
+    attempt = hit_attempt(job, cause, view, policy)
+    if attempt is None or _already(attempt, cause, view, policy, now):
+        return None
+    code = job.exit_code.partition(":")[0]
+    if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
+        text = f"job {job.id} ended with exit code {code}: it asked not to be run again"
+        return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule)
+    if not job.recoverable:
+        why = "Requeue=0" if job.batch else "not a batch job"
+        text = f"job {job.id} cannot be started again by Slurm ({why}); submit with --requeue"
+        return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule)
+    bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes))
+    # A notice comes minutes before the instance goes: until then its jobs can save.
+    well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
+    alive = job.running and (bool(cause.by) or well)
+    registered = registration(job.comment) or Registration()
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state.jobs),
+        attempt=attempt,
+        cause=cause.id,
+        bad_nodes=bad,
+        why=f"its node {cause.node}: {cause.meaning}",
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        save_signal=registered.save_signal if alive else "",
+        over_budget=_over_budget(job, view, policy, now),
+        supervised=registered.supervised and job.running,
+    )
+
+
+def _already(
+    attempt: Attempt, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+) -> bool:
+    """Whether this attempt, or a later one of the same job, was treated before.
+
+    Slurm sets the submit time anew when it requeues, so the restart count tells the attempts
+    apart; ids come round again, but not within a day.
+    """
+    window = policy.job.restart_window_s
+    return any(
+        r.attempt.job == attempt.job
+        and (
+            r.attempt == attempt
+            or (
+                r.attempt.restarts >= attempt.restarts
+                and (r.cause == cause.id or now < later(r.opened, window))
+            )
+        )
+        # What its own supervisor mended was no end of the run: the next node hits it again.
+        and not (r.let_run and r.cause != cause.id)
+        for r in view.state.jobs.values()
+    )
+
+
+def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
+    """The attempt of a job that a node's fault hit, or None where it hit none."""
+    if job.running:
+        may_run_on = not urgent(cause, view) or cause.phase not in (
+            Phase.OPEN,
+            Phase.CORDONED,
+        )
+        return None if may_run_on else job.attempt
+    first = min((f.first for f in cause.findings), default=cause.opened)
+    slack = policy.job.ended_before_fault_s
+    if job.state in ENDED_BADLY:
+        hit = job.end is None or later(job.end, slack) >= first
+        return job.attempt if hit else None
+    if (
+        job.state == "PENDING"
+        and job.restarts > 0
+        and job.reason in ("BeginTime", "None", "", "NonZeroExitCode")
+    ):
+        # Slurm requeued it before we came: the run that was hit is the one before.
+        return Attempt(job.id, job.submit, job.restarts - 1)
+    return None
+
+
+def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> str:
+    limit, window = policy.job.max_restarts, policy.job.restart_window_s
+    recent = sum(
+        1
+        for r in view.state.jobs.values()
+        if r.attempt.job == job.id and not r.let_run and now < later(r.opened, window)
+    )
+    if recent < limit:
+        return ""
+    return (
+        f"hpctl: restarted {recent} times in {window / 3600:g} h, its budget; held for you to look"
+        f" (scontrol release {job.id} lets it go on)"
+    )

@@ -1,0 +1,336 @@
+"""Which runs have gone wrong by themselves, and what their policy answers: the daemon's half.
+
+Only jobs that registered with hpctl (`registration`) are looked at; a node's fault is
+`plan_jobs`' business and comes first. Level-triggered like all planning: a run that wants
+something is seen wanting it in every cycle until its attempt has been treated.
+
+| what is seen | the trouble |
+|---|---|
+| its supervisor wishes a requeue or a hold | the one that it told |
+| FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | read from state and exit code |
+| RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
+| back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from hpctl.core.job_report import Wish
+from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported
+from hpctl.core.model import ENDED_BADLY, Attempt, JobId, NodeName, RecoveryId, RuleId, SlurmJob
+from hpctl.core.policy import Policy
+from hpctl.core.recovery import later, recovery_id
+from hpctl.core.registration import Registration, Ruled, registration
+from hpctl.core.run_gates import RUN_GATES
+from hpctl.core.run_history import history
+from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
+from hpctl.core.trouble import UNSTARTED, Kind, Trouble, unstarted
+from hpctl.core.view import View, headless
+
+_DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
+_SLURMS_DELAY: Final = timedelta(minutes=15)
+"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
+A job that is to begin later than that was put off by a person, and is left to wait."""
+_NODES: Final = (Kind.NODE, Kind.PREEMPTED)
+_FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
+"""HUP, INT, QUIT, KILL, TERM: a shell ends with 128 more where its last program was so ended. Of
+the others (SEGV, ABRT) a program dies by its own fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A run that went wrong: which one, how, and what its supervisor has answered, if it has."""
+
+    attempt: Attempt
+    trouble: Trouble
+    told: JobReported | None = None
+    queued: bool = False
+    """It is back in the queue already: it starts by itself, and it is asked only when."""
+
+
+def run_decisions(
+    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+) -> list[JobRecoveryOpened | HoldNoted]:
+    """What becomes of every run that went wrong. `taken`: jobs that a node's fault explains."""
+    found = []
+    for job, registered in _registered(view, taken):
+        case = _case(job, view, now)
+        if case is None or _treated(case.attempt, view):
+            continue
+        found.append(_decision(job, registered, case, view, policy, now))
+    return sorted(found, key=_job_of)
+
+
+def _job_of(decision: JobRecoveryOpened | HoldNoted) -> int:
+    if isinstance(decision, HoldNoted):
+        return int(decision.target)
+    return int(decision.attempt.job)
+
+
+def _registered(view: View, taken: Collection[JobId]) -> Iterator[tuple[SlurmJob, Registration]]:
+    for job in view.scheduler.jobs.values():
+        if job.id in taken or job.id in view.state.open_jobs:
+            continue
+        registered = registration(job.comment)
+        if registered is not None:
+            yield job, registered
+
+
+def _treated(attempt: Attempt, view: View) -> bool:
+    """Whether this attempt, or a later one of the same submission, was treated before.
+
+    Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
+    round again, but not within a day.
+    """
+    return any(
+        r.attempt.job == attempt.job
+        and r.attempt.restarts >= attempt.restarts
+        and r.attempt.submit > attempt.submit - timedelta(days=1)
+        and not r.let_run
+        for r in view.state.jobs.values()
+    )
+
+
+# --- what went wrong ------------------------------------------------------------------------------
+
+
+def _case(job: SlurmJob, view: View, now: datetime) -> _Case | None:
+    wish = _wish(job, view)
+    if job.state == "PENDING":
+        return _requeued(job, view, now)
+    if job.running or job.state in ENDED_BADLY:
+        if wish is not None:
+            return _Case(job.attempt, _told_trouble(wish), wish)
+        if job.state in ENDED_BADLY:
+            return _Case(job.attempt, _ended_badly(job, view, now))
+        if headless(job, view):
+            why = f"the node of its batch script, {job.batch_host}, is lost"
+            trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
+            return _Case(job.attempt, trouble)
+    return None
+
+
+def _wish(job: SlurmJob, view: View) -> JobReported | None:
+    """The newest word of this run, where it is a wish: a later word takes an older wish back."""
+    told = _last_told(job.id, job.restarts, view)
+    return told if told is not None and told.report.wish is not Wish.NONE else None
+
+
+def _last_told(job: JobId, restarts: int, view: View) -> JobReported | None:
+    for told in reversed(view.state.reports.get(job, ())):
+        said = told.report
+        if said.restarts == restarts and (said.trouble or said.wish is not Wish.NONE):
+            return told
+    return None
+
+
+def _told_trouble(told: JobReported) -> Trouble:
+    """What it told of; a wish without a trouble is planned, as growing back is."""
+    said = told.report
+    why = said.why or "its supervisor gives its nodes back"
+    return said.trouble or Trouble(Kind.PREEMPTED, told.at, why, progress=said.progress)
+
+
+def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
+    """A job that somebody else put back in the queue, and that sits out Slurm's begin delay."""
+    delayed = job.eligible is not None and now < job.eligible <= job.submit + _SLURMS_DELAY
+    if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
+        return None
+    attempt = Attempt(job.id, job.submit, job.restarts - 1)
+    told = _last_told(job.id, attempt.restarts, view)
+    if told is not None and told.report.action in (Action.REQUEUE, Action.HOLD):
+        return _Case(attempt, _told_trouble(told), told, queued=True)
+    lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
+    if lost:
+        why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
+        trouble = Trouble(Kind.NODE, now, why, "node down", node=min(lost))
+    else:
+        why = "somebody put it back in the queue, and told nothing"
+        trouble = Trouble(Kind.KILLED, now, why, "requeued")
+    return _Case(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+
+
+def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
+    """What Slurm's state and exit code say of a run that ended."""
+    policy = view.ruled.get(job.id, Ruled()).policy
+    code, _, number = job.exit_code.partition(":")
+    signalled = int(number) if number.isdigit() else 0
+    exit_code = 128 + signalled if signalled else int(code) if code.isdigit() else None
+    node: NodeName | None = None
+    progress = _progress(job, view)
+    if job.state == "OUT_OF_MEMORY":
+        kind, why = Kind.HOST_MEMORY, "Slurm killed it for its memory"
+    elif job.state in ("NODE_FAIL", "BOOT_FAIL"):
+        kind, why = Kind.NODE, f"Slurm ended it as {job.state}"
+    elif job.reason == "JobLaunchFailure" or _batch_host_down(job, view):
+        kind, why = Kind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
+        node = job.batch_host
+    elif exit_code in policy.corruption_exit_codes:
+        kind, why = Kind.CORRUPTION, f"exit code {exit_code} is evidence of silent corruption"
+    elif signalled:
+        kind, why = Kind.KILLED, f"its script was ended by signal {signalled}"
+    elif exit_code is not None and exit_code - 128 in _FROM_OUTSIDE:
+        why = f"its script ended with exit code {exit_code}: signal {exit_code - 128} from outside"
+        kind = Kind.KILLED
+    elif exit_code is not None and exit_code in UNSTARTED:
+        # bash's own word, too, for the last command of a script that is there.
+        again = job.restarts > 0 or progress is not None
+        kind, why = unstarted(f"{UNSTARTED[exit_code]} (exit code {exit_code})", again)
+    else:
+        kind, why = Kind.CRASH, f"its script ended with exit code {exit_code}"
+    return Trouble(
+        kind,
+        job.end or now,
+        why,
+        signature=f"{job.state} {job.exit_code}".strip(),
+        node=node,
+        exit_code=exit_code,
+        progress=progress,
+    )
+
+
+def _batch_host_down(job: SlurmJob, view: View) -> bool:
+    host = view.scheduler.nodes.get(job.batch_host) if job.batch_host else None
+    return host is not None and host.down
+
+
+def _progress(job: SlurmJob, view: View) -> int | None:
+    """The newest checkpoint that anybody told of; None where nobody did."""
+    for told in reversed(view.state.reports.get(job.id, ())):
+        found = told.report.progress
+        if found is None and told.report.trouble is not None:
+            found = told.report.trouble.progress
+        if found is not None:
+            return found
+    return None
+
+
+# --- what is done about it ------------------------------------------------------------------------
+
+
+def _decision(
+    job: SlurmJob,
+    registered: Registration,
+    case: _Case,
+    view: View,
+    policy: Policy,
+    now: datetime,
+) -> JobRecoveryOpened | HoldNoted:
+    ruled = view.ruled.get(job.id, Ruled())
+    notes = "; ".join(n for n in (registered.flaw, ruled.note) if n)
+    rule = RuleId(f"run-{case.trouble.kind}")
+
+    def hold(gate: str, why: str) -> HoldNoted:
+        return HoldNoted(now, str(job.id), gate, f"{why} ({notes})" if notes else why, rule)
+
+    code = case.trouble.exit_code
+    if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
+        return hold("asked_not_to", f"exit code {code}: it asked not to be run again")
+    if not job.recoverable:
+        reason = "Requeue=0" if job.batch else "not a batch job"
+        return hold("not_recoverable", f"Slurm cannot start it again ({reason})")
+    answer = _settled(_answer(job, case, ruled.policy, view, now), case, policy, now)
+    if answer.action not in (Action.REQUEUE, Action.HOLD):
+        return hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
+    for gate in RUN_GATES:
+        why = gate.gate(job, answer, view, policy, now)
+        if why is not None:
+            return hold(gate.name, why)
+    # The policy's answer says what went wrong as well; a supervisor's own may not.
+    said = (case.trouble.why, answer.why)
+    why = answer.why if said[0] in said[1] else "; ".join(text for text in said if text)
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id(
+            "j", job.id, case.attempt, "run", len(view.state.jobs), known=view.state.jobs
+        ),
+        attempt=case.attempt,
+        cause=RecoveryId(""),
+        bad_nodes=(),
+        why=f"{why} ({notes})" if notes else why,
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        over_budget=_told_owner(job, answer) if answer.action is Action.HOLD else "",
+        trouble=case.trouble,
+        action=answer.action,
+        exclude=_affordable(job, answer.exclude, view),
+        start_at=later(now, answer.after_s) if answer.after_s > 0 else None,
+        ran_on=job.nodes,
+    )
+
+
+def _settled(answer: Answer, case: _Case, policy: Policy, now: datetime) -> Answer:
+    """Not so soon that a faulty node is met again before anybody could report its fault."""
+    if case.told is not None or case.queued or case.trouble.kind in _NODES:
+        return answer
+    settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
+    return replace(answer, after_s=max(answer.after_s, settle))
+
+
+def _told_owner(job: SlurmJob, answer: Answer) -> str:
+    """What the owner of a held job reads in its Comment (`squeue -o %k`)."""
+    why = answer.why.removeprefix("hpctl: ")
+    return f"hpctl: {why}; held for you to look (scontrol release {job.id} lets it go on)"
+
+
+def _answer(job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: datetime) -> Answer:
+    """The supervisor's own answer, less the time that has passed; else the policy's.
+
+    The budgets hold for both: a supervisor has forgotten what came before its own start.
+    """
+    past = history(view.state, job.id, before=case.told.at if case.told else None)
+    answer = decide(policy, past, case.trouble, _means(job, past, view), now)
+    if case.queued and case.told is None and case.trouble.kind in _NODES:
+        answer = replace(answer, after_s=0.0)
+    if case.told is None or answer.action is Action.HOLD:
+        return answer
+    report = case.told.report
+    if report.wish is Wish.HOLD or report.action is Action.HOLD:
+        return Answer(Action.HOLD, report.why or "its supervisor asked for a hold")
+    left = (later(case.told.at, report.after_s) - now).total_seconds()
+    why = report.why or "its supervisor asked for a requeue"
+    return Answer(Action.REQUEUE, why, max(left, 0.0), report.exclude)
+
+
+def _usable(job: SlurmJob, view: View) -> frozenset[NodeName]:
+    """The nodes of its partition that Slurm gives away now, to this job or another."""
+    return frozenset(
+        node.name
+        for node in view.scheduler.nodes.values()
+        if job.partition in node.partitions and not (node.drained or node.down)
+    )
+
+
+def _means(job: SlurmJob, past: Sequence[Past], view: View) -> Means:
+    """What a requeue could get. A node that was lost, or treated, and serves again has healed."""
+    usable = _usable(job, view)
+    healed = {
+        p.trouble.node
+        for p in past
+        if p.trouble.node in usable
+        and (p.trouble.kind in _NODES or _returned(p.trouble.node, p.trouble.at, view))
+    }
+    names = tuple(sorted(name for name in healed if name is not None))
+    return Means(wanted=len(job.nodes), pool=len(usable), healed=names)
+
+
+def _returned(node: NodeName | None, since: datetime, view: View) -> bool:
+    rid = view.state.last_of_node.get(node) if node is not None else None
+    return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
+
+
+def _affordable(job: SlurmJob, exclude: Sequence[NodeName], view: View) -> tuple[NodeName, ...]:
+    """The nodes to leave; none where it could not start then.
+
+    A job that waits for ever is worse off than one that meets a doubtful node again. One that is
+    DOWN now is left as well: 22.05 does not end the batch script of a --no-kill job on the host
+    that it lost, and a job that comes back there is a duplicate, which drains the node.
+    """
+    usable = _usable(job, view)
+    enough = len(usable.difference(exclude, job.excluded)) >= max(len(job.nodes), 1)
+    return tuple(sorted(exclude)) if enough else ()

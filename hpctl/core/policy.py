@@ -1,0 +1,128 @@
+"""Every number that a decision depends on, with its unit in its name.
+
+These are the defaults a careful person would choose; the configuration file overrides them
+(`hpctl config example` prints all of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from hpctl.core.model import NodeName
+from hpctl.core.scale_policy import AutoscalePolicy
+from hpctl.core.trouble import STOP_EXIT_CODE
+
+
+class Mode(StrEnum):
+    """How far hpctl may go."""
+
+    OBSERVE = "observe"
+    """Decide and journal; touch nothing. The default."""
+    ASSIST = "assist"
+    """Drain, requeue, start; leave reboot and replacement to HyperPod's own recovery."""
+    OWN = "own"
+    """hpctl reboots and replaces. Refused while the cluster's NodeRecovery is Automatic."""
+
+
+class Unrecoverable(StrEnum):
+    """What happens to jobs on a faulty node that Slurm cannot run again."""
+
+    WAIT = "wait"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicy:
+    """Deadlines of a node recovery's phases, and how its steps are repeated."""
+
+    cordon_deadline_s: float = 120.0
+    disturb_after_s: float = 0.1
+    """From opening to the first effect that a job feels: time for a mass event to show."""
+    vacate_deadline_s: float = 900.0
+    vacate_after_jobs_deadline_s: float = 14 * 86400.0
+    remedy_after_s: float = 60.0
+    """From opening to a reboot or replacement, unless an operator asked: the jobs are elsewhere
+    by then, and a broken check shows itself as many nodes within a minute."""
+    reboot_deadline_s: float = 1200.0
+    replace_deadline_s: float = 5400.0
+    rejoin_deadline_s: float = 1800.0
+    verify_deadline_s: float = 1800.0
+    verify_healthy_s: float = 30.0
+    unrecoverable_jobs: Unrecoverable = Unrecoverable.WAIT
+    step_retry_s: float = 10.0
+    step_attempts: int = 5
+    doubt_window_s: float = 180.0
+    protected: frozenset[NodeName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class JobPolicy:
+    """Deadlines and budgets of a job recovery."""
+
+    save_grace_s: float = 60.0
+    stop_deadline_s: float = 900.0
+    release_deadline_s: float = 300.0
+    start_deadline_s: float = 86400.0
+    prove_s: float = 30.0
+    prove_deadline_s: float = 3600.0
+    step_retry_s: float = 2.0
+    step_attempts: int = 10
+    max_restarts: int = 10
+    restart_window_s: float = 86400.0
+    final_exit_codes: tuple[int, ...] = (STOP_EXIT_CODE,)
+    """A job that ends with one of these has asked not to be run again."""
+    supervisor_grace_s: float = 60.0
+    """How long a job's own supervisor may take to say that it goes on without a lost node."""
+    settle_s: float = 3.0
+    """How long after its end a run that ended by itself may start again: a node's fault that
+    explains the end shows itself by then, and the node is closed."""
+    ended_before_fault_s: float = 60.0
+    """A job that ended badly this long before its node's fault was seen still counts as hit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """How much may be in treatment at once. A fraction is of the nodes concerned."""
+
+    open_min: int = 2
+    open_fraction: float = 0.05
+    partition_min: int = 2
+    partition_fraction: float = 0.25
+    per_hour: int = 10
+    offender_recoveries: int = 3
+    offender_window_s: float = 30 * 86400.0
+    correlated_min: int = 3
+    correlated_fraction: float = 0.10
+    correlated_window_s: float = 600.0
+    launch_failures: int = 2
+    launch_window_s: float = 86400.0
+    approval_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class FactAges:
+    """How old a fact may be and still be acted on."""
+
+    scheduler_s: float = 60.0
+    provider_s: float = 300.0
+    report_s: float = 120.0
+    silent_s: float = 20.0
+    """An agent not heard for this long is silent; it reports every 10 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All of it. `partitions` empty means every partition."""
+
+    mode: Mode = Mode.OBSERVE
+    partitions: frozenset[str] = frozenset()
+    node: NodePolicy = field(default_factory=NodePolicy)
+    job: JobPolicy = field(default_factory=JobPolicy)
+    budgets: Budgets = field(default_factory=Budgets)
+    ages: FactAges = field(default_factory=FactAges)
+    autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
+    spares: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

@@ -1,0 +1,249 @@
+"""What node and job recoveries share: steps, what `advance` may answer, and repeating safely.
+
+The promise: no effect is repeated blindly. A step that was started and never resolved (a crash,
+a lost reply) is in doubt, and being in doubt is an input like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from hpctl.core.model import (
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    RecoveryId,
+    SlurmNode,
+    reason_owner,
+)
+
+
+class StepKind(StrEnum):
+    """One effect of a recovery."""
+
+    DRAIN = "drain"
+    DOWN = "down"
+    SIGNAL = "signal"
+    REQUEUE = "requeue"
+    START_NOW = "start_now"
+    HOLD = "hold"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    RETURN = "return"
+    ADD = "add"
+    REMOVE = "remove"
+    RESERVE = "reserve"
+
+
+CONVERGENT = frozenset(
+    {
+        StepKind.DRAIN,
+        StepKind.DOWN,
+        StepKind.REQUEUE,
+        StepKind.START_NOW,
+        StepKind.HOLD,
+        StepKind.RETURN,
+        StepKind.RESERVE,
+    }
+)
+"""Asking again changes nothing more: the port looks first, or the order is a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One attempt at one step, as the journal has it. No outcome: in doubt."""
+
+    kind: StepKind
+    attempt: int
+    target: str
+    started: datetime
+    outcome: Outcome | None = None
+    resolved: datetime | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Nobody can say from the journal alone whether it took effect."""
+        return self.outcome is None or self.outcome.kind is OutcomeKind.AMBIGUOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """One move of a recovery, with the reason as a person would say it."""
+
+    at: datetime
+    signal: str
+    phase: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The facts say that the recovery is in its next phase."""
+
+    signal: StrEnum
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """One effect to bring about now."""
+
+    kind: StepKind
+    target: str
+    attempt: int
+    why: str = ""
+    exclude: tuple[NodeName, ...] = ()
+    """For START_NOW: the nodes that the job must not be given again."""
+    forgive: tuple[NodeName, ...] = ()
+    """For START_NOW: nodes that hpctl excluded before and that have healed since."""
+    after_s: float = 0.0
+    """For START_NOW: how many seconds the job has to wait still."""
+    elastic: bool = False
+    """For START_NOW: the job may be smaller or larger than its last run."""
+    count: int = 0
+    """For ADD: how many instances more."""
+    size: int = 0
+    """For ADD: how many the group has then."""
+    nodes: tuple[NodeName, ...] = ()
+    """For RESERVE: what the reservation holds then."""
+    owner: RecoveryId | None = None
+    """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
+
+
+class Look(StrEnum):
+    """How soon a waiting recovery wants the world looked at again."""
+
+    WOKEN = "woken"
+    """When something wakes the loop; its slow reconcile comes anyway."""
+    SLOWLY = "slowly"
+    """About once a second: the cloud, a boot."""
+    SOON = "soon"
+    """Many times a second: slurmctld is about to change its mind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before `until` unless a fact changes."""
+
+    until: datetime
+    why: str
+    look: Look = Look.WOKEN
+
+
+Next = Move | Do | Wait
+
+
+class IllegalSignal(Exception):
+    """A signal that its phase does not know: a corrupt journal, or a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How a step is repeated: seconds between attempts, how many, and the window of doubt."""
+
+    retry_s: float
+    attempts: int
+    doubt_window_s: float
+
+
+def later(at: datetime, seconds: float) -> datetime:
+    """`at` plus seconds; the one place that does this arithmetic."""
+    return at + timedelta(seconds=seconds)
+
+
+def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
+    """The newest attempt at one kind of step."""
+    for record in reversed(steps):
+        if record.kind is kind:
+            return record
+    return None
+
+
+def resolved(
+    steps: tuple[StepRecord, ...], kind: StepKind, attempt: int, outcome: Outcome, at: datetime
+) -> tuple[StepRecord, ...]:
+    """The steps with what came back of one. Raises IllegalSignal where it is not outstanding."""
+    for i in range(len(steps) - 1, -1, -1):
+        s = steps[i]
+        if s.kind is kind and s.attempt == attempt:
+            if s.outcome is not None:
+                raise IllegalSignal(f"step {kind} #{attempt} resolved twice")
+            return (*steps[:i], replace(s, outcome=outcome, resolved=at), *steps[i + 1 :])
+    raise IllegalSignal(f"step {kind} #{attempt} resolved but never started")
+
+
+def attempt_step(
+    steps: tuple[StepRecord, ...],
+    kind: StepKind,
+    target: str,
+    repeat: Repeat,
+    now: datetime,
+    why: str = "",
+) -> Do | Wait | Outcome:
+    """The next thing to do about a step whose effect has not been observed yet.
+
+    Answers Do (take the step, or take it again), Wait (give its effect time to be seen), or the
+    last Outcome where trying again is not for us to decide: a permanent rejection, or no
+    attempt left. The caller has looked for the effect first; being here means it is not there.
+    """
+    last = last_step(steps, kind)
+    if last is None or last.target != target:
+        return Do(kind, target, 1, why)
+    again = Do(kind, target, last.attempt + 1, why)
+    # A second reboot or signal is felt a second time, so doubt earns one more try, not many.
+    blind = last.in_doubt and kind in (StepKind.REBOOT, StepKind.SIGNAL)
+    spent = last.attempt >= (min(2, repeat.attempts) if blind else repeat.attempts)
+    outcome = last.outcome
+    if last.in_doubt:
+        if kind in CONVERGENT and not spent:
+            waited = repeat.retry_s if outcome is not None else 0.0
+        else:
+            waited = repeat.doubt_window_s
+    elif outcome is not None and outcome.kind is OutcomeKind.REJECTED and not outcome.transient:
+        return outcome
+    else:
+        # Accepted but not seen, or rejected for now: both deserve patience, then another go.
+        accepted = outcome is not None and outcome.kind is OutcomeKind.ACCEPTED
+        patience = accepted and kind not in CONVERGENT
+        waited = repeat.doubt_window_s if patience else repeat.retry_s
+    ready = later(last.resolved or last.started, waited)
+    if now < ready:
+        return Wait(ready, f"{kind} was tried; its effect is not seen yet", look=Look.SOON)
+    if spent:
+        return outcome or Outcome.ambiguous("in_doubt", f"{kind} was started and never answered")
+    return again
+
+
+def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
+    """How somebody took a node over that `owner` has drained: who resumes it, or gives it another
+    Reason, wins. Empty where nobody did."""
+    if node is None:
+        return ""
+    if not node.drained:
+        return "somebody resumed the node"
+    if reason_owner(node.reason) != owner:
+        return f"somebody changed the Reason to {node.reason!r}"
+    return ""
+
+
+def said(outcome: Outcome) -> str:
+    """What came back, in the words of whoever answered."""
+    return f"{outcome.code} {outcome.detail}".strip()
+
+
+def recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) -> RecoveryId:
+    """A short id derived from what it is for: the same decision has the same id.
+
+    Never one of those that are `known`: eight digits meet again within some ten thousand ids, and
+    a journal with two openings of one id is corrupt for ever.
+    """
+    text = "|".join(str(p) for p in parts)
+    while True:
+        rid = RecoveryId(f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")
+        if rid not in known:
+            return rid
+        text += "|"

@@ -1,0 +1,78 @@
+"""What `hpctl sbatch` writes into a job's Comment, as the daemon reads it: `hpctl:{...}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hpctl.core.run_policy import RunPolicy
+
+COMMENT_PREFIX: Final = "hpctl:"
+_MAX_SPARES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A job that asked hpctl to look after it.
+
+    `supervised`: a step supervisor runs in it (`hpctl run`), which restarts its step by itself.
+    `policy` is the job's own compact policy, not yet validated; `flaw` says what of the Comment
+    could not be read, for a person.
+    """
+
+    save_signal: str = ""
+    spares: int = 0
+    supervised: bool = False
+    policy: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    flaw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """The policy under which one job is treated; `note` where its own part could not be used."""
+
+    policy: RunPolicy = field(default_factory=RunPolicy)
+    note: str = ""
+
+
+def parted(comment: str) -> tuple[dict[str, Any], str] | None:
+    """What a Comment registers, and what stands after it: the user's own words, a hold's reason.
+
+    None for a Comment that registers nothing. Raises ValueError where what it begins is no JSON.
+    """
+    if not comment.startswith(COMMENT_PREFIX + "{"):
+        return None
+    begins = len(COMMENT_PREFIX)
+    try:
+        said, length = json.JSONDecoder().raw_decode(comment[begins:])
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return said, comment[begins + length :].lstrip()
+
+
+def registration(comment: str) -> Registration | None:
+    """What a Comment registers; None for a job that never asked. Total over any text."""
+    try:
+        found = parted(comment)
+    except ValueError:
+        return Registration(flaw="its Comment is no JSON after `hpctl:`")
+    if found is None:
+        return None
+    said, _ = found
+    policy, spares = said.get("policy", {}), said.get("spares", 0)
+    flaws = []
+    if not isinstance(policy, dict):
+        policy = {}
+        flaws.append("`policy` in its Comment is no mapping")
+    if not isinstance(spares, int) or isinstance(spares, bool) or not 0 <= spares <= _MAX_SPARES:
+        spares = 0
+        flaws.append("`spares` in its Comment is no number of nodes")
+    return Registration(
+        save_signal=str(said.get("save_signal", "")),
+        spares=spares,
+        supervised=said.get("supervised") is True or spares > 0,
+        policy=policy,
+        flaw="; ".join(flaws),
+    )

@@ -1,0 +1,279 @@
+"""The world as one value: what Slurm, the cloud and the agents say, and what we remember."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpctl.core.job_advance import JobFacts
+from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import State
+from hpctl.core.model import (
+    Assessment,
+    Condition,
+    Health,
+    Instance,
+    JobId,
+    NodeName,
+    ProviderView,
+    SchedulerView,
+    SlurmJob,
+    Urgency,
+    reason_owner,
+)
+from hpctl.core.node_advance import NodeFacts
+from hpctl.core.node_recovery import NodeRecovery, goes_anyway
+from hpctl.core.node_recovery import Phase as NodePhase
+from hpctl.core.policy import Policy, Unrecoverable
+from hpctl.core.recovery import later
+from hpctl.core.registration import Ruled
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an operator asked for, as the CLI wrote it down."""
+
+    id: int
+    at: datetime
+    verb: str
+    target: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that `plan` may look at. Each part carries when it was read."""
+
+    scheduler: SchedulerView
+    provider: ProviderView
+    health: Mapping[NodeName, Health]
+    assessments: Mapping[NodeName, Assessment]
+    """Only of nodes that are not plainly healthy; see `assess`."""
+    state: State
+    instances: Mapping[NodeName, Instance] = field(default_factory=dict)
+    """The instance that stands for each node now."""
+    current: bool = True
+    """Slurm was read for this very view. Where not, nothing moves: unknown is never drained."""
+    silent_at: datetime | None = None
+    """When the next node is silent for too long unless it is heard: somebody must look then."""
+    stopped: str = ""
+    """Why nothing may be done at all (the kill-switch file), beside an operator's pause."""
+    ruled: Mapping[JobId, Ruled] = field(default_factory=dict)
+    """The run policy of each job that registered with hpctl."""
+    reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
+    """The nodes of each reservation of Slurm's; read only where spares are kept."""
+
+    def instance(self, node: NodeName) -> Instance | None:
+        """The instance that stands for a node now."""
+        return self.instances.get(node)
+
+
+def instances_by_node(provider: ProviderView) -> dict[NodeName, Instance]:
+    """Index a provider's list by node; an instance on its way out yields to its successor."""
+    index: dict[NodeName, Instance] = {}
+    for instance in provider.instances.values():
+        if instance.node is None:
+            continue
+        held = index.get(instance.node)
+        if held is None or held.status == "ShuttingDown":
+            index[instance.node] = instance
+    return index
+
+
+def jobs_on(
+    nodes: Sequence[NodeName], jobs: Mapping[JobId, SlurmJob]
+) -> dict[NodeName, list[SlurmJob]]:
+    """Which jobs hold, or last held, each of a few nodes. One pass over the jobs."""
+    wanted = set(nodes)
+    found: dict[NodeName, list[SlurmJob]] = {node: [] for node in nodes}
+    if wanted:
+        for job in jobs.values():
+            for node in wanted.intersection(job.nodes):
+                found[node].append(job)
+    return found
+
+
+def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
+    """Whether a fact is young enough to be acted on.
+
+    One from the future is not: the clock was set back, and nobody knows how old it is.
+    """
+    return abs(now - as_of) <= timedelta(seconds=max_age_s)
+
+
+_MAY_BE_STOPPED = (
+    JobPhase.EXCISING,
+    JobPhase.WATCHING,
+    JobPhase.STOPPING,
+    JobPhase.RELEASED,
+    JobPhase.STARTING,
+    JobPhase.PROVING,
+)
+"""In these phases a job's own recovery is ready for its node to be set DOWN."""
+
+
+def node_facts(
+    rec: NodeRecovery, view: View, here: Sequence[SlurmJob], policy: Policy, now: datetime
+) -> NodeFacts:
+    """What is known now of the node that a recovery treats. `here`: the jobs on it."""
+    health = view.health.get(rec.node)
+    ready = _MAY_BE_STOPPED
+    movable = set()
+    for job in here:
+        recovery = view.state.job_recovery(job.id)
+        if recovery is not None and recovery.phase in ready and not _script_first(recovery, view):
+            movable.add(int(job.id))
+    return NodeFacts(
+        slurm=view.scheduler.nodes.get(rec.node),
+        instance=view.instance(rec.node),
+        provider_present=view.provider.present,
+        provider_fresh=fresh(view.provider.as_of, policy.ages.provider_s, now),
+        assessment=judged(rec.node, view),
+        heard=health.generation if health else None,
+        running=tuple(j for j in here if j.running),
+        completing=tuple(j for j in here if j.completing and not j.running),
+        movable=frozenset(movable),
+        taken_away=taken_away(rec.node, view),
+    )
+
+
+def taken_away(node: NodeName, view: View) -> bool:
+    """Whether the provider is about to take its instance, whatever it is treated for."""
+    held = view.assessments.get(node)
+    faulty = held is not None and held.condition is Condition.FAULTY
+    return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)
+
+
+def urgent(cause: NodeRecovery, view: View) -> bool:
+    """Whether the jobs on a node under treatment are lost or at risk."""
+    return cause.urgency is Urgency.NOW or taken_away(cause.node, view)
+
+
+def judged(node: NodeName, view: View) -> Assessment | None:
+    """The assessment of a node; HEALTHY where it is heard and nothing is held against it."""
+    held = view.assessments.get(node)
+    health = view.health.get(node)
+    if held is not None or health is None:
+        return held
+    return Assessment(health.generation, Condition.HEALTHY, health.last_heard)
+
+
+def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
+    """What is known now of the job that a recovery treats."""
+    cause = view.state.nodes.get(rec.cause)
+    bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
+    kept = any(n is not None and n.drained and reason_owner(n.reason) for n in bad)
+    job = view.scheduler.jobs.get(rec.attempt.job)
+    # Closed by anybody, it is safe to requeue; a job that runs is disturbed under our drain only.
+    ours_to_stop = kept or job is None or not job.running
+    cordoned = ours_to_stop and all(n is None or n.drained for n in bad)
+    stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
+    stops = stops and not _script_first(rec, view)
+    under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}
+    return JobFacts(
+        job=job,
+        cordoned=cordoned or cause is None or cause.ended,
+        node_stops_it=stops,
+        called_off=cause is not None and cause.ended and not kept,
+        exclude=tuple(sorted(under_treatment.union(rec.exclude))),
+        forgive=_healed(rec, view, policy),
+        gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
+        headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
+        word=_word(rec, view),
+        hardware=any(n in view.state.open_nodes for n in rec.ran_on),
+        elastic=_elastic(rec, view),
+    )
+
+
+def _script_first(rec: JobRecovery, view: View) -> bool:
+    """Whether a job must be requeued before its bad node is set DOWN, to end its batch script.
+
+    Set DOWN under a --no-kill job, a node is only taken away: 22.05 lets a batch script there run
+    on, and a supervisor in it would start steps in the job's next run. A node whose slurmd does
+    not answer ends nothing either way.
+    """
+    job = view.scheduler.jobs.get(rec.attempt.job)
+    if not rec.supervised or job is None or not job.running or job.batch_host not in rec.bad_nodes:
+        return False
+    node = view.scheduler.nodes.get(job.batch_host)
+    return node is not None and node.responding and not node.down
+
+
+def _elastic(rec: JobRecovery, view: View) -> bool:
+    ruled = view.ruled.get(rec.attempt.job)
+    return ruled is not None and ruled.policy.nodes is not None
+
+
+def headless(job: SlurmJob, view: View) -> bool:
+    """A job that runs on without its batch script, because that script's node was lost.
+
+    Slurm 25.11 leaves such a --no-kill job RUNNING (facts/recovery 2.5).
+    """
+    host = job.batch_host
+    if host is None or job.state != "RUNNING" or not job.nodes:
+        return False
+    node = view.scheduler.nodes.get(host)
+    return host not in job.nodes or (node is not None and node.down)
+
+
+def _word(rec: JobRecovery, view: View) -> JobReport | None:
+    """The newest that the supervisor of this very run told since the recovery opened."""
+    for told in reversed(view.state.reports.get(rec.attempt.job, ())):
+        if told.at < rec.opened:
+            return None
+        if told.report.restarts == rec.attempt.restarts:
+            return told.report
+    return None
+
+
+def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
+    """Whether the cause's node will be set DOWN: not while a job there cannot be requeued."""
+    if not urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
+        return False
+    node = view.scheduler.nodes.get(cause.node)
+    if policy.node.unrecoverable_jobs is Unrecoverable.KILL or node is None:
+        return True
+    if node.down or not node.responding:
+        return True
+    here = jobs_on([cause.node], view.scheduler.jobs)[cause.node]
+    return all(j.recoverable for j in here if j.running)
+
+
+def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
+    """Nodes that we excluded for this job earlier and that are back in service.
+
+    Without this a job that runs for weeks would end up excluding every node that was ever
+    repaired under it, and never start again. A node that nobody treats, and that the job left
+    because it went wrong there again and again, is kept out for as long as its budgets look back.
+    slurmctld gives a node work only once its slurmd has answered a ping since RESUME, some 0.5 s
+    later, and it starts no scheduling pass then: a job that is let back too soon waits for the
+    next one, up to a minute.
+    """
+    mine = [r for r in view.state.jobs.values() if r.attempt.job == rec.attempt.job]
+    left = {n for r in mine for n in (*r.bad_nodes, *r.exclude)}
+    window, now = policy.job.restart_window_s, view.scheduler.as_of
+    kept = {
+        n
+        for r in mine
+        if now < later(r.opened, window)
+        for n in r.exclude
+        if not _another_since(n, r.opened, view)
+    }
+    return tuple(sorted(n for n in left - kept if _in_service(n, view)))
+
+
+def _another_since(node: NodeName, at: datetime, view: View) -> bool:
+    """Whether a node was treated to the end since, or has booted: nothing old runs there."""
+    rid = view.state.last_of_node.get(node)
+    treated = rid is not None and view.state.nodes[rid].ended
+    slurm = view.scheduler.nodes.get(node)
+    booted = slurm is not None and slurm.boot_time is not None and slurm.boot_time > at
+    return booted or (treated and rid is not None and view.state.nodes[rid].opened > at)
+
+
+def _in_service(node: NodeName, view: View) -> bool:
+    slurm = view.scheduler.nodes.get(node)
+    return node not in view.state.open_nodes and (slurm is None or slurm.responding)

@@ -1,0 +1,42 @@
+"""DescribeCluster's answer in the words of a request: what UpdateCluster wants restated.
+
+Details and specification of a group have most members in common, but not all: a flexible group's
+types, the image, the minimum and the patch schedule have names of their own in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+IMAGES = ("ImageId", "ImageReleaseVersion")
+"""The service chooses them where nobody does: restated only where somebody has."""
+
+_SAME_OF_GROUP = (
+    "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",
+    "InstanceStorageConfigs", "OnStartDeepHealthChecks", "TrainingPlanArn", "OverrideVpcConfig",
+    "ScheduledUpdateConfig", "SlurmConfig", "CapacityRequirements", "NetworkInterface",
+)  # fmt: skip
+
+
+def group_of(described: Mapping[str, Any]) -> dict[str, Any]:
+    """One group of it: what UpdateCluster wants restated, with the count that it is to have."""
+    group = {k: described[k] for k in _SAME_OF_GROUP if described.get(k) not in (None, {}, [], "")}
+    group["InstanceCount"] = int(described.get("TargetCount", described.get("CurrentCount", 0)))
+    if described.get("MinCount"):
+        group["MinInstanceCount"] = described["MinCount"]
+    flexible = described.get("InstanceRequirements") or {}
+    types = flexible.get("DesiredInstanceTypes") or flexible.get("CurrentInstanceTypes")
+    if types:
+        group["InstanceRequirements"] = {"InstanceTypes": list(types)}
+        group.pop("InstanceType", None)
+    for ours in ("ImageId", "ImageReleaseVersion"):
+        if image := described.get(f"Desired{ours}") or described.get(f"Current{ours}"):
+            group[ours] = image
+    patch = dict(described.get("AutoPatchConfig") or {})
+    if patch:
+        patch.pop("CurrentPatchSchedule", None)
+        if desired := patch.pop("DesiredPatchSchedule", None):
+            patch["PatchSchedule"] = desired
+        group["AutoPatchConfig"] = patch
+    return group

@@ -1,0 +1,164 @@
+"""The bytes between a job's supervisor and the head node: JSON, versioned, bounded, strict.
+
+`POST /v1/jobs` with one report, and `Authorization: MUNGE <credential>` over the body's digest as
+for the agents' reports (`hpctl.wire`). The shapes repeat core's JobReport and Trouble with their
+limits; what is too long is cut by the sender, what is wrong is refused by the receiver.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hpctl import wire
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.model import JobId, NodeName
+from hpctl.core.run_policy import Action
+from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
+
+PATH = "/v1/jobs"
+MAX_BODY = 32 * 1024
+"""Bytes of one report's body: the evidence, six bytes a character at worst, and the rest."""
+MAX_WHY = 500
+MAX_WORD = 200
+MAX_EXCLUDE = 64
+"""Nodes that one report may ask to leave."""
+MAX_AFTER_S = 86400.0
+
+_Node = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+_Why = Annotated[str, Meta(max_length=MAX_WHY)]
+_Word = Annotated[str, Meta(max_length=MAX_WORD)]
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Exit = Annotated[int, Meta(ge=-255, le=255)]
+
+
+class _Trouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    kind: Kind
+    at: Annotated[datetime, Meta(tz=True)]
+    why: _Why
+    signature: _Word = ""
+    node: _Node | None = None
+    rank: _Count | None = None
+    device: _Word = ""
+    exit_code: _Exit | None = None
+    evidence: Annotated[str, Meta(max_length=EVIDENCE_CHARS)] = ""
+    step: _Count | None = None
+    progress: _Count | None = None
+
+
+class _JobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    job: Annotated[int, Meta(ge=1, le=2**32)]
+    restarts: Annotated[int, Meta(ge=0, le=2**32)]
+    trouble: _Trouble | None = None
+    action: Action = Action.NONE
+    why: _Why = ""
+    wish: Wish = Wish.NONE
+    exclude: Annotated[tuple[_Node, ...], Meta(max_length=MAX_EXCLUDE)] = ()
+    after_s: Annotated[float, Meta(ge=0, le=MAX_AFTER_S)] = 0.0
+    progress: _Count | None = None
+
+
+class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    job_report: _JobReport
+
+
+_decoder = msgspec.json.Decoder(_Envelope)
+
+
+class Taken(Struct, frozen=True):
+    """The head node's answer: written down, and whether it may act on the job at all.
+
+    `acts` is false where the daemon only observes, is paused, or keeps out of the partition: a
+    wish is then not granted, and a supervisor that wants a requeue must see to it itself.
+    """
+
+    job: int
+    acts: bool
+    why: str = ""
+
+
+_taken = msgspec.json.Decoder(Taken)
+
+
+def encode(report: JobReport) -> bytes:
+    """The body of one report; texts that are too long are cut."""
+    said = _JobReport(
+        job=report.job,
+        restarts=report.restarts,
+        trouble=_trouble(report.trouble),
+        action=report.action,
+        why=report.why[:MAX_WHY],
+        wish=report.wish,
+        exclude=tuple(report.exclude[:MAX_EXCLUDE]),
+        after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
+        progress=report.progress,
+    )
+    return msgspec.json.encode(_Envelope(wire.VERSION, said))
+
+
+def _trouble(trouble: Trouble | None) -> _Trouble | None:
+    if trouble is None:
+        return None
+    return _Trouble(
+        kind=trouble.kind,
+        at=trouble.at,
+        why=trouble.why[:MAX_WHY],
+        signature=trouble.signature[:MAX_WORD],
+        node=trouble.node,
+        rank=trouble.rank,
+        device=trouble.device[:MAX_WORD],
+        exit_code=trouble.exit_code,
+        evidence=trouble.evidence[-EVIDENCE_CHARS:],
+        step=trouble.step,
+        progress=trouble.progress,
+    )
+
+
+def decode(body: bytes) -> JobReport:
+    """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
+    if len(body) > MAX_BODY:
+        raise wire.ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
+    try:
+        envelope = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise wire.InvalidReportError(f"not a valid job report: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise wire.MalformedReportError(f"not JSON: {error}") from error
+    wire.check_version(envelope.v)
+    said = envelope.job_report
+    trouble = said.trouble
+    return JobReport(
+        job=JobId(said.job),
+        restarts=said.restarts,
+        trouble=None if trouble is None else _to_model(trouble),
+        action=said.action,
+        why=said.why,
+        wish=said.wish,
+        exclude=tuple(NodeName(name) for name in said.exclude),
+        after_s=said.after_s,
+        progress=said.progress,
+    )
+
+
+def _to_model(said: _Trouble) -> Trouble:
+    fields = msgspec.structs.asdict(said)
+    fields["at"] = said.at.astimezone(UTC)
+    fields["node"] = NodeName(said.node) if said.node else None
+    return Trouble(**fields)
+
+
+def encode_taken(taken: Taken) -> bytes:
+    """The body of the answer."""
+    return msgspec.json.encode(taken)
+
+
+def decode_taken(body: bytes) -> Taken:
+    """What the head node answered with 200. Raises wire.MalformedReportError."""
+    try:
+        return _taken.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise wire.MalformedReportError(f"not an answer of a head node: {error}") from error

@@ -1,0 +1,206 @@
+"""MUNGE credentials through libmunge.so.2: who says a thing, from which host, on every node alike.
+
+A credential proves the effective uid of the process that encoded it and the address of its host,
+and is good once: munged rejects a second decode on the same host. Every call makes its own
+context, so all functions here may be called from any thread. Calls block while munged is slow;
+libmunge gives up by itself after a few seconds. Numbers are those of munge.h (0.5.15).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from hpctl.ports import HpctlError, Unavailable
+
+_OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9
+_CIPHER_AES128 = 4
+_E_BAD_LENGTH, _E_SOCKET, _E_TIMEOUT = 3, 6, 7
+_E_BAD_CRED, _E_INVALID = 8, 14
+_E_EXPIRED, _E_REWOUND, _E_REPLAYED, _E_UNAUTHORIZED = 15, 16, 17, 18
+
+
+class CredentialError(HpctlError):
+    """A credential that proves nothing. `code` is a stable word for counters and answers."""
+
+    code = "invalid_credential"
+
+
+class InvalidCredentialError(CredentialError):
+    """Forged, damaged, or encoded with another cluster's key."""
+
+
+class ExpiredCredentialError(CredentialError):
+    """Older than its time to live: a slow sender, or a clock that is behind."""
+
+    code = "expired_credential"
+
+
+class RewoundCredentialError(CredentialError):
+    """From the future: the sender's clock is ahead of ours."""
+
+    code = "rewound_credential"
+
+
+class ReplayedCredentialError(CredentialError):
+    """Decoded on this host before."""
+
+    code = "replayed_credential"
+
+
+class UnauthorizedCredentialError(CredentialError):
+    """Encoded for another uid or gid than ours."""
+
+    code = "unauthorized_credential"
+
+
+class MungeUnavailable(Unavailable):
+    """munged or its library cannot be asked: nothing is known about the credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What munged vouches for. `address` is the origin host's IPv4 address as its munged says."""
+
+    uid: int
+    gid: int
+    address: IPv4Address
+    payload: bytes
+    encode_time: datetime
+    ttl: int
+
+
+_REJECTIONS: dict[int, type[CredentialError]] = {
+    _E_BAD_LENGTH: InvalidCredentialError,
+    **dict.fromkeys(range(_E_BAD_CRED, _E_INVALID + 1), InvalidCredentialError),
+    _E_EXPIRED: ExpiredCredentialError,
+    _E_REWOUND: RewoundCredentialError,
+    _E_REPLAYED: ReplayedCredentialError,
+    _E_UNAUTHORIZED: UnauthorizedCredentialError,
+}
+_CLOCK_HINT = "Compare the clocks of both hosts (chronyc tracking)."
+_HINTS: dict[type[CredentialError], str] = {
+    InvalidCredentialError: "Check that both hosts have the same /etc/munge/munge.key.",
+    ExpiredCredentialError: _CLOCK_HINT,
+    RewoundCredentialError: _CLOCK_HINT,
+}
+
+
+@cache
+def _lib() -> ctypes.CDLL:
+    try:
+        lib = ctypes.CDLL("libmunge.so.2")
+    except OSError as error:
+        raise MungeUnavailable(
+            f"libmunge.so.2 cannot be loaded: {error}", "Install it: apt-get install libmunge2"
+        ) from error
+    lib.munge_ctx_create.restype = ctypes.c_void_p
+    lib.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
+    lib.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
+    lib.munge_strerror.restype = lib.munge_ctx_strerror.restype = ctypes.c_char_p
+    return lib
+
+
+def _free(pointer: ctypes.c_void_p) -> None:
+    """libc's free: what libmunge hands out is the caller's."""
+    ctypes.CDLL(None).free(pointer)
+
+
+class _Context:
+    """One munge_ctx_t, destroyed on leaving."""
+
+    def __init__(self, socket: str | Path | None) -> None:
+        self._lib = _lib()
+        self.ctx = ctypes.c_void_p(self._lib.munge_ctx_create())
+        if not self.ctx:
+            raise MungeUnavailable("libmunge is out of memory")
+        self._socket = str(socket) if socket else "the default socket"
+        if socket:
+            self.check(self._lib.munge_ctx_set(self.ctx, _OPT_SOCKET, str(socket).encode()))
+
+    def __enter__(self) -> _Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lib.munge_ctx_destroy(self.ctx)
+
+    def get(self, option: int, value: ctypes.c_int | ctypes.c_uint32 | ctypes.c_long) -> int:
+        """One number that the last call left in the context."""
+        self.check(self._lib.munge_ctx_get(self.ctx, option, ctypes.byref(value)))
+        return int(value.value)
+
+    def set(self, option: int, value: ctypes.c_int | ctypes.c_uint32) -> None:
+        """One option of the next call."""
+        self.check(self._lib.munge_ctx_set(self.ctx, option, value))
+
+    def check(self, code: int) -> None:
+        """Raise what a munge_err_t means."""
+        if code == 0:
+            return
+        text = self._lib.munge_ctx_strerror(self.ctx) or self._lib.munge_strerror(code)
+        reason = text.decode(errors="replace")
+        if (rejection := _REJECTIONS.get(code)) is not None:
+            raise rejection(f"MUNGE: {reason}", _HINTS.get(rejection, ""))
+        if code in (_E_SOCKET, _E_TIMEOUT):
+            hint = "Is munged running there? systemctl status munge"
+            raise MungeUnavailable(f"munged does not answer on {self._socket}: {reason}", hint)
+        raise MungeUnavailable(f"MUNGE error {code} on {self._socket}: {reason}")
+
+
+def encode(payload: bytes, socket: str | Path | None = None, *, only_uid: int | None = None) -> str:
+    """Have munged make a credential over `payload`. Raises MungeUnavailable.
+
+    With `only_uid` the payload is a secret: encrypted whatever munged's default is, and decoded
+    by every munged of the cluster for processes of that effective uid alone.
+    """
+    cred = ctypes.c_void_p()
+    with _Context(socket) as context:
+        lib = _lib()
+        if only_uid is not None:
+            context.set(_OPT_CIPHER, ctypes.c_int(_CIPHER_AES128))
+            context.set(_OPT_UID, ctypes.c_uint32(only_uid))
+        try:
+            context.check(
+                lib.munge_encode(
+                    ctypes.byref(cred), context.ctx, payload, ctypes.c_int(len(payload))
+                )
+            )
+            return ctypes.string_at(cred).decode("ascii") if cred.value else ""
+        finally:
+            _free(cred)
+
+
+def decode(cred: str, socket: str | Path | None = None) -> Credential:
+    """Have munged verify a credential and use it up.
+
+    Raises a CredentialError where it proves nothing, MungeUnavailable where munged cannot say.
+    """
+    if not cred:
+        raise InvalidCredentialError("MUNGE: no credential")
+    buffer, length = ctypes.c_void_p(), ctypes.c_int()
+    uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
+    with _Context(socket) as context:
+        lib = _lib()
+        refs = [ctypes.byref(out) for out in (buffer, length, uid, gid)]
+        try:
+            context.check(lib.munge_decode(cred.encode("ascii", "replace"), context.ctx, *refs))
+            address = context.get(_OPT_ADDR4, ctypes.c_uint32())
+            return Credential(
+                uid=uid.value,
+                gid=gid.value,
+                # struct in_addr is in network order, read here as a host-order integer.
+                address=IPv4Address(address.to_bytes(4, sys.byteorder)),
+                payload=ctypes.string_at(buffer, length.value) if buffer.value else b"",
+                encode_time=datetime.fromtimestamp(
+                    context.get(_OPT_ENCODE_TIME, ctypes.c_long()), UTC
+                ),
+                ttl=context.get(_OPT_TTL, ctypes.c_int()),
+            )
+        finally:
+            # Set even where a replayed or expired credential was rejected.
+            _free(buffer)

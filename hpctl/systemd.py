@@ -1,0 +1,30 @@
+"""systemd's notification protocol (sd_notify(3)), where systemd asks for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def notify(state: str) -> None:
+    """Tell systemd (`READY=1`, `WATCHDOG=1`, `STOPPING=1`). Without $NOTIFY_SOCKET: nothing."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(1.0)
+        try:
+            sock.sendto(state.encode(), address)
+        except OSError:
+            # systemd notices a missing message by itself; the agent must not die of it.
+            return
+
+
+def watchdog_interval() -> float | None:
+    """Seconds between signs of life, half of what systemd allows; None where it asks for none."""
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    pid = os.environ.get("WATCHDOG_PID", "")
+    if not usec.isdecimal() or int(usec) == 0 or (pid and pid != str(os.getpid())):
+        return None
+    return int(usec) / 2e6

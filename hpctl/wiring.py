@@ -1,0 +1,126 @@
+"""The only place that knows every adapter: a configuration in, ports out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpctl.ports import Aws, ByHand, HpctlError, Provider, Scheduler, Unavailable
+
+if TYPE_CHECKING:
+    # For annotations alone: what asks only AWS need not wait for pydantic and the catalogue.
+    from hpctl.clusters.validate import ServiceModel
+    from hpctl.config import Config
+    from hpctl.core.catalogue import Rules
+    from hpctl.jobs.checkpoints.remote import Remote
+    from hpctl.store.sql import Store
+
+
+def open_store(config: Config, *, write: bool = False) -> Store:
+    """The journal. Only the daemon opens it to write. Raises Unavailable, JournalCorrupt."""
+    from hpctl.store.sql import Store
+
+    path = None if config.database_url else config.state_dir / "journal.db"
+    if path is not None and not write and not path.exists():
+        raise Unavailable(
+            f"there is no journal at {path}",
+            "has the daemon ever run? `hpctl daemon run` makes it; --config names another one",
+        )
+    return Store(config.url, write=write)
+
+
+def make_scheduler(config: Config) -> Scheduler:
+    """Slurm: pyslurm where it imports and matches, the commands everywhere else."""
+    from hpctl.slurm.cli import CliScheduler
+    from hpctl.slurm.run import Runner
+
+    slurm = config.slurm
+    cli = CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
+    if slurm.adapter == "cli":
+        return cli
+    from hpctl.slurm.pyslurm import PySlurm, usable
+
+    why_not = usable(cli)
+    if not why_not:
+        return PySlurm(cli)
+    if slurm.adapter == "pyslurm":
+        raise HpctlError(f"slurm.adapter is pyslurm, but {why_not}", "set slurm.adapter: cli")
+    return cli
+
+
+def make_by_hand(config: Config) -> ByHand:
+    """Slurm for an operator's drains: by its commands alone, for they are few."""
+    from hpctl.slurm.by_hand import SlurmByHand
+    from hpctl.slurm.cli import CliScheduler
+    from hpctl.slurm.run import Runner
+
+    slurm = config.slurm
+    return SlurmByHand(CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s)))
+
+
+def make_provider(config: Config) -> Provider:
+    """The cloud, or the lack of one."""
+    cluster = config.cluster
+    if cluster.provider == "none":
+        from hpctl.cloud.none import NoProvider
+
+        return NoProvider()
+    from hpctl.cloud.sagemaker import SageMakerProvider
+
+    return SageMakerProvider(
+        cluster.name,
+        region=cluster.region,
+        endpoint_url=cluster.endpoint_url,
+        profile=cluster.profile,
+        protected_groups=cluster.protected_groups,
+    )
+
+
+def make_rules(config: Config) -> Rules:
+    """The catalogue with the site's overrides. Raises HpctlError for a rule it does not have."""
+    from hpctl.core.catalogue import Override, UnknownRuleError
+    from hpctl.core.catalogue import rules as catalogue_rules
+
+    overrides = {
+        rule: Override(o.urgency, o.ladder, o.settle_s, o.escalate_window_s, o.meaning)
+        for rule, o in config.catalogue.items()
+    }
+    try:
+        return catalogue_rules(overrides, silent_after_s=config.ages.silent_s)
+    except UnknownRuleError as error:
+        raise HpctlError(f"catalogue: {error}", error.hint) from error
+    except ValueError as error:
+        raise HpctlError(f"catalogue: {error}", "see docs/catalogue.md") from error
+
+
+def open_aws(
+    profile: str | None = None, region: str | None = None, endpoint_url: str | None = None
+) -> Aws:
+    """An AWS account for an operator's command. Nothing is asked yet. Raises HpctlError."""
+    from hpctl.cloud.aws import AwsAccount
+
+    return AwsAccount(profile, region, endpoint_url)
+
+
+def open_model() -> ServiceModel:
+    """SageMaker's service model, from the installed botocore."""
+    from hpctl.cloud.model import SageMakerModel
+
+    return SageMakerModel()
+
+
+def open_objects(
+    url: str,
+    *,
+    profile: str | None = None,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+) -> Remote:
+    """`s3://bucket/prefix` as a place of checkpoints. Nothing is asked yet. Raises HpctlError."""
+    from hpctl.cloud.objects import S3Bucket
+    from hpctl.jobs.checkpoints.remote import Remote
+
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    if not url.startswith("s3://") or not bucket:
+        raise HpctlError(f"{url!r} names no bucket", "Write s3://BUCKET/PREFIX.")
+    objects = S3Bucket(bucket, profile=profile, region=region, endpoint_url=endpoint_url)
+    return Remote(objects, key.strip("/"))
