@@ -1,0 +1,235 @@
+"""What an answer of the SageMaker cluster API means: one table, read at the boundary.
+
+Nobody behind this module parses a code or a message. The rule of the table: Rejected only where
+the order certainly was not taken; where nobody can say, Ambiguous. Sources: botocore's SageMaker
+model (per-node codes), AWS's common errors (whole-call codes), botocore.exceptions (transport).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
+
+from hpctl.core.model import InstanceId, Outcome
+
+BUSY = frozenset({"InvalidInstanceStatus", "InstanceIdInUse"})
+"""Per node: somebody is acting on it, or it is between states. The same call may succeed later."""
+
+GONE = "InstanceIdNotFound"
+"""Per node: replaced or deleted already, by us or by someone else."""
+
+THROTTLED = frozenset(
+    {
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "RequestLimitExceeded",
+    }
+)
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+DENIED = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "UnauthorizedOperation",
+        "NotAuthorized",
+        "OptInRequired",
+    }
+)
+UNSIGNED = frozenset(
+    {
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+    }
+)
+MALFORMED = frozenset(
+    {
+        "ValidationException",
+        "ValidationError",
+        "SerializationException",
+        "UnknownOperationException",
+        "InvalidParameterValue",
+        "ResourceNotFound",
+    }
+)
+EXHAUSTED = frozenset({"ResourceLimitExceeded"})
+"""A quota. The model has it for what adds instances: none was added."""
+TRANSIENT_CALL = THROTTLED | EXPIRED | {"ConflictException", "ResourceInUse"}
+REFUSED_CALL = TRANSIENT_CALL | DENIED | UNSIGNED | MALFORMED | EXHAUSTED
+
+NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError)
+"""No connection was made, so the service cannot have taken the order."""
+
+NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
+
+
+def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
+    """The outcome of every id of a BatchReplace- or BatchRebootClusterNodes call that answered.
+
+    An id that stands in neither list, or in both, is Ambiguous.
+    """
+    successful = set(answer.get("Successful") or ())
+    failed = {str(f.get("NodeId", "")): f for f in answer.get("Failed") or ()}
+    outcomes = {}
+    for instance in asked:
+        entry = failed.get(instance)
+        if instance in successful and entry is None:
+            outcomes[instance] = Outcome.accepted()
+        elif entry is not None and instance not in successful:
+            outcomes[instance] = of_node(
+                str(entry.get("ErrorCode", "")), str(entry.get("Message", ""))
+            )
+        else:
+            where = "both lists" if entry is not None else "neither list"
+            outcomes[instance] = Outcome.ambiguous("unanswered", f"the id stands in {where}")
+    return outcomes
+
+
+def of_node(code: str, message: str) -> Outcome:
+    """The outcome of one entry of a batch's Failed list."""
+    if code == GONE:
+        return Outcome.rejected(code, message)
+    if code in BUSY:
+        return Outcome.rejected(code, message, transient=True)
+    return Outcome.ambiguous(code or "unanswered", message)
+
+
+def of_error(error: ClientError | BotoCoreError) -> Outcome:
+    """The outcome of a whole call that raised, the same for each of its ids."""
+    if isinstance(error, ClientError):
+        code, message = code_of(error), str(error.response["Error"].get("Message", ""))
+        if code in REFUSED_CALL:
+            return Outcome.rejected(code, message, transient=code in TRANSIENT_CALL)
+        return Outcome.ambiguous(code, message)
+    name = type(error).__name__
+    if isinstance(error, (*NEVER_SENT, *NO_CREDENTIALS)):
+        return Outcome.rejected(name, str(error), transient=True)
+    if isinstance(error, ParamValidationError | NoRegionError):
+        return Outcome.rejected(name, str(error))
+    return Outcome.ambiguous(name, str(error))
+
+
+def worth_retrying(error: BaseException) -> bool:
+    """Whether a read that failed so may succeed a moment later."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return code_of(error) in THROTTLED or status >= 500
+    if isinstance(error, (ParamValidationError, NoRegionError, PartialCredentialsError)):
+        return False
+    return isinstance(error, BotoCoreError)
+
+
+def never_taken(error: BaseException) -> bool:
+    """Whether an order that failed so certainly was not taken, and may be sent again."""
+    if isinstance(error, ClientError):
+        return code_of(error) in THROTTLED
+    return isinstance(error, NEVER_SENT)
+
+
+def is_absent(error: BaseException) -> bool:
+    """Whether the answer is that what the call names is not there."""
+    if not isinstance(error, ClientError):
+        return False
+    code = code_of(error)
+    # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
+    return (
+        code in ("ResourceNotFound", "404", "NotFound")
+        or code.startswith("NoSuch")
+        or code.endswith((".NotFound", "NotFoundException", "NotFound"))
+    )
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the answer is no: asked again alike, it would be no again."""
+    if isinstance(error, (*NO_CREDENTIALS, ParamValidationError, NoRegionError)):
+        return True
+    if not isinstance(error, ClientError):
+        return False
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return code_of(error) not in THROTTLED and status < 500
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, without botocore's frame around the service's own words."""
+    if not isinstance(error, ClientError):
+        # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
+        return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:300]
+    message = str(error.response.get("Error", {}).get("Message") or "").strip().rstrip(".")
+    if message.startswith("<"):
+        message = "the answer is a web page, not the service's"
+    return f"{message} ({code_of(error)})" if message else code_of(error)
+
+
+def code_of(error: BaseException) -> str:
+    """The error code of an answer, `Unknown` where it has none; else the error's own name."""
+    if not isinstance(error, ClientError):
+        return type(error).__name__
+    return str(error.response.get("Error", {}).get("Code") or "Unknown")
+
+
+def call_hint(error: BaseException, action: str) -> str:
+    """What somebody at a terminal does about a call that failed; "" where its words say it."""
+    if isinstance(error, NO_CREDENTIALS):
+        return "name a profile in --profile or AWS_PROFILE, or sign in (`aws sso login`)"
+    if isinstance(error, NEVER_SENT):
+        return "no connection: check --region, --endpoint-url and the network"
+    if not isinstance(error, ClientError):
+        return ""
+    code = code_of(error)
+    if code in DENIED:
+        return f"allow {action} to these credentials; `hpctl iam operator` prints a policy"
+    if code in UNSIGNED | EXPIRED:
+        return "the credentials are wrong or have expired: renew them, and check the clock"
+    if code in THROTTLED:
+        return "other clients use up the API's rate: try again in a minute"
+    return ""
+
+
+def hint_for(error: BaseException, cluster: str, operation: str) -> str:
+    """What an operator does about a call that failed for good."""
+    if isinstance(error, NO_CREDENTIALS):
+        return (
+            "give the daemon AWS credentials: on HyperPod the execution role of the controller's "
+            "instance group, elsewhere AWS_PROFILE or the usual variables"
+        )
+    if isinstance(error, NEVER_SENT):
+        return (
+            "no connection to the SageMaker endpoint: check the region, and that the subnet has "
+            "a NAT gateway or an interface endpoint for sagemaker.api"
+        )
+    if not isinstance(error, ClientError):
+        return "check network and endpoint; `hpctl doctor` tells more"
+    code = code_of(error)
+    if code in DENIED:
+        return (
+            f"allow the IAM action sagemaker:{operation} on the cluster to the role that the "
+            "daemon runs with; HyperPod's sample execution role has no sagemaker action at all, "
+            "and `hpctl iam head-node` prints the policy"
+        )
+    if code in UNSIGNED | EXPIRED:
+        return "the credentials are wrong or have expired: renew them, and check the clock"
+    if code == "ResourceNotFound":
+        return f"no cluster {cluster!r} here: check its name, the region and the account"
+    if code in THROTTLED:
+        return "other clients use up the API's rate: raise the daemon's polling interval"
+    return "check the AWS Health Dashboard if it lasts"

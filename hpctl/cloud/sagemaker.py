@@ -1,0 +1,307 @@
+"""The Provider on SageMaker HyperPod's cluster API. The only place that imports boto3.
+
+Reads are retried here, by tenacity alone; mutations are sent once, with botocore's own retries
+off, and every answer becomes an Outcome by the table of `classify`. Instances are addressed by
+instance id, never by name or logical id: an accepted replacement ends the id, so a repeated
+order cannot hit the fresh machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from hpctl.cloud import scaling
+from hpctl.cloud.classify import hint_for, of_batch, of_error, words_of, worth_retrying
+from hpctl.cloud.session import open_session
+from hpctl.core.instance_group import InstanceGroup
+from hpctl.core.model import (
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    LogicalId,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    ProviderView,
+)
+from hpctl.ports import HpctlError, Unavailable
+
+BATCH = 25
+"""Instance ids that one BatchReplace- or BatchRebootClusterNodes call takes."""
+
+PROTECTED_TYPES = frozenset({"Controller", "Login"})
+"""SlurmConfig.NodeType of the groups whose nodes hpctl never treats."""
+
+Answer = TypeVar("Answer")
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SageMakerProvider:
+    """One HyperPod cluster, by name or ARN.
+
+    `protected_groups` adds instance groups that are not to be touched; for a cluster without
+    SlurmConfig (provisioning_parameters.json) the controller's group must stand there, as the
+    API does not say which it is. Raises HpctlError where no client can be made.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        protected_groups: Collection[str] = (),
+        read_attempts: int = 5,
+        read_timeout_s: float = 10.0,
+        mutate_timeout_s: float = 30.0,
+        now: Callable[[], datetime] = _utc_now,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._protected_groups = frozenset(protected_groups)
+        self._now = now
+        session = _session(cluster, region, profile)
+        self._read = _client(session, endpoint_url, read_timeout_s)
+        self._mutate = _client(session, endpoint_url, mutate_timeout_s)
+        self._retrying = Retrying(
+            stop=stop_after_attempt(read_attempts),
+            wait=wait_random_exponential(multiplier=0.2, max=3.0),
+            retry=retry_if_exception(worth_retrying),
+            sleep=sleep,
+            reraise=True,
+        )
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def view(self) -> ProviderView:
+        """Cluster and instances. Raises Unavailable, with what to do about it.
+
+        `as_of` is the time before the first call: nothing in the view is older. A node that is
+        still waiting for its instance has no id to act on and is left out.
+        """
+        as_of = self._now()
+        cluster = self._describe()
+        protected = self._protected_groups | {
+            group["InstanceGroupName"]
+            for group in cluster.get("InstanceGroups", ())
+            if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
+        }
+        found = [
+            _instance(summary, protected)
+            for summary in self._summaries(continuous=_continuous(cluster))
+            if summary.get("InstanceId")
+        ]
+        return ProviderView(
+            as_of=as_of,
+            present=True,
+            # Automatic is the service's default; only an explicit None leaves the field to us.
+            automatic=cluster.get("NodeRecovery") != "None",
+            cluster_status=str(cluster.get("ClusterStatus", "")),
+            instances={instance.id: instance for instance in found},
+            continuous=_continuous(cluster),
+            groups=_groups(cluster),
+        )
+
+    def _describe(self) -> Mapping[str, Any]:
+        describe = self._read.describe_cluster
+        answer: Mapping[str, Any] = self._reading(
+            "DescribeCluster", lambda: describe(ClusterName=self._cluster)
+        )
+        return answer
+
+    def _summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
+        """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
+        token = ""
+        while True:
+            page = self._page(token, continuous=continuous)
+            if page is None:
+                continuous = False
+                continue
+            yield from page["ClusterNodeSummaries"]
+            token = page.get("NextToken", "")
+            if not token:
+                return
+
+    def _page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
+        request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
+        if continuous:
+            request["IncludeNodeLogicalIds"] = True
+        if token:
+            request["NextToken"] = token
+        list_nodes = self._read.list_cluster_nodes
+
+        def call() -> Mapping[str, Any] | None:
+            try:
+                answer: Mapping[str, Any] = list_nodes(**request)
+            except ClientError as error:
+                refused = error.response["Error"].get("Code") == "ValidationException"
+                if refused and continuous and not token:
+                    return None
+                raise
+            return answer
+
+        return self._reading("ListClusterNodes", call)
+
+    def _reading(self, operation: str, call: Callable[[], Answer]) -> Answer:
+        try:
+            return self._retrying(call)
+        except (BotoCoreError, ClientError) as error:
+            raise Unavailable(
+                f"sagemaker:{operation} of cluster {self._cluster}: {words_of(error)}",
+                hint_for(error, self._cluster, operation),
+            ) from error
+
+    # --- mutations ----------------------------------------------------------------------------
+
+    def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """BatchRebootClusterNodes, 25 ids a call, each call once. Answers for every id."""
+        return self._batches(self._mutate.batch_reboot_cluster_nodes, instances)
+
+    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """BatchReplaceClusterNodes, 25 ids a call, each call once. Answers for every id."""
+        return self._batches(self._mutate.batch_replace_cluster_nodes, instances)
+
+    def add(self, group: str, count: int, size: int, token: str) -> Outcome:
+        """BatchAddClusterNodes; UpdateCluster where the cluster is not Continuous."""
+        try:
+            told = self._describe()
+        except Unavailable as error:
+            return Outcome.rejected("unavailable", str(error), transient=True)
+        try:
+            if _continuous(told):
+                request = scaling.add_request(self._cluster, group, count, token)
+                answer = self._mutate.batch_add_cluster_nodes(**request)
+                return scaling.of_add(group, count, answer)
+            update = scaling.update_request(self._cluster, group, size, told)
+            if isinstance(update, Outcome):
+                return update
+            self._mutate.update_cluster(**update)
+        except (BotoCoreError, ClientError) as error:
+            return self._reconsidered(of_error(error))
+        return Outcome.accepted()
+
+    def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """BatchDeleteClusterNodes, 25 ids a call, each call once. Answers for every id."""
+        return self._batches(self._mutate.batch_delete_cluster_nodes, instances, scaling.of_delete)
+
+    def _batches(
+        self,
+        call: Callable[..., Mapping[str, Any]],
+        instances: Sequence[InstanceId],
+        read: Callable[..., dict[InstanceId, Outcome]] = of_batch,
+    ) -> dict[InstanceId, Outcome]:
+        outcomes: dict[InstanceId, Outcome] = {}
+        wanted = list(dict.fromkeys(instances))
+        for at in range(0, len(wanted), BATCH):
+            chunk = wanted[at : at + BATCH]
+            try:
+                answer = call(ClusterName=self._cluster, NodeIds=chunk)
+            except (BotoCoreError, ClientError) as error:
+                outcome = self._reconsidered(of_error(error))
+                outcomes.update(dict.fromkeys(chunk, outcome))
+            else:
+                outcomes.update(read(chunk, answer))
+        return outcomes
+
+    def _reconsidered(self, outcome: Outcome) -> Outcome:
+        """A ValidationException while the cluster is not InService is only *not now*.
+
+        The service refuses replace and reboot then, and its model has no code of its own for it.
+        """
+        refused = outcome.kind is OutcomeKind.REJECTED and outcome.code == "ValidationException"
+        if not refused:
+            return outcome
+        try:
+            status = str(self._describe().get("ClusterStatus", ""))
+        except Unavailable:
+            return outcome
+        if status == "InService":
+            return outcome
+        detail = f"{outcome.detail} (the cluster is {status})"
+        return Outcome.rejected(outcome.code, detail, transient=True)
+
+
+def _session(cluster: str, region: str | None, profile: str | None) -> boto3.session.Session:
+    try:
+        return open_session(region, profile)
+    except ProfileNotFound as error:
+        raise HpctlError(
+            f"cluster {cluster}: {error}", "name a profile of ~/.aws/config in cluster.profile"
+        ) from error
+
+
+def _client(session: boto3.session.Session, endpoint_url: str | None, timeout_s: float) -> Any:
+    config = Config(
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=min(5.0, timeout_s),
+        read_timeout=timeout_s,
+        user_agent_extra="hpctl",
+    )
+    try:
+        return session.client("sagemaker", endpoint_url=endpoint_url, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise HpctlError(
+            f"cannot make a SageMaker client: {error}",
+            "name the region (and profile) in the configuration or in AWS_REGION",
+        ) from error
+
+
+def _continuous(cluster: Mapping[str, Any]) -> bool:
+    return cluster.get("NodeProvisioningMode") == "Continuous"
+
+
+def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
+    return {
+        str(group["InstanceGroupName"]): InstanceGroup(
+            name=str(group["InstanceGroupName"]),
+            instance_type=str(group.get("InstanceType", "")),
+            current=int(group.get("CurrentCount", 0)),
+            target=int(group.get("TargetCount", 0)),
+            status=str(group.get("Status", "")),
+        )
+        for group in cluster.get("InstanceGroups", ())
+    }
+
+
+def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instance:
+    status, message = _status(summary.get("InstanceStatus", {}))
+    host = str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
+    logical = summary.get("NodeLogicalId")
+    group = str(summary["InstanceGroupName"])
+    return Instance(
+        id=InstanceId(summary["InstanceId"]),
+        status=status,
+        group=group,
+        node=NodeName(host) if host else None,
+        logical_id=LogicalId(logical) if logical else None,
+        protected=group in protected,
+        message=message,
+        launched=summary.get("LaunchTime"),
+    )
+
+
+def _status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
+    """The status and its message. Prose and older answers say Failed where the model says Failure.
+
+    A word that the model does not have yet is taken for an update in progress: something is
+    being done to the instance, so nothing is to be done by us.
+    """
+    word, message = str(status.get("Status", "")), str(status.get("Message", ""))
+    if word == "Failed":
+        return InstanceStatus.FAILURE, message
+    try:
+        return InstanceStatus(word), message
+    except ValueError:
+        return InstanceStatus.SYSTEM_UPDATING, f"status {word!r} is not known to hpctl. {message}"

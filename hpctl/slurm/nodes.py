@@ -1,0 +1,82 @@
+"""What may be done to a node, decided from a fresh look at it. Pure, for every adapter.
+
+Each rule answers an Outcome without sending anything, or None: send it.
+"""
+
+from __future__ import annotations
+
+from hpctl.core.model import Outcome, RecoveryId, SlurmNode, reason_owner
+
+SLURMCTLD_REASONS = (
+    "Not responding",
+    "Node unexpectedly rebooted",
+    "Low ",
+    "gres/",
+    "Invalid ",
+    "Low_",
+    "Unable to determine",
+    "ResumeTimeout reached",
+)
+"""How the Reasons begin that slurmctld gives to a node that it sets DOWN by itself."""
+
+NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this name")
+
+
+def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them."""
+    if node is None:
+        return NO_SUCH_NODE
+    bad = _bad_reason(reason)
+    if bad is not None:
+        return bad
+    owner = reason_owner(node.reason)
+    closed = node.drained or "FAIL" in node.flags
+    by_hand = node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
+    if owner is None and (closed or by_hand):
+        return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
+    if node.drained and owner is not None and owner == reason_owner(reason):
+        return Outcome.accepted("it is drained already")
+    return None
+
+
+def down(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """Only a node that is DRAIN with the same recovery's Reason."""
+    if node is None:
+        return NO_SUCH_NODE
+    bad = _bad_reason(reason)
+    if bad is not None:
+        return bad
+    owner = reason_owner(node.reason)
+    if not node.drained or owner is None or owner != reason_owner(reason):
+        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
+    return Outcome.accepted("it is down already") if node.down else None
+
+
+def give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
+    """Only with that recovery's Reason, and a slurmd that answers.
+
+    RESUME makes a DOWN node IDLE, whether its slurmd is there or not.
+    """
+    if node is None:
+        return NO_SUCH_NODE
+    if not node.drained and not node.down and "FAIL" not in node.flags:
+        return Outcome.accepted("it is in service already")
+    if reason_owner(node.reason) != RecoveryId(recovery):
+        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
+    if not node.responding:
+        text = f"the slurmd of {node.name} does not answer: RESUME would offer it to jobs"
+        return Outcome.rejected("not_responding", text, transient=True)
+    return None
+
+
+def _bad_reason(reason: str) -> Outcome | None:
+    """Only Reasons that mark a node as ours, on one line."""
+    if reason_owner(reason) is None or not reason.isprintable():
+        return Outcome.rejected("bad_reason", f"not a Reason of ours: {reason!r}")
+    return None
+
+
+def _shown(node: SlurmNode) -> str:
+    return "+".join([node.state, *sorted(node.flags)]) + (
+        f" ({node.reason})" if node.reason else ""
+    )

@@ -1,0 +1,368 @@
+"""The Scheduler by pyslurm (25.11): the fast path, where it imports and matches the Slurm.
+
+pyslurm runs in a child process of its own: an RPC holds the interpreter's lock until slurmctld
+answers, libslurm reads SLURM_CONF once for a whole process, and a crash inside it must not be
+the daemon's. The child is asked over a socket, bounded in time, and killed when it is late.
+
+Through pyslurm: the view, looks at nodes, drain, down, give_back. Through the CLI adapter, by
+composition: everything about single jobs. pyslurm has no state flags of a job (EXPEDITED_REQUEUE,
+the base state of a COMPLETING job), requeues a whole array when given its id, and cannot signal
+batch script and steps at once; those orders are rare, and a fork is nothing beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpctl.core.hostlist import fold, valid_name
+from hpctl.core.model import (
+    Attempt,
+    JobId,
+    NodeName,
+    Outcome,
+    RecoveryId,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+)
+from hpctl.ports import Unavailable
+from hpctl.slurm import nodes as rules
+from hpctl.slurm.batch import Rule, update
+from hpctl.slurm.cli import CliScheduler
+from hpctl.slurm.errors import of_text
+from hpctl.slurm.parse import ended_state, hosts, job_states
+from hpctl.slurm.read import RETRY_WITHIN
+from hpctl.slurm.records import least_of, node_states
+
+LOOK_SINGLY = 16
+"""Up to so many nodes are looked at one by one; for more, all are read at once."""
+
+
+class Answer(msgspec.Struct):
+    """What the child says: a value, or slurmctld's error text, and whether it was sent."""
+
+    nodes: list[SlurmNode] = []
+    jobs: list[SlurmJob] = []
+    error: str = ""
+
+
+class Question(msgspec.Struct):
+    """What the child is asked: `view`, `nodes` (all for no names), or `update`."""
+
+    do: str
+    names: list[str] = []
+    state: str = ""
+    reason: str = ""
+
+
+def usable(cli: CliScheduler) -> str:
+    """Why pyslurm cannot be used beside these commands; "" where it can."""
+    try:
+        ours = metadata.version("pyslurm")
+    except metadata.PackageNotFoundError:
+        return "pyslurm is not installed"
+    try:
+        theirs = cli.version()
+    except Unavailable as error:
+        return f"the release of Slurm is not known: {error}"
+    if ours.split(".")[:2] != [f"{theirs[0]}", f"{theirs[1]:02d}"]:
+        return f"pyslurm {ours} does not match Slurm {'.'.join(map(str, theirs))}"
+    trial = PySlurm(cli)
+    try:
+        trial.view()
+    except Unavailable as error:
+        return f"pyslurm {ours} does not work here: {error}"
+    finally:
+        trial.close()
+    return ""
+
+
+class PySlurm:
+    """`hpctl.ports.Scheduler` over libslurm; what it lacks is the CLI adapter's."""
+
+    def __init__(self, cli: CliScheduler) -> None:
+        self._cli = cli
+        self._child = _Child(cli)
+
+    def close(self) -> None:
+        """End the child. The next question starts another."""
+        self._child.end()
+
+    def version(self) -> tuple[int, int, int]:
+        """The release of the commands, which is pyslurm's. Raises Unavailable."""
+        return self._cli.version()
+
+    def show_config(self) -> dict[str, str]:
+        """`scontrol show config`. Raises Unavailable."""
+        return self._cli.show_config()
+
+    def view(self) -> SchedulerView:
+        """All nodes and jobs, by two RPCs. Raises Unavailable."""
+        as_of = self._cli.reader.now()
+        answer = self._read(Question("view"))
+        nodes = {node.name: node for node in answer.nodes}
+        return SchedulerView(as_of, nodes, {job.id: job for job in answer.jobs})
+
+    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """DRAIN with a Reason, one RPC for each Reason and hundred nodes."""
+        return self._update(nodes, "DRAIN", rules.drain)
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """DOWN with the same Reason, where the node is DRAIN with our recovery's Reason."""
+        return self._update(nodes, "DOWN", rules.down)
+
+    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+        """RESUME where the Reason is still that recovery's and the slurmd answers."""
+        return self._update(nodes, "RESUME", rules.give_back)
+
+    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+        """By the CLI adapter."""
+        return self._cli.signal(attempt, signal)
+
+    def requeue(self, attempt: Attempt) -> Outcome:
+        """By the CLI adapter."""
+        return self._cli.requeue(attempt)
+
+    def start_now(
+        self,
+        job: JobId,
+        exclude: Sequence[NodeName],
+        forgive: Sequence[NodeName] = (),
+        after_s: float = 0.0,
+        elastic: bool = False,
+    ) -> Outcome:
+        """By the CLI adapter."""
+        return self._cli.start_now(job, exclude, forgive, after_s, elastic)
+
+    def hold(self, job: JobId, why: str) -> Outcome:
+        """By the CLI adapter."""
+        return self._cli.hold(job, why)
+
+    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+        """By the CLI adapter."""
+        return self._cli.reservations()
+
+    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+        """By the CLI adapter."""
+        return self._cli.reserve(name, nodes)
+
+    def _read(self, question: Question) -> Answer:
+        began = time.monotonic()
+        answer = self._child.ask(question)
+        if answer is None and time.monotonic() - began < RETRY_WITHIN:
+            answer = self._child.ask(question)  # the child had died: a new one may do
+        if answer is None:
+            raise Unavailable("pyslurm does not answer", "look at `scontrol ping`")
+        if answer.error:
+            raise Unavailable(f"pyslurm: {answer.error}", "look at `scontrol ping`")
+        return answer
+
+    def _update(
+        self, wanted: Mapping[NodeName, str], state: str, rule: Rule
+    ) -> dict[NodeName, Outcome]:
+        good = [str(name) for name in wanted if valid_name(name)]
+        if not good:
+            return update(wanted, {}, rule, self._nobody, with_reason=True)
+        try:
+            looked = self._read(Question("nodes", good if len(good) <= LOOK_SINGLY else []))
+        except Unavailable as error:
+            refused = Outcome.rejected("unavailable", str(error), transient=True)
+            return dict.fromkeys(wanted, refused)
+
+        def send(names: Sequence[str], reason: str) -> Outcome:
+            answer = self._child.ask(Question("update", [fold(names)], state, reason))
+            if answer is None:
+                return Outcome.ambiguous("timeout", "the pyslurm process was late or has died")
+            return of_text(answer.error) if answer.error else Outcome.accepted()
+
+        seen = {node.name: node for node in looked.nodes}
+        return update(wanted, seen, rule, send, with_reason=state != "RESUME")
+
+    def _nobody(self, names: Sequence[str], reason: str) -> Outcome:
+        raise AssertionError(f"a rule let {names} through unseen")
+
+
+class _Child:
+    """The process that has libslurm: started when it is needed, asked one thing at a time."""
+
+    def __init__(self, cli: CliScheduler) -> None:
+        self._runner = cli.runner
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def ask(self, question: Question) -> Answer | None:
+        """The answer, or None where there was none in time; the child is then gone."""
+        with self._lock:
+            try:
+                pipe = self._started()
+                pipe.settimeout(self._runner.timeout)
+                _put(pipe, msgspec.msgpack.encode(question))
+                return msgspec.msgpack.decode(_get(pipe), type=Answer)
+            except (OSError, EOFError, msgspec.DecodeError):
+                self._end()
+                return None
+
+    def end(self) -> None:
+        """Kill the child."""
+        with self._lock:
+            self._end()
+
+    def _started(self) -> socket.socket:
+        if self._socket is not None and self._process is not None and self._process.poll() is None:
+            return self._socket
+        self._end()
+        ours, theirs = socket.socketpair()
+        env = self._runner.env()
+        places = [str(Path(__file__).parents[2]), *env.get("PYTHONPATH", "").split(os.pathsep)]
+        env["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=env,
+                start_new_session=True,
+            )
+        self._socket = ours
+        return ours
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._socket = self._process = None
+
+
+def _put(pipe: socket.socket, data: bytes) -> None:
+    pipe.sendall(struct.pack("!Q", len(data)) + data)
+
+
+def _get(pipe: socket.socket) -> bytes:
+    (size,) = struct.unpack("!Q", _exactly(pipe, 8))
+    return _exactly(pipe, size)
+
+
+def _exactly(pipe: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = pipe.recv(min(size - len(data), 1 << 20))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)
+
+
+# --- in the child ---------------------------------------------------------------------------------
+
+
+def _serve(pipe: socket.socket) -> None:
+    """Answer until the parent is gone. libslurm is initialised here, and only here."""
+    import pyslurm
+
+    while True:
+        try:
+            question = msgspec.msgpack.decode(_get(pipe), type=Question)
+        except EOFError:
+            return
+        try:
+            answer = _answer(pyslurm, question)
+        except pyslurm.PyslurmError as error:
+            answer = Answer(error=str(error) or "error without a text")
+        _put(pipe, msgspec.msgpack.encode(answer))
+
+
+def _answer(pyslurm: Any, question: Question) -> Answer:
+    if question.do == "update":
+        (names,) = question.names
+        changes = pyslurm.Node(state=question.state)
+        if question.reason:
+            changes.reason = question.reason
+        pyslurm.Node(names).modify(changes)
+        return Answer()
+    if question.do == "nodes" and question.names:
+        return Answer(nodes=[n for name in question.names for n in _look(pyslurm, name)])
+    nodes = [_node(node) for node in pyslurm.Nodes.load().values()]
+    if question.do == "nodes":
+        return Answer(nodes=nodes)
+    return Answer(nodes=nodes, jobs=[_job(job) for job in pyslurm.Jobs.load().values()])
+
+
+def _look(pyslurm: Any, name: str) -> list[SlurmNode]:
+    """The node, or none: only a controller that answers may say that there is none."""
+    try:
+        return [_node(pyslurm.Node.load(name))]
+    except pyslurm.RPCError as error:
+        if "does not exist" in str(error) or "Invalid node name" in str(error):
+            return []
+        raise
+
+
+def _node(node: Any) -> SlurmNode:
+    state, flags = node_states(node.state.split("+"))
+    return SlurmNode(
+        name=NodeName(node.name),
+        state=state,
+        flags=flags,
+        reason=node.reason or "",
+        address=node.address or "",
+        partitions=tuple(node.partitions or ()),
+        boot_time=_time(node.boot_time),
+        slurmd_start=_time(node.slurmd_start_time),
+        last_busy=_time(getattr(node, "last_busy_time", None)),
+    )
+
+
+def _job(job: Any) -> SlurmJob:
+    exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
+    end, reason = _time(job.end_time), job.state_reason or ""
+    state, flags = job_states(job.state, "" if end is None else ended_state(reason, exit_code))
+    return SlurmJob(
+        id=JobId(job.id),
+        state=state,
+        submit=_time(job.submit_time) or datetime.fromtimestamp(0, UTC),
+        restarts=job.requeue_count or 0,
+        flags=flags,
+        name=job.name or "",
+        user=job.user_name or "",
+        partition=job.partition or "",
+        nodes=hosts(job.allocated_nodes or ""),
+        excluded=hosts(job.excluded_nodes or ""),
+        batch_host=NodeName(job.batch_host) if job.batch_host else None,
+        batch=bool(job.is_batch_job),
+        requeue=bool(job.is_requeueable),
+        reason=reason,
+        exit_code=exit_code,
+        start=_time(job.start_time),
+        end=end,
+        eligible=_time(job.eligible_time),
+        comment=job.comment or "",
+        uid=job.user_id,
+        wants=least_of(str(getattr(job, "num_nodes", "") or "")),
+    )
+
+
+def _time(seconds: int | None) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):  # the daemon ended while we answered
+        _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,118 @@
+"""What both parsers make: a job with the ids that Slurm's commands need to name it.
+
+A job array's id names *all* its tasks when given to scontrol or scancel, so a task is always
+named `<array>_<task>`, whichever JobId it runs under.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from hpctl.core.model import SlurmJob
+
+JOB_BASE = frozenset(
+    [
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+    ]
+)
+"""The base states of a job; every other word that Slurm prints as a job state is a flag."""
+
+NODE_BASE = frozenset(
+    ["UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE", "EXTERNAL"]
+)
+"""The base states of a node; every other word is a flag."""
+
+_NODE_FLAG = {"DRAINED": "DRAIN", "DRAINING": "DRAIN", "NO_RESPOND": "NOT_RESPONDING"}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a pending job is; 0 where Slurm does not say.
+
+    `nodes` is that of its last run, `least` what it needs at least, by its requested TRES.
+    """
+
+    nodes: int = 0
+    least: int = 0
+    tasks: int = 0
+    tasks_per_node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as slurmctld lists it. `array_task` is `7`, or `1-3` for tasks not yet split off."""
+
+    job: SlurmJob
+    array_job: int = 0
+    array_task: str = ""
+    het_job: int = 0
+    size: Size = field(default_factory=Size)
+
+    @property
+    def whole_array(self) -> bool:
+        """Several tasks in one record: no command of ours may touch it."""
+        return self.array_job != 0 and not self.array_task.isdigit()
+
+    @property
+    def command_id(self) -> str:
+        """The id under which a command touches this job and no other."""
+        if self.array_job:
+            return f"{self.array_job}_{self.array_task}"
+        return str(self.job.id)
+
+
+def least_nodes(tres: str) -> int:
+    """The node count in a TRES string as `cpu=16,mem=2000M,node=2`; 0 where there is none."""
+    for part in tres.split(","):
+        name, _, count = part.partition("=")
+        if name == "node" and count.isdigit():
+            return int(count)
+    return 0
+
+
+def least_of(count: str) -> int:
+    """The least of a node count as `2`, `2-4`; 0 where it is none."""
+    least = count.partition("-")[0]
+    return int(least) if least.isdigit() else 0
+
+
+def tasks_of(array: str) -> int:
+    """How many tasks of an array may run at once, of `7`, `1-3,9`, `0-20:2%4`; 1 for none.
+
+    Slurm cuts a long list off with `...`: what is cut off is not counted.
+    """
+    listed, _, limit = array.partition("%")
+    count = 0
+    for part in listed.split(","):
+        words = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if words is not None:
+            last, step = int(words[2] or words[1]), int(words[3] or 1) or 1
+            count += len(range(int(words[1]), last + 1, step))
+    count = max(count, 1)
+    return min(count, int(limit)) if limit.isdigit() and int(limit) else count
+
+
+def node_states(words: list[str]) -> tuple[str, frozenset[str]]:
+    """Base state and flags of a node, however the release spells them."""
+    base, flags = "UNKNOWN", set()
+    for word in words:
+        if word.endswith("*"):
+            flags.add("NOT_RESPONDING")
+        word = word.rstrip("*~#!%$@^-+")
+        if word in NODE_BASE and base == "UNKNOWN":
+            base = word
+        elif word and word not in NODE_BASE:
+            flags.add(_NODE_FLAG.get(word, word))
+    return base, frozenset(flags)

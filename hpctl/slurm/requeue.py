@@ -1,0 +1,215 @@
+"""What may be sent to bring a job back, decided from a fresh look at it. Pure, and in one place.
+
+The sequence is: the job has ended or its node is DOWN; wait until COMPLETING has cleared;
+requeue (or find it requeued already); then one update that excludes nodes and sets
+StartTime=now. Why in this order (facts read in slurmctld's sources and seen live):
+
+- A requeue of a COMPLETING job crashes slurmctld 23.02 to 26.05.3 when one of its nodes goes
+  DOWN meanwhile (fixed in 26.05.4), and corrupts node counters elsewhere. Never sent.
+- A requeued job waits `cred_expire` or `requeue_delay`, 121 s by default, set when COMPLETING
+  clears: StartTime=now sent before that is undone by it, so it is refused as transient.
+- A slurmd refuses a credential made in the second in which it ended the job's last run, or
+  before it (`ctime <= revoked`, whole seconds of slurmctld's clock): slurmctld then kills the
+  restarted job for good, FAILED with "Job credential revoked". The 121 s are there for that.
+  The core waits for the next second. StartTime=now+1 is no way out: no scheduling pass comes
+  when that second does, and the job waits for the backfill's.
+- An ExcNodeList update replaces the user's own list and fails as a whole on one unknown name.
+- With `--requeue=expedite` (25.11+, enable_expedited_requeue) the job has no delay, and may be
+  held when no Epilog failed: it then needs a release as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from hpctl.core.model import ENDED, Attempt, NodeName, Outcome
+from hpctl.slurm.records import JobRecord
+
+COMPLETING = Outcome.rejected(
+    "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True
+)
+NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any more)")
+ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a job array")
+HET = Outcome.rejected("het_job", "a heterogeneous job is requeued by its user, as a whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Send a requeue of this one job."""
+
+    command_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartNow:
+    """Send one update: set the list of excluded nodes (None: leave it) and start now.
+
+    `release` asks for a release after it, for an expedited job that Slurm holds. `tasks` is the
+    NumTasks to set, None to leave it.
+    """
+
+    command_id: str
+    exclude: tuple[NodeName, ...] | None
+    release: bool = False
+    tasks: int | None = None
+
+
+def requeue(record: JobRecord | None, attempt: Attempt) -> Requeue | Outcome:
+    """What to send to put this attempt back in the queue, or what to answer without sending."""
+    if record is None:
+        return NO_SUCH_JOB
+    job = record.job
+    other = other_attempt(record, attempt)
+    if other is not None:
+        return other
+    if job.completing:
+        return COMPLETING
+    if job.state == "PENDING":
+        return Outcome.accepted("it is pending already")
+    if job.restarts != attempt.restarts:
+        return _other(f"restart {job.restarts} runs already")
+    if record.het_job:
+        return HET
+    if record.whole_array:
+        return ARRAY
+    if not job.batch:
+        return Outcome.rejected("not_batch", "salloc and srun jobs cannot be requeued")
+    if not job.requeue:
+        return Outcome.rejected("no_requeue", "the job was submitted with --no-requeue")
+    return Requeue(record.command_id)
+
+
+def requeue_answer(sent: Outcome) -> Outcome:
+    """Slurmctld's answer in our words: a job that is pending by then is what we asked for."""
+    if sent.code == "ESLURM_JOB_PENDING":
+        return Outcome.accepted("it is pending already")
+    if sent.code == "ESLURM_INVALID_JOB_ID":
+        return NO_SUCH_JOB
+    if sent.code == "ESLURM_BATCH_ONLY":
+        return replace(sent, code="not_batch")
+    if sent.code == "ESLURM_DISABLED":
+        return replace(sent, code="no_requeue")
+    return sent
+
+
+def start_now(
+    record: JobRecord | None,
+    exclude: Iterable[NodeName],
+    known: Collection[NodeName],
+    forgive: Collection[NodeName] = (),
+    *,
+    elastic: bool = False,
+) -> StartNow | Outcome:
+    """What to send so that a requeued job starts at once and elsewhere.
+
+    `known` are the node names that slurmctld has, of those in question. `forgive` are nodes
+    that hpctl excluded for this job before and that have healed since: they leave the list.
+    """
+    if record is None:
+        return NO_SUCH_JOB
+    job = record.job
+    if job.completing:
+        return COMPLETING
+    if record.het_job:
+        return HET
+    if record.whole_array:
+        return ARRAY
+    if job.state != "PENDING":
+        return Outcome.rejected("not_pending", f"the job is {job.state}")
+    release = expedited(record) and "REQUEUE_HOLD" in job.flags and job.reason == "JobHeldUser"
+    if held(record) and not release:
+        return Outcome.rejected("held", f"the job is held ({job.reason}): release it first")
+    kept = [name for name in job.excluded if name not in forgive]
+    names = tuple(sorted({name for name in (*kept, *exclude) if name in known}))
+    changed = names if set(names) != set(job.excluded) else None
+    return StartNow(record.command_id, changed, release, _tasks(record) if elastic else None)
+
+
+def _tasks(record: JobRecord) -> int | None:
+    """The NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
+
+    Seen on 22.05.8: `-N 2-3` alone keeps its range over requeues, whatever NumNodes shows. With
+    --ntasks-per-node the first start sets NumTasks to nodes x tasks, and from then on fewer nodes
+    will not do; NumNodes=2-3 is taken and changes nothing, NumTasks for the least nodes does.
+    """
+    size = record.size
+    inflated = size.tasks == size.nodes * size.tasks_per_node > 0
+    return size.least * size.tasks_per_node if inflated and 0 < size.least < size.nodes else None
+
+
+def start_time(after_s: float) -> str:
+    """The `StartTime=` of a job that may start at once, or in so many seconds, rounded up."""
+    wait = math.ceil(after_s)
+    return f"StartTime=now+{wait}" if wait > 0 else "StartTime=now"
+
+
+def hold(record: JobRecord | None) -> Outcome | None:
+    """Why a job cannot be held, None where it can."""
+    if record is None:
+        return NO_SUCH_JOB
+    if record.het_job:
+        return HET
+    if record.whole_array:
+        return ARRAY
+    if record.job.state != "PENDING":
+        return Outcome.rejected("not_pending", f"the job is {record.job.state}")
+    return None
+
+
+def signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+    """Why an attempt cannot be signalled, None where it can."""
+    if record is None:
+        return NO_SUCH_JOB
+    other = other_attempt(record, attempt)
+    if other is not None:
+        return other
+    if record.job.restarts != attempt.restarts:
+        return _other(f"restart {record.job.restarts} is the job's latest")
+    if not record.job.running or record.job.completing or record.whole_array:
+        return Outcome.rejected("not_running", f"the job is {record.job.state}")
+    return None
+
+
+def other_attempt(record: JobRecord, attempt: Attempt) -> Outcome | None:
+    """Rejected where the id belongs to another submission, or to an attempt before this one.
+
+    A requeue resets the submit time and counts a restart, so a later attempt of the same
+    submission differs in both, and an equal restart count must have an equal submit time.
+    """
+    job = record.job
+    if job.restarts < attempt.restarts:
+        return _other(f"its restart count is {job.restarts}")
+    if job.restarts == attempt.restarts and job.submit != attempt.submit:
+        return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+    if job.restarts > attempt.restarts and job.submit < attempt.submit:
+        return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+    if job.restarts > attempt.restarts and job.state in ENDED:
+        return _other(f"restart {job.restarts} has run and ended")
+    return None
+
+
+def comment(own: str, why: str) -> str:
+    """The `Comment=` of a held job: why, after what the user had written there.
+
+    What an earlier hold wrote makes room for it.
+    """
+    line = " ".join(why.split())
+    own = own.partition(" | hpctl: ")[0]
+    return f"Comment={own} | {line}" if own and line not in own else f"Comment={own or line}"
+
+
+def expedited(record: JobRecord) -> bool:
+    """Submitted with --requeue=expedite, on a controller that has it."""
+    return any(flag.startswith("EXPEDIT") for flag in record.job.flags)
+
+
+def held(record: JobRecord) -> bool:
+    """Held by its user, an operator or Slurm itself: StartTime would not start it."""
+    job = record.job
+    return bool(job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"}) or job.reason.startswith("JobHeld")
+
+
+def _other(why: str) -> Outcome:
+    return Outcome.rejected("other_attempt", f"the job id is another attempt's by now: {why}")

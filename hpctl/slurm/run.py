@@ -1,0 +1,160 @@
+"""The one place that starts Slurm's commands: bounded in time and output, typed result.
+
+A command that outlives its timeout is killed with its whole process group. scontrol retries a
+missing slurm.conf for 60 s by itself, so the file is looked for first.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+MAX_OUTPUT = 256 * 1024 * 1024
+"""Bytes of standard output after which a command is killed: 10 000 nodes are 8 MB of text."""
+
+MAX_ERROR = 64 * 1024
+
+_OWN_SETTINGS = ("SLURM_", "SCONTROL_", "SCANCEL_", "SQUEUE_", "SBATCH_")
+
+
+class End(StrEnum):
+    """How a command ended."""
+
+    EXITED = "exited"
+    TIMED_OUT = "timed_out"
+    TOO_LONG = "too_long"
+    NOT_STARTED = "not_started"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of one command. `code` is its exit status, negative for a signal."""
+
+    command: tuple[str, ...]
+    end: End
+    code: int
+    out: bytes
+    err: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """It ran to its end and said so with exit status 0."""
+        return self.end is End.EXITED and self.code == 0
+
+    @property
+    def text(self) -> str:
+        """Standard output as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.out.decode("utf-8", "replace")
+
+    @property
+    def said(self) -> str:
+        """What to show a person: the error text, or how it ended."""
+        if self.end is End.EXITED:
+            return self.err.strip() or self.text.strip() or f"exit status {self.code}"
+        return {
+            End.TIMED_OUT: f"no end after {self.seconds:.1f} s",
+            End.TOO_LONG: f"more than {MAX_OUTPUT} bytes of output",
+            End.NOT_STARTED: self.err,
+        }[self.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs the commands of one Slurm installation against one cluster.
+
+    `bin_dir` is where scontrol is (None: PATH), `conf` the slurm.conf (None: Slurm's own
+    default), `timeout` in seconds holds for every command that does not bring its own.
+    """
+
+    conf: Path | None = None
+    bin_dir: Path | None = None
+    timeout: float = 15.0
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def run(self, name: str, *args: str, timeout: float | None = None) -> Ran:
+        """Run one command. Never raises for what the command does."""
+        program = str(self.bin_dir / name) if self.bin_dir else name
+        command = (program, *args)
+        if self.conf is not None and not self.conf.is_file():
+            return _not_started(command, f"there is no {self.conf}")
+        if any("\0" in word for word in command):
+            return _not_started(command, "a NUL character in an argument")
+        try:
+            proc = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.env(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return _not_started(command, f"cannot start {program}: {error.strerror}")
+        with proc:
+            return _collect(command, proc, timeout or self.timeout)
+
+    def env(self) -> dict[str, str]:
+        """The environment: the caller's own, less whatever would change what Slurm prints."""
+        env = {
+            name: value
+            for name, value in self.environ.items()
+            if name == "SLURM_CONF" or not name.startswith(_OWN_SETTINGS)
+        }
+        env |= {"LC_ALL": "C", "TZ": "UTC"}
+        if self.conf is not None:
+            env["SLURM_CONF"] = str(self.conf)
+        return env
+
+
+def _not_started(command: Sequence[str], why: str) -> Ran:
+    return Ran(tuple(command), End.NOT_STARTED, -1, b"", why, 0.0)
+
+
+def _collect(command: tuple[str, ...], proc: subprocess.Popen[bytes], timeout: float) -> Ran:
+    """Read both pipes to their end, or kill the process group at a limit."""
+    started = time.monotonic()
+    out, err = bytearray(), bytearray()
+    end = End.EXITED
+    with selectors.DefaultSelector() as pipes:
+        for pipe, sink in ((proc.stdout, out), (proc.stderr, err)):
+            if pipe is not None:
+                pipes.register(pipe, selectors.EVENT_READ, sink)
+        while pipes.get_map() and end is End.EXITED:
+            left = started + timeout - time.monotonic()
+            for key, _ in pipes.select(max(left, 0)):
+                chunk = os.read(key.fd, 1 << 20)
+                if not chunk:
+                    pipes.unregister(key.fileobj)
+                elif key.data is out or len(err) < MAX_ERROR:
+                    key.data.extend(chunk)
+            if len(out) > MAX_OUTPUT:
+                end = End.TOO_LONG
+            elif left <= 0 and pipes.get_map():
+                end = End.TIMED_OUT
+    if end is End.EXITED:
+        try:
+            proc.wait(max(started + timeout - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            end = End.TIMED_OUT
+    if end is not End.EXITED:
+        _kill_group(proc)
+    seconds = time.monotonic() - started
+    return Ran(command, end, proc.returncode, bytes(out), err.decode("utf-8", "replace"), seconds)
+
+
+def _kill_group(proc: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to all that the command started; it leads a session of its own."""
+    try:
+        os.killpg(proc.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        proc.wait()

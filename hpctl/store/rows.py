@@ -1,0 +1,106 @@
+"""Rows of the journal's tables to and from values; what cannot be read is corruption.
+
+SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
+from hpctl.core.view import Request
+from hpctl.ports import JournalCorrupt
+
+_findings = msgspec.json.Decoder(tuple[Finding, ...])
+_times = msgspec.json.Decoder(dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonInfo:
+    """The lease row: who runs, since when, and how its last cycle went."""
+
+    host: str
+    pid: int
+    version: str
+    mode: str
+    started: datetime
+    heartbeat: datetime
+    until: datetime
+    last_cycle_s: float
+    trouble: str = ""
+
+
+def utc(stamp: float) -> datetime:
+    """Seconds since the epoch, as every table keeps time, as an aware datetime."""
+    return datetime.fromtimestamp(stamp, UTC)
+
+
+@contextmanager
+def _row(place: str, mend: str) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.DecodeError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise JournalCorrupt(f"{place} cannot be read: {error}", mend) from error
+
+
+def health_row(health: Health) -> dict[str, object]:
+    """What an agent said last, as a row."""
+    return {
+        "node": health.generation.node,
+        "instance": health.generation.instance,
+        "boot": health.generation.boot,
+        "last_heard": health.last_heard.timestamp(),
+        "findings": msgspec.json.encode(health.findings).decode(),
+    }
+
+
+def health_of(row: Any) -> Health:
+    """What an agent said last. Raises JournalCorrupt."""
+    mend = "delete that row of hpctl_agents: the agent reports again by itself"
+    with _row(f"the stored findings of node {row.node}", mend):
+        return Health(
+            Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
+            utc(row.last_heard),
+            _findings.decode(row.findings),
+        )
+
+
+def heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
+    """When each node was last heard, as the one row that it is."""
+    times = {node: at.timestamp() for node, at in heard.items()}
+    return {"id": 1, "times": msgspec.json.encode(times).decode()}
+
+
+def heard_of(row: Any) -> dict[NodeName, datetime]:
+    """When each node was last heard. Raises JournalCorrupt."""
+    with _row("when nodes were last heard", "delete the row of hpctl_heard: agents speak again"):
+        return {NodeName(node): utc(stamp) for node, stamp in _times.decode(row.times).items()}
+
+
+def request_of(row: Any) -> Request:
+    """What an operator asked for. Raises JournalCorrupt."""
+    with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
+        return Request(row.id, utc(row.at), row.verb, row.target, row.asked_by)
+
+
+def info_of(row: Any) -> DaemonInfo:
+    """Who holds the lease. Raises JournalCorrupt."""
+    mend = "with every daemon stopped, delete the row of hpctl_lease"
+    with _row("the lease", mend):
+        return DaemonInfo(
+            row.host,
+            row.pid,
+            row.version,
+            row.mode,
+            utc(row.started),
+            utc(row.heartbeat),
+            utc(row.until),
+            row.last_cycle_s,
+            row.trouble,
+        )

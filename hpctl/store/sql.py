@@ -1,0 +1,319 @@
+"""The Journal on SQLAlchemy Core: SQLite by default, MariaDB or PostgreSQL for several heads.
+
+One writer. On SQLite the file's directory carries an advisory lock; on every database a lease
+row carries an epoch, and each append checks the epoch in its own transaction, so that a daemon
+that lost the lease while it slept cannot write any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from hpctl.core.journal import Event, RequestTaken
+from hpctl.core.model import Health, NodeName
+from hpctl.core.view import Request
+from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store import schema as t
+from hpctl.store.codec import decode, encode
+from hpctl.store.engine import make_engine, reading, said, writing
+from hpctl.store.rows import (
+    DaemonInfo,
+    health_of,
+    health_row,
+    heard_of,
+    heard_row,
+    info_of,
+    request_of,
+    utc,
+)
+
+_events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
+_schema_row = select(t.meta.c.value).where(t.meta.c.name == "schema")
+
+
+class LeaseHeld(HpctlError):
+    """Another daemon owns the journal."""
+
+
+class LeaseLost(HpctlError):
+    """Another daemon took the journal over; this one must stop at once."""
+
+
+class Store:
+    """The journal, the agents' facts, the operators' requests and the lease."""
+
+    def __init__(self, url: str, *, write: bool) -> None:
+        """Open by SQLAlchemy URL; a writer makes the tables. Safe to share between threads.
+
+        Raises Unavailable (not there, or no journal in it), JournalCorrupt (not ours), HpctlError
+        (a URL without a driver).
+        """
+        self._engine: Engine = make_engine(url, write=write)
+        self._name = make_url(url).render_as_string()
+        self._epoch = 0
+        database = self._engine.url.database
+        here = (
+            write
+            and self._engine.dialect.name == "sqlite"
+            and database not in (None, "", ":memory:")
+        )
+        self._file = Path(str(database)) if here else None
+        try:
+            with reading(f"the journal at {self._name}"):
+                if write:
+                    self._refuse_empty()
+                    self._create()
+                self._check_schema()
+        except BaseException:
+            self._engine.dispose()
+            raise
+        self._inode = self._stat()
+
+    def _refuse_empty(self) -> None:
+        if self._file is not None and self._file.exists() and not self._file.stat().st_size:
+            raise JournalCorrupt(
+                f"the journal {self._file} is an empty file: what was in it is lost",
+                "restore the newest good copy; remove it only where no daemon has ever run",
+            )
+
+    def _create(self) -> None:
+        """Make what is missing. Two daemons may try at once, on MariaDB table by table: whatever
+        one of them finds made by the other, it finds there when it looks again.
+        """
+        for left in reversed(range(len(t.metadata.tables) + 2)):
+            try:
+                with self._engine.begin() as c:
+                    if self._file is not None:
+                        c.execute(text("BEGIN IMMEDIATE"))
+                    t.metadata.create_all(c)
+                    if c.execute(_schema_row).first() is None:
+                        c.execute(insert(t.meta).values(name="schema", value=str(t.SCHEMA_VERSION)))
+                    return
+            except DBAPIError:
+                if not left or self._file is not None:
+                    raise
+
+    def _check_schema(self) -> None:
+        row = None
+        if inspect(self._engine).has_table(t.meta.name):
+            with self._engine.connect() as c:
+                row = c.execute(_schema_row).first()
+        if row is None:
+            raise Unavailable(
+                f"there is no journal at {self._name} yet", "the daemon makes it when it first runs"
+            )
+        if row[0] != str(t.SCHEMA_VERSION):
+            raise JournalCorrupt(
+                f"the journal has schema {row[0]}, this hpctl reads {t.SCHEMA_VERSION}",
+                "run the hpctl version that wrote it",
+            )
+
+    def _stat(self) -> tuple[int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _still_there(self) -> None:
+        if self._stat() != self._inode:
+            raise OSError(f"the journal {self._file} was moved or replaced while it was in use")
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    # --- events ---
+
+    def append(self, batch: Sequence[Event]) -> None:
+        """All or nothing, on stable storage when it returns. Raises LeaseLost, OSError."""
+        if not batch:
+            return
+        rows = [dict(zip(("kind", "payload"), encode(e), strict=True)) for e in batch]
+        taken = [e.request for e in batch if isinstance(e, RequestTaken)]
+        self._still_there()
+        with writing("the journal"), self._engine.begin() as c:
+            if self._epoch:
+                self._hold_lease(c, id=1)
+            c.execute(insert(t.events), rows)
+            if taken:
+                c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """Every event in order, from the one with number `after` + 1 on.
+
+        Raises Unavailable, and JournalCorrupt at the first event that cannot be read.
+        """
+        query = _events.where(t.events.c.seq > after).order_by(t.events.c.seq)
+        with reading("the journal"), self._engine.connect() as c:
+            for seq, kind, payload in c.execute(query):
+                yield decode(seq, kind, payload)
+
+    # --- what agents say ---
+
+    def record(self, facts: Sequence[Health]) -> None:
+        """Remember what a few agents said last, durably. Raises OSError."""
+        rows = {h.generation.node: health_row(h) for h in facts}
+        if not rows:
+            return
+        self._still_there()
+        with writing("the agents' facts"), self._engine.begin() as c:
+            c.execute(t.agents.delete().where(t.agents.c.node.in_(list(rows))))
+            c.execute(insert(t.agents), list(rows.values()))
+
+    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+        """Remember when each node was last heard, all nodes in one row. Raises OSError."""
+        self._still_there()
+        with writing("the agents' times"), self._engine.begin() as c:
+            c.execute(t.heard.delete())
+            c.execute(insert(t.heard).values(**heard_row(heard)))
+
+    def health(self) -> Mapping[NodeName, Health]:
+        """What the agents said last, by node. Raises Unavailable, JournalCorrupt."""
+        with reading("the agents' facts"), self._engine.connect() as c:
+            found = [health_of(row) for row in c.execute(select(t.agents))]
+            row = c.execute(select(t.heard)).first()
+        heard = heard_of(row) if row is not None else {}
+        return {h.generation.node: _heard_at(h, heard.get(h.generation.node)) for h in found}
+
+    # --- what operators ask ---
+
+    def ask(self, verb: str, target: str, by: str, at: datetime) -> int:
+        """Append a request for the daemon; answers its number. Raises HpctlError."""
+        values = {"at": at.timestamp(), "verb": verb, "target": target, "asked_by": by}
+        try:
+            with self._engine.begin() as c:
+                result = c.execute(insert(t.requests).values(**values, taken=False))
+                (number,) = result.inserted_primary_key or (0,)
+                return int(number)
+        except SQLAlchemyError as error:
+            raise HpctlError(
+                f"the request cannot be written: {said(error)}",
+                "run this as the daemon's user (try sudo)",
+            ) from error
+
+    def requests(self) -> list[Request]:
+        """The requests that nobody has taken yet, oldest first.
+
+        Raises Unavailable, JournalCorrupt.
+        """
+        query = select(t.requests).where(t.requests.c.taken.is_(False)).order_by(t.requests.c.id)
+        with reading("the requests"), self._engine.connect() as c:
+            return [request_of(row) for row in c.execute(query)]
+
+    def answer(self, request: int) -> RequestTaken | None:
+        """What the daemon answered to a request, once it did.
+
+        Raises Unavailable, JournalCorrupt.
+        """
+        taken = select(t.requests.c.taken).where(t.requests.c.id == request)
+        newest = _events.where(t.events.c.kind == RequestTaken.__name__).order_by(
+            t.events.c.seq.desc()
+        )
+        with reading("the journal"), self._engine.connect() as c:
+            if not c.execute(taken).scalar():
+                return None
+            for seq, kind, payload in c.execute(newest):
+                event = decode(seq, kind, payload)
+                if isinstance(event, RequestTaken) and event.request == request:
+                    return event
+        return None
+
+    # --- the lease ---
+
+    def daemon(self) -> DaemonInfo | None:
+        """Who holds, or last held, the lease. Raises Unavailable, JournalCorrupt."""
+        with reading("the lease"), self._engine.connect() as c:
+            row = c.execute(select(t.lease)).first()
+            return None if row is None else info_of(row)
+
+    def take_lease(
+        self, host: str, pid: int, version: str, mode: str, now: datetime, lease_s: float
+    ) -> None:
+        """Become the one writer. Raises LeaseHeld while another host's lease lasts,
+        Unavailable, JournalCorrupt.
+
+        On the same host the directory lock has proved that the former holder is dead.
+        """
+        try:
+            with reading("the lease"), self._engine.begin() as c:
+                # A write before the read: from here on no other daemon can take it meanwhile.
+                c.execute(update(t.lease).values(id=1))
+                row = c.execute(select(t.lease)).first()
+                if row is not None and row.host != host and row.until > now.timestamp():
+                    raise LeaseHeld(
+                        f"the daemon on {row.host} (pid {row.pid}) holds the journal until"
+                        f" {utc(row.until):%H:%M:%S} UTC",
+                        "stop it, or let this one wait as the standby",
+                    )
+                epoch = (row.epoch if row else 0) + 1
+                stamp = now.timestamp()
+                values = {
+                    "epoch": epoch,
+                    "until": stamp + lease_s,
+                    "host": host,
+                    "pid": pid,
+                    "version": version,
+                    "mode": mode,
+                    "started": stamp,
+                    "heartbeat": stamp,
+                    "last_cycle_s": 0.0,
+                    "trouble": "",
+                }
+                c.execute(
+                    update(t.lease).values(**values)
+                    if row
+                    else insert(t.lease).values(id=1, **values)
+                )
+        except JournalCorrupt as error:
+            if not isinstance(error.__cause__, IntegrityError):
+                raise
+            raise LeaseHeld(
+                "another daemon took the journal at the same moment", "let this one wait"
+            ) from error
+        self._epoch = epoch
+
+    def renew_lease(
+        self, now: datetime, lease_s: float, last_cycle_s: float, trouble: str, mode: str
+    ) -> None:
+        """Say that the daemon lives. Raises LeaseLost where another took over, OSError."""
+        self._still_there()
+        with writing("the lease"), self._engine.begin() as c:
+            self._hold_lease(
+                c,
+                heartbeat=now.timestamp(),
+                until=now.timestamp() + lease_s,
+                last_cycle_s=last_cycle_s,
+                trouble=trouble,
+                mode=mode,
+            )
+
+    def _hold_lease(self, c: Connection, **values: object) -> None:
+        """Write to our lease row in this transaction, so that nobody takes it before the end."""
+        held = c.execute(update(t.lease).where(t.lease.c.epoch == self._epoch).values(**values))
+        if held.rowcount != 1:
+            raise LeaseLost("another daemon took the journal over", "stop this one")
+
+
+def _heard_at(health: Health, heard: datetime | None) -> Health:
+    """Its findings were stored when they were new; it may have been heard since."""
+    if heard is None or heard <= health.last_heard:
+        return health
+    return replace(health, last_heard=heard)
