@@ -1,0 +1,188 @@
+"""The alerts that fire, by node: in memory for the loop, in a file for a restart.
+
+Alertmanager says again only every few hours that an alert still fires, so a daemon that forgot
+would be blind for as long. It speaks of a name, not of a machine: an alert counts for the
+generation of the node that was there when it was last said, and no further. A node that was
+rebooted or replaced starts without it, until Alertmanager says it of the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName
+from hpctl.ports import Clock
+
+log = logging.getLogger(__name__)
+
+CHECKS = "alert."
+MAX_A_NODE = 32
+MAX_ALERTS = 5000
+
+
+class Facts(Protocol):
+    """What is known of the nodes: the agents' book, or more."""
+
+    def snapshot(self) -> dict[NodeName, Health]:
+        """What is known now, as a value of its own."""
+        ...
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """One alert that fires on one node. `id` is Alertmanager's fingerprint.
+
+    `instance` and `boot` say of which generation; None until the node has one.
+    """
+
+    node: NodeName
+    id: str
+    finding: Finding
+    heard: datetime
+    instance: InstanceId | None = None
+    boot: BootId | None = None
+
+
+_alerts = msgspec.json.Decoder(tuple[Alert, ...])
+_Key = tuple[NodeName, str]
+
+
+class AlertBook:
+    """The alerts. `take` runs on the intake's threads, `add_to` on the loop's."""
+
+    def __init__(
+        self,
+        path: Path,
+        keep_s: float,
+        clock: Clock,
+        changed: Callable[[Set[NodeName]], None] = lambda _: None,
+    ) -> None:
+        """Start from what a former daemon knew. What was not said for `keep_s` counts no more.
+
+        `changed` is told of which nodes something else is known now.
+        """
+        self._path, self._keep = path, timedelta(seconds=keep_s)
+        self._clock, self._changed = clock, changed
+        self._lock = threading.Lock()
+        self._alerts = {(a.node, a.id): a for a in recall(path)}
+
+    def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> tuple[int, int]:
+        """Take them in, durably; how many fire and were kept, and how many were ended.
+
+        What is beyond MAX_A_NODE or MAX_ALERTS is left out. Raises OSError where they cannot be
+        stored; nothing has changed then.
+        """
+        with self._lock:
+            fresh = self._still(self._clock.now())
+            ended = sum(fresh.pop(key, None) is not None for key in resolved)
+            kept, held = 0, Counter(node for node, _ in fresh)
+            for alert in firing:
+                old = fresh.get((alert.node, alert.id))
+                if old is None:
+                    if held[alert.node] >= MAX_A_NODE or len(fresh) >= MAX_ALERTS:
+                        continue
+                    held[alert.node] += 1
+                fresh[alert.node, alert.id] = alert if old is None else _again(old, alert)
+                kept += 1
+            if fresh != self._alerts:
+                self._save(fresh.values())
+            news = _named(fresh) ^ _named(self._alerts)
+            self._alerts = fresh
+        if news:
+            self._changed({name[0] for name in news})
+        return kept, ended
+
+    def add_to(self, health: Mapping[NodeName, Health]) -> dict[NodeName, Health]:
+        """The agents' facts with the alerts of each node's own generation among its findings.
+
+        A node whose agent was never heard has no generation that could be judged.
+        """
+        told = dict(health)
+        now = self._clock.now()
+        with self._lock:
+            if not self._alerts:
+                return told
+            self._alerts = self._still(now)
+            for key, alert in self._alerts.items():
+                known = told.get(alert.node)
+                if known is None:
+                    continue
+                generation = known.generation
+                if alert.instance is None:
+                    alert = _bound(alert, generation.instance, generation.boot)
+                    self._alerts[key] = alert
+                if (alert.instance, alert.boot) == (generation.instance, generation.boot):
+                    told[alert.node] = replace(known, findings=(*known.findings, alert.finding))
+        return told
+
+    def beside(self, rows: Iterable[Health]) -> list[Health]:
+        """The same of rows that are about to be stored, for `hpctl explain`."""
+        told = self.add_to(without({row.generation.node: row for row in rows}))
+        return list(told.values())
+
+    def _still(self, now: datetime) -> dict[_Key, Alert]:
+        return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
+
+    def _save(self, alerts: Iterable[Alert]) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(tuple(alerts)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+
+def recall(path: Path) -> tuple[Alert, ...]:
+    """What the file of a daemon holds; nothing where it cannot be read: alerts are said again."""
+    try:
+        return _alerts.decode(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("%s cannot be read, its alerts are missed: %s", path, error)
+        return ()
+
+
+class Alerted:
+    """What others know of the nodes, with the alerts: for the observer."""
+
+    def __init__(self, facts: Facts, alerts: AlertBook) -> None:
+        self._facts, self._alerts = facts, alerts
+
+    def snapshot(self) -> dict[NodeName, Health]:
+        """Both together."""
+        return self._alerts.add_to(self._facts.snapshot())
+
+
+def without(health: Mapping[NodeName, Health]) -> dict[NodeName, Health]:
+    """Stored rows as the agents alone said them: alerts are remembered here."""
+    return {
+        node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(CHECKS)))
+        if any(f.check.startswith(CHECKS) for f in h.findings)
+        else h
+        for node, h in health.items()
+    }
+
+
+def _again(old: Alert, new: Alert) -> Alert:
+    """Said again: counted, and of the generation that is there now."""
+    first = min(old.finding.first, new.finding.first)
+    count = old.finding.count + 1
+    return msgspec.structs.replace(new, finding=replace(new.finding, first=first, count=count))
+
+
+def _bound(alert: Alert, instance: InstanceId, boot: BootId) -> Alert:
+    return msgspec.structs.replace(alert, instance=instance, boot=boot)
+
+
+def _named(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:
+    return {(key[0], (key[1], a.instance, a.boot, a.finding.verdict)) for key, a in alerts.items()}

@@ -1,0 +1,183 @@
+"""The only code that changes the world: write it down, do it, write down what came back.
+
+Equal steps go out in one call, one resolution per target. Calls to the cloud run on a thread of
+their own, so that a slow API never delays a drain; until their answer is collected the journal
+shows them started and not resolved, which is the truth.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from hpctl.core.advance import Due
+from hpctl.core.capacity import RESERVATION
+from hpctl.core.journal import Event, StepResolved, StepStarted
+from hpctl.core.model import (
+    InstanceId,
+    JobId,
+    NodeName,
+    Outcome,
+    own_reason,
+)
+from hpctl.core.recovery import Do, StepKind
+from hpctl.ports import Clock, Provider, Scheduler
+
+MAX_INSTANCES = 25
+"""BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
+
+_CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
+_NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN)
+# A spare is released before the job starts that it is released to.
+_SINGLE = (
+    StepKind.SIGNAL,
+    StepKind.REQUEUE,
+    StepKind.RESERVE,
+    StepKind.START_NOW,
+    StepKind.HOLD,
+)
+
+
+class Executor:
+    """Carries steps out, each in three parts: StepStarted, one port call, StepResolved."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        provider: Provider,
+        append: Callable[[Sequence[Event]], None],
+        clock: Clock,
+        poke: Callable[[], None] | None = None,
+    ) -> None:
+        """With `poke`, cloud calls run in the background and poke when answered; without it
+        they run here and now (tests that must be deterministic)."""
+        self._scheduler = scheduler
+        self._provider = provider
+        self._append = append
+        self._clock = clock
+        self._poke = poke
+        self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
+        self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
+        self._answers = queue.SimpleQueue()
+
+    def collect(self) -> None:
+        """Write down what background calls have answered since the last time."""
+        while not self._answers.empty():
+            self._resolve(*self._answers.get())
+
+    def run(self, due: Sequence[Due]) -> None:
+        """Carry out all steps of one cycle: Slurm's first, for a job waits on them."""
+        for kind in (*_NODE, *_SINGLE):
+            batch = [d for d in due if d.do.kind is kind]
+            if batch and kind in _NODE:
+                self._step(batch, lambda b=batch: self._on_nodes(b))  # type: ignore[misc]
+            for one in batch if kind not in _NODE else []:
+                self._step([one], lambda d=one: {d.do.target: self._on_job(d)})  # type: ignore[misc]
+        for kind in _CLOUD:
+            batch = [d for d in due if d.do.kind is kind]
+            for i in range(0, len(batch), MAX_INSTANCES):
+                self._in_cloud(batch[i : i + MAX_INSTANCES])
+        for one in due:
+            if one.do.kind is StepKind.ADD:
+                self._in_cloud([one])
+
+    def close(self) -> None:
+        """Let a call under way end; its answer is found in doubt at the next start."""
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _step(self, batch: list[Due], call: Callable[[], Mapping[str, Outcome]]) -> None:
+        self._start(batch)
+        self._resolve(batch, call())
+
+    def _start(self, batch: list[Due]) -> None:
+        now = self._clock.now()
+        self._append(
+            [
+                StepStarted(
+                    now,
+                    d.recovery,
+                    d.do.kind,
+                    d.do.attempt,
+                    d.do.target,
+                    _detail(d.do),
+                )
+                for d in batch
+            ]
+        )
+
+    def _resolve(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
+        now = self._clock.now()
+        silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
+        self._append(
+            [
+                StepResolved(
+                    now,
+                    d.recovery,
+                    d.do.kind,
+                    d.do.attempt,
+                    outcomes.get(d.do.target, silent),
+                )
+                for d in batch
+            ]
+        )
+
+    def _in_cloud(self, batch: list[Due]) -> None:
+        if self._pool is None:
+            self._step(batch, lambda: self._on_instances(batch))
+            return
+        self._start(batch)
+        self._pool.submit(self._answer, batch)
+
+    def _answer(self, batch: list[Due]) -> None:
+        self._answers.put((batch, self._on_instances(batch)))
+        if self._poke:
+            self._poke()
+
+    def _on_instances(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        kind, ids = batch[0].do.kind, [InstanceId(d.do.target) for d in batch]
+        if kind is StepKind.ADD:
+            do = batch[0].do
+            token = f"hpctl-{batch[0].recovery}"
+            return {do.target: self._provider.add(do.target, do.count, do.size, token)}
+        order = {
+            StepKind.REPLACE: self._provider.replace,
+            StepKind.REBOOT: self._provider.reboot,
+            StepKind.REMOVE: self._provider.remove,
+        }[kind]
+        answers = order(ids)
+        return {str(i): o for i, o in answers.items()}
+
+    def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        kind = batch[0].do.kind
+        if kind is StepKind.RETURN:
+            answers = self._scheduler.give_back(
+                {NodeName(d.do.target): d.do.owner or d.recovery for d in batch}
+            )
+        else:
+            reasons = {NodeName(d.do.target): own_reason(d.recovery, d.do.why) for d in batch}
+            down = kind is StepKind.DOWN
+            answers = (self._scheduler.down if down else self._scheduler.drain)(reasons)
+        return {str(n): o for n, o in answers.items()}
+
+    def _on_job(self, due: Due) -> Outcome:
+        do, attempt = due.do, due.attempt
+        if do.kind is StepKind.RESERVE:
+            return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if attempt is None:
+            raise ValueError(f"{do.kind} of {due.recovery} has no job")
+        job = JobId(attempt.job)
+        if do.kind is StepKind.SIGNAL:
+            return self._scheduler.signal(attempt, do.target)
+        if do.kind is StepKind.REQUEUE:
+            return self._scheduler.requeue(attempt)
+        if do.kind is StepKind.HOLD:
+            return self._scheduler.hold(job, do.why)
+        return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+
+
+def _detail(do: Do) -> str:
+    """What else a step says, for people: why, the nodes it leaves, how long it waits."""
+    wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
+    return " ".join([do.why, *(f"-{n}" for n in do.exclude), *wait]).strip()

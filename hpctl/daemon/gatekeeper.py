@@ -1,0 +1,175 @@
+"""Who is believed: bytes and an Authorization header in, a believed report or a Refusal out.
+
+| status | code | meaning |
+|---|---|---|
+| 413, 408 | too_large, slow_body | more than wire.MAX_BODY bytes, or not here within 10 s |
+| 401 | missing_credential, bad_digest | no credential and no session; credential of other bytes |
+| 401 | invalid_, expired_, rewound_, unauthorized_credential | munged vouches for nothing |
+| 409 | replayed_credential | used before |
+| 403 | forbidden_uid | encoded by a user who may not report |
+| 401 | unknown_session, expired_session | not open (any more): after 5 min, or a daemon's restart |
+| 401 | bad_mac | signed with another key than the session's |
+| 401 | moved_session | from another address than it was opened from, or Slurm has another now |
+| 400, 422 | malformed, unsupported_version, invalid_report | not a report, or outside the limits |
+| 403 | unknown_node, forged_node | Slurm has no such node; the proof is another node's |
+| 409 | stale_report | not newer than what was believed of that node |
+| 409 | unknown_digest | a heartbeat about findings that are not held here: send them |
+| 503 | munge_unavailable, slurm_unavailable, journal_unavailable | ours to mend: try again |
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from hpctl import munge, wire
+from hpctl.core.model import NodeName
+from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.sessions import LASTS_S, Sessions
+from hpctl.ports import Unavailable
+
+log = logging.getLogger(__name__)
+
+AddressOf = Callable[[NodeName], str | None]
+"""Slurm's address of a node (IPv4 or host name), None for a node that Slurm does not know.
+Raises Unavailable while Slurm has not answered yet: the agent then tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSettings:
+    """Where the intake asks munged, whom it believes, and for how long without asking again."""
+
+    munge_socket: Path | None = None
+    allowed_uids: frozenset[int] = frozenset({0})
+    threads: int = 4
+    """Credentials that munged is asked about at once."""
+    session_s: float = LASTS_S
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What a MUNGE credential proves: who says what, and from which of Slurm's addresses."""
+
+    message: wire.Message
+    uid: int
+    address: str
+
+    @property
+    def node(self) -> NodeName:
+        """The node that it is about, and that says it."""
+        return NodeName(self.message.said.node)
+
+
+class Gatekeeper:
+    """Checks everything but the order of reports. Safe in any thread.
+
+    `within_session` never blocks; `by_credential` and `open_session` wait for munged.
+    """
+
+    def __init__(self, settings: IntakeSettings, address_of: AddressOf) -> None:
+        self._settings, self._address_of = settings, address_of
+        self._sessions = Sessions(settings.session_s)
+
+    def by_credential(self, authorization: str, body: bytes) -> Proved:
+        """What was sent with a MUNGE credential. Raises Refusal."""
+        credential = self._verified(authorization, body)
+        message = _read(body)
+        node = NodeName(message.said.node)
+        return Proved(message, credential.uid, self._check_origin(node, credential.address))
+
+    def within_session(self, authorization: str, body: bytes, peer: str) -> wire.Message:
+        """What was sent within a session from a TCP address. Raises Refusal."""
+        session = self._sessions.verified(authorization, body, peer)
+        message = _read(body)
+        if message.said.node != session.node:
+            text = f"the session is that of {session.node}, the body speaks of {message.said.node}"
+            raise Refusal(403, "forged_node", text)
+        if self._slurm_address(session.node) != session.address:
+            text = f"Slurm has {session.node} at another address now than {session.address}"
+            raise Refusal(401, "moved_session", text)
+        return message
+
+    def open_session(self, proved: Proved, peer: str) -> wire.Session | None:
+        """A session for who sent that, or None where munged cannot wrap its key: the agent
+        goes on with credentials then."""
+        name, secret = self._sessions.open(proved.node, proved.address, peer)
+        try:
+            wrapped = munge.encode(secret, self._settings.munge_socket, only_uid=proved.uid)
+        except munge.MungeUnavailable as error:
+            log.warning("no session for %s: %s", proved.node, error)
+            return None
+        return wire.Session(name, wrapped, self._sessions.lasts_s)
+
+    def _verified(self, authorization: str, body: bytes) -> munge.Credential:
+        credential = verified(authorization, body, self._settings.munge_socket)
+        if credential.uid not in self._settings.allowed_uids:
+            hint = "The agent runs as root; other users may not report."
+            raise Refusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
+        return credential
+
+    def _check_origin(self, node: NodeName, origin: IPv4Address) -> str:
+        """Slurm's address of the node, which must be the one that munged says."""
+        address = self._slurm_address(node)
+        if origin not in _addresses(address):
+            raise Refusal(
+                403,
+                "forged_node",
+                f"the credential comes from {origin}, Slurm has {node} at {address}",
+                "If it is that node, give its munged --origin with the address Slurm has.",
+            )
+        return address
+
+    def _slurm_address(self, node: NodeName) -> str:
+        try:
+            address = self._address_of(node)
+        except Unavailable as error:
+            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
+        if address is None:
+            hint = "The agent's --node must be the NodeName in slurm.conf."
+            raise Refusal(403, "unknown_node", f"Slurm knows no node {node}", hint)
+        return address
+
+
+def verified(authorization: str, body: bytes, munge_socket: Path | None) -> munge.Credential:
+    """The credential of a body, whoever sent it, once it is proved and used up. Raises Refusal."""
+    scheme, _, text = authorization.partition(" ")
+    if scheme != wire.AUTH_SCHEME or not text:
+        hint = "Send `Authorization: MUNGE <credential>`."
+        raise Refusal(401, "missing_credential", "the request carries no credential", hint)
+    try:
+        credential = munge.decode(text, munge_socket)
+    except munge.CredentialError as error:
+        status = 409 if isinstance(error, munge.ReplayedCredentialError) else 401
+        raise Refusal(status, error.code, str(error), error.hint) from error
+    except munge.MungeUnavailable as error:
+        raise Refusal(503, "munge_unavailable", str(error), error.hint) from error
+    if credential.payload != wire.payload(body):
+        raise Refusal(401, "bad_digest", "the credential was made for other bytes")
+    return credential
+
+
+def _read(body: bytes) -> wire.Message:
+    try:
+        return wire.read(body)
+    except wire.MalformedReportError as error:
+        status = 422 if isinstance(error, wire.InvalidReportError) else 400
+        raise Refusal(status, error.code, str(error), error.hint) from error
+
+
+def _addresses(address: str) -> set[IPv4Address]:
+    """The IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
+    try:
+        return {IPv4Address(address)}
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        hint = "Give the node a NodeAddr that resolves on the head node."
+        message = f"NodeAddr {address!r} does not resolve: {error}"
+        raise Refusal(503, "slurm_unavailable", message, hint) from error
+    return {IPv4Address(entry[4][0]) for entry in found}

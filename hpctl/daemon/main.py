@@ -1,0 +1,344 @@
+"""One daemon's life: lock, lease, wiring, signals, the loop's pace, an orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence, Set
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from hpctl import __version__
+from hpctl.clock import SystemClock
+from hpctl.config import ConfigError, load
+from hpctl.core import run_gates
+from hpctl.core.catalogue import Rules
+from hpctl.core.journal import Corrupt, DaemonStarted
+from hpctl.core.model import (
+    Health,
+    NodeName,
+    ProviderView,
+    Report,
+    SchedulerView,
+    SlurmJob,
+)
+from hpctl.core.policy import Policy
+from hpctl.core.recovery import Look
+from hpctl.daemon.alert_book import AlertBook, Alerted, without
+from hpctl.daemon.alerts import Webhook
+from hpctl.daemon.alerts import routes as alert_routes
+from hpctl.daemon.book import Book
+from hpctl.daemon.execute import Executor
+from hpctl.daemon.grey import Grey
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.jobs import Desk
+from hpctl.daemon.jobs import routes as job_routes
+from hpctl.daemon.loop import Loop, Pace
+from hpctl.daemon.metrics import Metrics
+from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.run_policies import RunPolicies
+from hpctl.daemon.wake import Waker
+from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store.sql import LeaseLost, Store
+from hpctl.systemd import notify
+from hpctl.wire import Heartbeat
+from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
+
+log = logging.getLogger("hpctl.daemon")
+
+NO_JOURNAL_S = 1.0
+"""How long to wait before a journal that cannot be written is tried again."""
+
+
+class AlreadyRunning(HpctlError):
+    """Another daemon works in this state directory."""
+
+
+def lock(state_dir: Path) -> IO[str]:
+    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    handle = (state_dir / "daemon.lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = handle.read().strip() or "another process"
+        handle.close()
+        raise AlreadyRunning(
+            f"{state_dir} is in use by {holder}", "one daemon a state directory; stop that one"
+        ) from None
+    handle.truncate(0)
+    handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+    handle.flush()
+    return handle
+
+
+class Daemon:
+    """Everything that lives as long as the process."""
+
+    def __init__(self, config_path: str) -> None:
+        """Read the configuration, take lock and lease, replay. Raises HpctlError and kin."""
+        self._path = config_path
+        self.config = load(config_path)
+        self._lock = lock(self.config.state_dir)
+        self._rules = make_rules(self.config)
+        self._policy = self.config.policy()
+        self._clock = SystemClock()
+        self._store: Store = open_store(self.config, write=True)
+        self._store.take_lease(
+            socket.gethostname(),
+            os.getpid(),
+            __version__,
+            self.config.mode,
+            self._clock.now(),
+            self.config.loop.lease_s,
+        )
+        self._waker = Waker(self.config.state_dir)
+        self._alerts = self._make_alerts()
+        self._book, self._grey = self._make_books()
+        scheduler, provider = make_scheduler(self.config), make_provider(self.config)
+        poll_s = self.config.cluster.poll_s
+        self._cloud = CloudWatch(provider, self._waker.poke, poll_s)
+        self._observer = Observer(
+            scheduler,
+            self._cloud,
+            Alerted(self._grey, self._alerts),
+            self._clock,
+            self.config.kill_switch,
+            RunPolicies(self.config.run_policy_layers),
+        )
+        self._observer.capacity = self.config.sizes_capacity
+        self._desk = Desk(
+            self._store, self._observer.heard_slurm, self._shut, self._waker.poke, self._clock
+        )
+        self._metrics = Metrics()
+        self.loop = Loop(
+            self._store,
+            lambda append: Executor(scheduler, provider, append, self._clock, self._waker.poke),
+            self._observer.look,
+            self._store.requests,
+            self._clock,
+            self._desk.news,
+        )
+        self._intake = self._make_intake()
+        self._stopping = False
+        self._reload_wanted = False
+        self._config_trouble = ""
+        self._next_flush = 0.0
+
+    def _make_books(self) -> tuple[Book, Grey]:
+        """What the agents say, and what the head node finds beside it."""
+        poke = self._waker.poke
+        known, heard = without(self._store.health()), self._store.note_heard
+        book = Book(known, self._record, poke, self._clock, heard)
+        age_s = self._policy.ages.scheduler_s
+
+        def views() -> tuple[SchedulerView, ProviderView]:
+            return self._observer.slurm, self._cloud.view
+
+        return book, Grey(book, views, poke, self._clock, age_s)
+
+    def _make_alerts(self) -> AlertBook:
+        def changed(nodes: Set[NodeName]) -> None:
+            self._book.touch(nodes)
+            self._waker.poke()
+
+        path, keep_s = self.config.state_dir / "alerts.json", self.config.alerts.keep_s
+        return AlertBook(path, keep_s, self._clock, changed)
+
+    def _make_intake(self) -> IntakeServer:
+        intake = self.config.intake
+        settings = IntakeSettings(
+            munge_socket=intake.munge_socket, allowed_uids=frozenset(intake.allowed_uids)
+        )
+        alerts, registry = self.config.alerts, self._metrics.registry
+        webhook = Webhook(
+            alerts.labels,
+            self._alerts,
+            self._observer.addresses,
+            self._book.generation_of,
+            self._clock,
+        )
+        app = intake_app(
+            settings,
+            self._accept,
+            self._observer.address_of,
+            registry,
+            heard=self._heard,
+            routes=[
+                *alert_routes(alerts.token_file, webhook, registry),
+                *job_routes(self._desk, intake.munge_socket, registry),
+            ],
+        )
+        host, _, port = intake.listen.rpartition(":")
+        return IntakeServer(app, host or "0.0.0.0", int(port))  # noqa: S104
+
+    def _shut(self, job: SlurmJob) -> str:
+        """Why no job's wish would be granted now; called on the intake's threads."""
+        return run_gates.shut_now(
+            job, self._policy, self._observer.stopped(), self.loop.state.paused_by
+        )
+
+    def _record(self, rows: Sequence[Health]) -> None:
+        """Store the agents' findings with the head node's own beside them."""
+        self._store.record(self._alerts.beside(self._grey.beside(rows)))
+
+    def _accept(self, *reports: Report) -> None:
+        """Take believed reports in, all or none, and their gauges."""
+        self._book.accept(*reports)
+        for report in reports:
+            self._grey.hear(report.generation, report.gauges)
+
+    def _heard(self, heartbeat: Heartbeat) -> bool:
+        """Note that a node lives, and its gauges. False where its findings are not known."""
+        known = self._book.heard(heartbeat)
+        if known:
+            self._grey.hear(heartbeat.generation, heartbeat.gauges)
+        return known
+
+    def run(self) -> None:
+        """Serve until SIGTERM. Raises LeaseLost, JournalCorrupt, Corrupt; OSError at the start."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self.loop.append(
+            [
+                DaemonStarted(
+                    self._clock.now(),
+                    __version__,
+                    self.config.mode,
+                    socket.gethostname(),
+                    os.getpid(),
+                )
+            ]
+        )
+        self._cloud.start()
+        self._grey.start()
+        self._intake.start()
+        notify("READY=1")
+        log.info("running mode=%s intake=%s", self.config.mode, self._intake.url)
+        try:
+            while not self._stopping:
+                self._once()
+        finally:
+            notify("STOPPING=1")
+            self._intake.stop()
+            self._grey.stop()
+            self._cloud.stop()
+            with contextlib.suppress(OSError):  # heartbeats: the agents say them again
+                self._book.flush()
+            self._store.close()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reload_wanted = True
+        else:
+            self._stopping = True
+        self._waker.poke()
+
+    def _once(self) -> None:
+        if self._reload_wanted:
+            self._reload()
+        notify("WATCHDOG=1")
+        begun = time.monotonic()
+        try:
+            pace = self.loop.cycle(self._policy, self._rules)
+            spent = time.monotonic() - begun
+            self._grey.look_back(self.loop.state)
+            self._housekeeping(spent)
+        except (OSError, Unavailable) as error:
+            self._without_journal(error)
+            return
+        self._metrics.cycle(spent, self.loop.state)
+        self._cloud.look(self._cloud_interval())
+        if self._waker.wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
+            # One fault seldom comes alone: nodes of a mass event report within milliseconds of
+            # each other, and the gates must see them together.
+            time.sleep(self.config.loop.gather_s)
+
+    def _without_journal(self, error: Exception) -> None:
+        """A full disk: nothing is done and no report is taken until it can be written down.
+
+        What was under way is in doubt then, as after a crash; so the journal is read again.
+        """
+        log.error("trouble=%s", error)
+        self._waker.wait(NO_JOURNAL_S)
+        try:
+            self.loop.reread()
+        except Unavailable as still:
+            log.error("trouble=%s", still)
+
+    def _pause_s(self, pace: Pace, spent: float) -> float:
+        """Seconds to sleep: at once after an action, else as the waiting recoveries ask."""
+        loop = self.config.loop
+        if pace.acted:
+            return 0.0
+        pause = {Look.SOON: loop.poll_s, Look.SLOWLY: loop.slow_poll_s}.get(
+            pace.look, loop.reconcile_s
+        )
+        # On a cluster where looking is slow, look less: never more than a third of the time.
+        pause = max(pause, 2 * spent)
+        if pace.until is not None:
+            left = (pace.until - self._clock.now()) / timedelta(seconds=1)
+            pause = min(pause, max(left, 0.02))
+        return min(pause, loop.reconcile_s, loop.lease_s / 3)
+
+    def _cloud_interval(self) -> float:
+        cluster = self.config.cluster
+        state = self.loop.state
+        return cluster.busy_poll_s if state.open_nodes or state.open_changes else cluster.poll_s
+
+    def _housekeeping(self, spent: float) -> None:
+        trouble = "; ".join(t for t in (self._config_trouble, self._observer.trouble) if t)
+        now = time.monotonic()
+        changed = trouble != getattr(self, "_said", "")
+        if now < self._next_flush and not changed:
+            return
+        if changed:
+            (log.warning if trouble else log.info)("trouble=%s", trouble or "none any more")
+        self._said = trouble
+        self._next_flush = now + self.config.loop.lease_s / 4
+        self._book.flush()
+        self._store.renew_lease(
+            self._clock.now(), self.config.loop.lease_s, spent, trouble, self.config.mode
+        )
+
+    def _reload(self) -> None:
+        """Take what may change while running from the file; keep the last good one on error."""
+        self._reload_wanted = False
+        try:
+            fresh = load(self._path)
+            rules: Rules = make_rules(fresh)
+            policy: Policy = fresh.policy()
+        except HpctlError as error:
+            self._config_trouble = f"configuration not reloaded: {error}"
+            return
+        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts")
+        moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
+        self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
+        self.config, self._rules, self._policy = fresh, rules, policy
+        self._observer.runs = RunPolicies(fresh.run_policy_layers)
+        self._observer.capacity = fresh.sizes_capacity
+        log.info("configuration reloaded mode=%s", fresh.mode)
+
+
+def run(config_path: str, say: Callable[[str], None]) -> int:
+    """Run a daemon to its end; answers the exit code. `say` is told why it could not go on."""
+    try:
+        Daemon(config_path).run()
+    except (JournalCorrupt, Corrupt) as error:
+        say(f"the journal is corrupt: {error}")
+        say(getattr(error, "hint", "") or "see docs/operations.md, 'A corrupt journal'")
+        return 1
+    except LeaseLost as error:
+        say(str(error))
+        return 1
+    except ConfigError:
+        raise
+    return 0

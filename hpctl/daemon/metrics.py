@@ -1,0 +1,56 @@
+"""What the daemon tells Prometheus, derived from the same journal that `explain` reads."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from hpctl.core.journal import State
+
+
+class Metrics:
+    """One registry, which the intake prints at /metrics beside its own counters."""
+
+    def __init__(self) -> None:
+        """Every series exists from the start, so that a missing one means a dead daemon."""
+        self.registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "hpctl_cycle_seconds",
+            "One cycle of the loop, reading Slurm included.",
+            registry=self.registry,
+            buckets=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+        )
+        self._open = Gauge(
+            "hpctl_recoveries_open",
+            "Open recoveries and changes.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._ended = Gauge(
+            "hpctl_recoveries_ended",
+            "Ended recoveries and changes.",
+            ["kind", "end"],
+            registry=self.registry,
+        )
+        self._holds = Gauge("hpctl_holds", "Candidates held by a gate.", registry=self.registry)
+        self._paused = Gauge("hpctl_paused", "1 while paused.", registry=self.registry)
+        self._events = -1
+
+    def cycle(self, seconds: float, state: State) -> None:
+        """Take one cycle in; recount only when the journal has grown."""
+        self._seconds.observe(seconds)
+        if state.events == self._events:
+            return
+        self._events = state.events
+        self._open.labels("node").set(len(state.open_nodes))
+        self._open.labels("job").set(len(state.open_jobs))
+        self._open.labels("change").set(len(state.open_changes))
+        self._holds.set(len(state.holds))
+        self._paused.set(bool(state.paused_by))
+        ends: dict[tuple[str, str], int] = {}
+        ended = [("node", str(r.phase)) for r in state.nodes.values() if r.ended]
+        ended += [("job", str(j.phase)) for j in state.jobs.values() if j.ended]
+        ended += [("change", str(c.phase)) for c in state.changes.values() if c.ended]
+        for kind, phase in ended:
+            ends[kind, phase] = ends.get((kind, phase), 0) + 1
+        for (kind, end), count in ends.items():
+            self._ended.labels(kind, end).set(count)

@@ -1,0 +1,228 @@
+"""Building the View: each part carries when it was read, and an old part is never dressed up.
+
+Slurm is read on the loop's thread, each cycle: it is the ground that every step stands on. The
+cloud is read on a thread of its own, because its answer may take seconds and a drain must not
+wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import Rules
+from hpctl.core.health import standing
+from hpctl.core.journal import State
+from hpctl.core.model import (
+    Assessment,
+    Condition,
+    Health,
+    JobId,
+    NodeName,
+    ProviderView,
+    SchedulerView,
+    SlurmJob,
+)
+from hpctl.core.view import View, instances_by_node
+from hpctl.daemon.run_policies import RunPolicies
+from hpctl.ports import Clock, Provider, Scheduler, Unavailable
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_JUST_AFTER = timedelta(milliseconds=1)
+
+AGAIN_S = 5.0
+"""How soon a read of the cloud that failed is tried again: a cluster that was not there yet, or an
+endpoint that was away, is back at any moment, and until then nothing is decided.
+"""
+
+
+class CloudWatch:
+    """Reads the provider in the background, as often as the loop asks for."""
+
+    def __init__(self, provider: Provider, poke: Callable[[], None], interval_s: float) -> None:
+        """Nothing is read before `start`."""
+        self._provider = provider
+        self._poke = poke
+        self.interval_s = interval_s
+        self.view = ProviderView(as_of=LONG_AGO, present=True)
+        self.trouble = ""
+        self._hurry = threading.Event()
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="cloud-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._thread.start()
+
+    def look(self, interval_s: float) -> None:
+        """From now on read at this interval; a shorter one than before takes effect at once."""
+        if interval_s < self.interval_s:
+            self._hurry.set()
+        self.interval_s = interval_s
+
+    def stop(self) -> None:
+        """Stop reading; a read under way is abandoned."""
+        self._stop = True
+        self._hurry.set()
+
+    def _run(self) -> None:
+        while not self._stop:
+            self.read()
+            self._hurry.wait(min(self.interval_s, AGAIN_S) if self.trouble else self.interval_s)
+            self._hurry.clear()
+
+    def read(self) -> None:
+        """Read once; on failure the old view stands, with its old time."""
+        try:
+            view = self._provider.view()
+        except Unavailable as error:
+            self.trouble = str(error)
+            return
+        changed = view.instances != self.view.instances or bool(self.trouble)
+        self.view, self.trouble = view, ""
+        if changed:
+            self._poke()
+
+
+class Facts(Protocol):
+    """Whoever knows what the agents said."""
+
+    def snapshot(self) -> dict[NodeName, Health]:
+        """What is known now, as a value of its own."""
+        ...
+
+
+class Observer:
+    """All the reading of one cycle."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cloud: CloudWatch,
+        book: Facts,
+        clock: Clock,
+        kill_switch: Path,
+        runs: RunPolicies | None = None,
+    ) -> None:
+        """`kill_switch`: while this file exists nothing is done."""
+        self.runs = runs or RunPolicies()
+        self._scheduler = scheduler
+        self._cloud = cloud
+        self._book = book
+        self._clock = clock
+        self._kill_switch = kill_switch
+        self._slurm = SchedulerView(as_of=LONG_AGO)
+        self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
+        self.capacity = False
+        """Whether reservations are read too: autoscaling and spares need them, and whoever has to
+        let go what was kept before the configuration changed."""
+        self.slurm_trouble = ""
+
+    @property
+    def slurm(self) -> SchedulerView:
+        """What Slurm said last, with its time. Any thread."""
+        return self._slurm
+
+    @property
+    def trouble(self) -> str:
+        """What could not be read, for `hpctl status`."""
+        return "; ".join(t for t in (self.slurm_trouble, self._cloud.trouble) if t)
+
+    def address_of(self, node: NodeName) -> str | None:
+        """The address that Slurm has for a node, for the intake. Any thread.
+
+        Raises Unavailable until Slurm was read once.
+        """
+        if self._slurm.as_of == LONG_AGO:
+            raise Unavailable("Slurm has not answered yet", "the agent will try again")
+        known = self._slurm.nodes.get(node)
+        return known.address if known else None
+
+    def heard_slurm(self) -> SchedulerView:
+        """What Slurm said last. Any thread. Raises Unavailable until Slurm was read once."""
+        if self._slurm.as_of == LONG_AGO:
+            raise Unavailable("Slurm has not answered yet", "try again in a moment")
+        return self._slurm
+
+    def addresses(self) -> dict[NodeName, str]:
+        """The address that Slurm has for each node, for alerts. Any thread.
+
+        Raises Unavailable until Slurm was read once.
+        """
+        if self._slurm.as_of == LONG_AGO:
+            raise Unavailable("Slurm has not answered yet", "Alertmanager will try again")
+        return {name: node.address for name, node in self._slurm.nodes.items()}
+
+    def look(self, state: State, rules: Rules) -> View:
+        """The world now. Where Slurm cannot be read, the old view with its old time."""
+        try:
+            self._slurm = carry_nodes(self._slurm, self._scheduler.view())
+            if self.capacity or state.changes:
+                self._reserved = self._scheduler.reservations()
+            self.slurm_trouble = ""
+        except Unavailable as error:
+            self.slurm_trouble = str(error)
+        health = self._book.snapshot()
+        for node in state.returned.keys() & health.keys():
+            health[node] = standing(health[node], state.returned[node])
+        provider, now = self._cloud.view, self._clock.now()
+        return View(
+            scheduler=self._slurm,
+            provider=provider,
+            health=health,
+            assessments=self._assess(health, rules, now),
+            silent_at=next_silence(health, rules, now),
+            state=state,
+            instances=instances_by_node(provider),
+            current=not self.slurm_trouble,
+            stopped=self.stopped(),
+            ruled=self.runs.of(self._slurm),
+            reservations=self._reserved,
+        )
+
+    def stopped(self) -> str:
+        """Why nothing may be done at all, where the kill switch says so. Any thread."""
+        return f"the kill switch {self._kill_switch} exists" if self._kill_switch.exists() else ""
+
+    def _assess(
+        self, health: dict[NodeName, Health], rules: Rules, now: datetime
+    ) -> dict[NodeName, Assessment]:
+        """The assessments of all nodes that are not plainly healthy."""
+        found = {}
+        for node, known in health.items():
+            if not known.findings and now - known.last_heard <= rules.silent_after:
+                continue
+            assessment = assess(known, rules, now)
+            if assessment.condition is not Condition.HEALTHY or assessment.findings:
+                found[node] = assessment
+        return found
+
+
+def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:
+    """When the first of the nodes that are heard now will have been silent for too long."""
+    heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
+    oldest = min(heard, default=None)
+    return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER
+
+
+def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+    """Keep the nodes of a job's last run, which Slurm forgets: all of them when it requeues the
+    job, those that have finished (or died) one by one while the job is completing.
+
+    Without it nobody could say which job Slurm itself took off a node that went down. Lost with
+    a restart of the daemon, when such a job merely waits out Slurm's own delay.
+    """
+    carried: dict[JobId, SlurmJob] = {}
+    for job in after.jobs.values():
+        requeued = not job.nodes and job.state == "PENDING" and job.restarts > 0
+        if not requeued and not job.completing:
+            continue
+        old = before.jobs.get(job.id)
+        if old is not None and len(old.nodes) > len(job.nodes):
+            carried[job.id] = replace(job, nodes=old.nodes)
+    return replace(after, jobs={**after.jobs, **carried}) if carried else after

@@ -1,0 +1,65 @@
+"""Which run policy each registered job has: the cluster's, its partition's, its own, later wins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.registration import Ruled, registration
+from hpctl.policies import PolicyFile, merged
+
+_KEPT: Final = 10_000
+"""Merged policies remembered; jobs of one partition with the same Comment share one."""
+
+
+class RunPolicies:
+    """Merges policies, each combination once. For the loop's thread."""
+
+    def __init__(self, layers: Callable[[str], Sequence[PolicyFile]] = lambda _: ()) -> None:
+        """`layers`: the cluster's policy and a partition's, as the configuration has them."""
+        self._layers = layers
+        self._known: dict[tuple[str, str], Ruled] = {}
+
+    def of(self, view: SchedulerView) -> dict[JobId, Ruled]:
+        """The policy of every job that registered."""
+        found = {}
+        for job in view.jobs.values():
+            ruled = self.ruled(job)
+            if ruled is not None:
+                found[job.id] = ruled
+        return found
+
+    def ruled(self, job: SlurmJob) -> Ruled | None:
+        """One job's policy; None for a job that never registered. Never raises for a Comment."""
+        key = (job.partition, job.comment)
+        if key in self._known:
+            return self._known[key]
+        registered = registration(job.comment)
+        if registered is None:
+            return None
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        ruled = self._known[key] = self._merged(job.partition, registered.policy)
+        return ruled
+
+    def _merged(self, partition: str, own: Mapping[str, object]) -> Ruled:
+        files = self._layers(partition)
+        try:
+            # Through JSON, as it came: what the model takes only from JSON (lists for tuples).
+            mine = PolicyFile.model_validate_json(json.dumps(own))
+        except (ValidationError, ValueError, RecursionError) as error:
+            return Ruled(merged(files), f"its own policy is not used: {_said(error)}")
+        return Ruled(merged([*files, mine]))
+
+
+def _said(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())[:200]
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the whole"
+    more = f" and {error.error_count() - 1} more" if error.error_count() > 1 else ""
+    return f"{place}: {first['msg']}{more}"[:200]

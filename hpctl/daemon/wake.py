@@ -1,0 +1,63 @@
+"""Waking the loop: one byte into a FIFO in the state directory.
+
+Anything that can write to a file can wake the daemon (an EpilogSlurmctld in plain sh, the CLI,
+the intake thread); nobody ever blocks on it, and nothing but time is lost when nobody listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import stat
+from pathlib import Path
+
+FIFO_NAME = "wake"
+
+
+class Waker:
+    """The daemon's end of the FIFO."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Create the FIFO if it is not there, and open it so that writers never block."""
+        self.path = state_dir / FIFO_NAME
+        if self.path.exists() and not stat.S_ISFIFO(self.path.stat().st_mode):
+            self.path.unlink()
+        if not self.path.exists():
+            os.mkfifo(self.path)
+            # Past the umask: the group is for slurmctld's user, who may write and not listen.
+            self.path.chmod(0o620)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+
+    def poke(self) -> None:
+        """Wake the loop. Safe from any thread and from a signal handler."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._fd, b"!")
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until poked or the time is over; True when poked."""
+        ready, _, _ = select.select([self._fd], [], [], max(0.0, timeout_s))
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._fd, 4096):
+                    pass
+        return bool(ready)
+
+    def close(self) -> None:
+        """Stop listening."""
+        os.close(self._fd)
+
+
+def wake(state_dir: Path) -> bool:
+    """Poke the daemon of a state directory. False when nobody listens; never blocks."""
+    try:
+        fd = os.open(state_dir / FIFO_NAME, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.write(fd, b"!")
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
