@@ -1,0 +1,132 @@
+"""What a check is: `gather` touches the machine, `judge` is pure, and a Spec says the rest.
+
+One module in `hpctl.agent.checks` for each check, with these two functions:
+
+    def gather(machine: Machine) -> Sample: ...
+    def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]: ...
+
+`Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where
+rates are wanted. `before` is what the last gather of this run of the agent gave. A judge states
+what is so now: how often it must be so, for how long it stays known and when it is too early to
+say are the Spec's (`hpctl.agent.conditions`). How bad it is, the head node's catalogue decides,
+by `<check with dashes>-<code>`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpctl.core.model import Clears, Verdict
+
+if TYPE_CHECKING:
+    from hpctl.agent.nvml.snapshot import Snapshot
+
+METADATA_URL = "http://169.254.169.254"
+"""EC2's instance metadata service."""
+
+Limits = Mapping[str, float]
+"""The limits in force, by name, in the units of the check's Spec."""
+
+
+class CannotTell(Exception):
+    """A gather could not find out: the check is UNKNOWN, with this message as its detail."""
+
+
+class NotHere(Exception):
+    """This machine has no such thing (no GPU, no EFA): the check says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One number that a judge compares with, its unit, and where it comes from."""
+
+    value: float
+    unit: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One row of the table of checks (`hpctl.agent.checks.table`).
+
+    `name` is the findings' `check`; `module` holds `gather` and `judge`. It runs each `every_s`
+    seconds. A thing is reported when `seen[0]` of the last `seen[1]` runs said it, and ends by
+    `clears`; with GONE, when it has not been so for `gone_s`. What looks wrong in the first
+    `grace_s` seconds after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never
+    shed, the highest goes first when the agent is over its budget.
+    """
+
+    name: str
+    module: str
+    what: str
+    source: str
+    every_s: float
+    seen: tuple[int, int] = (1, 1)
+    clears: Clears = Clears.GONE
+    gone_s: float = 60.0
+    grace_s: float = 0.0
+    shed: int = 0
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is so now, by one judge: the finding without its times.
+
+    `clears` and `gone_s` are for the one thing that ends otherwise than its Spec says.
+    """
+
+    code: str
+    device: str = ""
+    verdict: Verdict = Verdict.FAIL
+    detail: str = ""
+    evidence: str = ""
+    job: str = ""
+    clears: Clears | None = None
+    gone_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What this machine should have; None is not known. From settings and instance type.
+
+    `spot`: EC2 may take it back, and says so at `metadata_url`.
+    """
+
+    instance_type: str = ""
+    gpus: int | None = None
+    efa_devices: int | None = None
+    neuron_devices: int | None = None
+    spot: bool = False
+    metadata_url: str = METADATA_URL
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine as a gather sees it. `root` is put before every path: `/` but for tests.
+
+    `nvml` gives the newest sweep of the NVML child; it raises CannotTell, or NotHere where there
+    is no driver.
+    """
+
+    root: Path = Path("/")
+    expected: Expected = field(default_factory=Expected)
+    nvml: Callable[[], Snapshot] | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+    def path(self, path: str) -> Path:
+        """An absolute path of the machine, under `root`."""
+        return self.root / path.lstrip("/")
+
+    def text(self, path: str) -> str:
+        """A small file, stripped. Raises CannotTell, and NotHere where there is no such file."""
+        try:
+            return self.path(path).read_text(errors="replace").strip()
+        except FileNotFoundError as error:
+            raise NotHere(f"no {path}") from error
+        except OSError as error:
+            raise CannotTell(f"{path}: {error.strerror}") from error

@@ -1,0 +1,50 @@
+"""Whether the EFA devices answer the driver's admin commands.
+
+After a command without an answer the driver gives the device's admin queue up: nothing but a reset
+of the device brings it back. Commands that fail speak against the NIC only where neither an
+application nor the reading of counters explains them (`hpctl.agent.efa.failures`), and where it
+goes on: what a process that goes down was refused (modify, destroy) is counted nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from hpctl.agent.check import Limits, Machine, Observation
+from hpctl.agent.counters import Reading, Trace, rise
+from hpctl.agent.efa import ASKED, failures, trace
+
+
+def gather(machine: Machine) -> Trace:
+    """The shared sweep. Raises NotHere where there is no EFA device, CannotTell."""
+    return trace(machine)
+
+
+def judge(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+    """Devices with commands that were not answered, or that failed, in the window."""
+    past = [s for s in seen.past if seen.now.at - s.at <= limits["window_s"]]
+    for device, reading in seen.now.devices.items():
+        earlier = [s.devices[device] for s in past if device in s.devices]
+        lost = max((rise(reading, then, "no_completion_cmds") or 0 for then in earlier), default=0)
+        if lost >= limits["no_completion"]:
+            yield Observation(
+                "no_completion",
+                device,
+                detail=f"{lost} admin commands never completed",
+                evidence=_told(reading),
+            )
+        failed = max((failures(reading, then)[0] for then in earlier), default=0)
+        goes_on = sum(failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
+        if failed >= limits["failed"] and goes_on >= limits["failed_intervals"]:
+            yield Observation(
+                "failed",
+                device,
+                detail=f"{failed} admin commands failed that no application's call explains",
+                evidence=_told(reading),
+            )
+
+
+def _told(reading: Reading) -> str:
+    names = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "cmds_err", *ASKED)
+    return " ".join(f"{n}={reading.values[n]}" for n in names if reading.values.get(n))

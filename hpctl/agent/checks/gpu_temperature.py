@@ -1,0 +1,44 @@
+"""How far a GPU and its memory are from the temperature at which they slow themselves down.
+
+The margin is the device's own: one limit in degrees for all models would be wrong for most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpctl.agent.check import Limits, Machine, Observation
+from hpctl.agent.checks.sweep import sweep
+from hpctl.agent.nvml.snapshot import Gpu, Snapshot
+from hpctl.core.model import Verdict
+
+
+def gather(machine: Machine) -> Snapshot:
+    """The newest sweep."""
+    return sweep(machine)
+
+
+def judge(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[Observation]:
+    """The GPUs with no margin left."""
+    for gpu in seen.gpus:
+        for code, margin in (("core", _core(gpu)), ("memory", _memory(gpu))):
+            if margin is not None and margin <= limits["margin_c"]:
+                yield Observation(
+                    code, gpu.device, Verdict.WARN, f"{margin} °C left before it slows itself down"
+                )
+
+
+def _core(gpu: Gpu) -> int | None:
+    """NVML's own margin, else (before Hopper) the slowdown threshold less the temperature."""
+    if gpu.temperature_margin_c is not None:
+        return gpu.temperature_margin_c
+    return _left(gpu.temperature_slowdown_c, gpu.temperature_c)
+
+
+def _memory(gpu: Gpu) -> int | None:
+    return _left(gpu.memory_temperature_max_c, gpu.memory_temperature_c)
+
+
+def _left(limit: int | None, now: int | None) -> int | None:
+    # 0 is what drivers give for a threshold or a sensor that is not there.
+    return limit - now if limit and now else None

@@ -1,0 +1,79 @@
+"""Main memory: less than the instance type has, hardly any left, corrected errors in a stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation
+from hpctl.agent.checks import host_edac
+from hpctl.core.model import Verdict
+
+# GiB as Amazon EC2 lists them for each instance type.
+NOMINAL_GIB = {
+    "g5.48xlarge": 768,
+    "g6.48xlarge": 768,
+    "g6e.48xlarge": 1536,
+    "p4d.24xlarge": 1152,
+    "p4de.24xlarge": 1152,
+    "p5.48xlarge": 2048,
+    "p5e.48xlarge": 2048,
+    "p5en.48xlarge": 2048,
+    "p6-b200.48xlarge": 2048,
+    "trn1.32xlarge": 512,
+    "trn1n.32xlarge": 512,
+    "trn2.48xlarge": 2048,
+}
+_LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """MiB; `nominal_mib` is None for an instance type that is not in the table."""
+
+    at: float
+    total_mib: float
+    available_mib: float
+    nominal_mib: float | None
+    errors: tuple[host_edac.Counts, ...] = ()
+
+
+def gather(machine: Machine) -> Sample:
+    """/proc/meminfo, and EDAC's counters where there are any. Raises CannotTell, NotHere."""
+    found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
+    if len(found) < 2:
+        raise CannotTell("/proc/meminfo lacks MemTotal or MemAvailable")
+    nominal = NOMINAL_GIB.get(machine.expected.instance_type.removeprefix("ml."))
+    try:
+        errors = host_edac.gather(machine)
+    except (NotHere, CannotTell):
+        errors = ()
+    return Sample(
+        machine.monotonic(),
+        found["MemTotal"],
+        found["MemAvailable"],
+        None if nominal is None else nominal * 1024.0,
+        errors,
+    )
+
+
+def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+    """`short` against the instance type, `low` when almost none is left, `ce-rate`."""
+    if seen.nominal_mib is not None:
+        percent = 100 * seen.total_mib / seen.nominal_mib
+        if percent < limits["short_pct"]:
+            detail = f"{seen.total_mib / 1024:.0f} of {seen.nominal_mib / 1024:.0f} GiB"
+            yield Observation("short", verdict=Verdict.FAIL, detail=detail)
+    if seen.available_mib < limits["low_mib"]:
+        detail = f"{seen.available_mib:.0f} MiB available"
+        yield Observation("low", verdict=Verdict.WARN, detail=detail)
+    if before is None or seen.at <= before.at:
+        return
+    earlier = {counts.controller: counts.corrected for counts in before.errors}
+    minutes = (seen.at - before.at) / 60
+    for counts in seen.errors:
+        rate = (counts.corrected - earlier.get(counts.controller, counts.corrected)) / minutes
+        if rate >= limits["corrected_per_min"]:
+            detail = f"{rate:.0f} corrected memory errors a minute"
+            yield Observation("ce-rate", counts.controller, Verdict.WARN, detail)

@@ -1,0 +1,184 @@
+"""A batch of kernel records, sorted out: which lines matter, and what they amount to.
+
+Most lines matter to nobody, and in a storm thousands a second must be told apart. A line is
+looked at by the families that its first four characters choose, or one of a few later words, and
+equal lines of a batch only once. Anchored: what user space gets into a kernel line (the name of
+a process or a device) never stands first.
+
+Lines that the kernel did not write itself are not believed: see `hpctl.agent.kmsg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from hpctl.agent import slurm_job
+from hpctl.agent.checks import (
+    kernel_block,
+    kernel_crash,
+    kernel_fabric,
+    kernel_fs,
+    kernel_lockup,
+    kernel_memory,
+    kernel_neuron,
+    kernel_nvme,
+    kernel_oom,
+    kernel_pcie,
+    kernel_remote,
+    xid,
+)
+from hpctl.agent.checks.kernel_line import Line
+from hpctl.agent.fold import fold
+from hpctl.agent.kmsg import KERNEL_FACILITY, Record
+from hpctl.core.health import Key, key
+from hpctl.core.model import Finding, Verdict
+
+HEAD = 4
+"""How many of a line's first characters choose its families."""
+TRACE_FOLLOWS = timedelta(seconds=2)
+"""A lockup's or an oops's registers are printed within this time after it."""
+
+JobOf = Callable[[int, datetime], str]
+Sighting = tuple[Finding, int | None]
+Family = Callable[[Record], Sighting | None]
+Found = dict[tuple[Key, Verdict], Finding]
+
+
+def _family(gather: Callable[[Record], Line | None], judge: Callable[[Line], Finding]) -> Family:
+    def see(record: Record) -> Sighting | None:
+        said = gather(record)
+        return None if said is None else (judge(said), said.pid)
+
+    return see
+
+
+def _gpu(record: Record) -> Sighting | None:
+    # Who wrote the line was asked before.
+    error = xid.gather(record, accept_user=True)
+    return None if error is None else (xid.judge(error), error.pid)
+
+
+_MODULES = (
+    kernel_block,
+    kernel_fabric,
+    kernel_fs,
+    kernel_memory,
+    kernel_nvme,
+    kernel_oom,
+    kernel_remote,
+)
+_PCIE = _family(kernel_pcie.gather, kernel_pcie.judge)
+_NEURON = _family(kernel_neuron.gather, kernel_neuron.judge)
+_MEMORY = _family(kernel_memory.gather, kernel_memory.judge)
+
+
+def _by_head() -> dict[str, tuple[Family, ...]]:
+    table: dict[str, tuple[Family, ...]] = {"NVRM": (_gpu,), "nvid": (_gpu,)}
+    for module in _MODULES:
+        for head in module.HEADS:
+            table[head] = (*table.get(head, ()), _family(module.gather, module.judge))
+    return table
+
+
+_BY_HEAD = _by_head()
+_TROUBLE = frozenset((*kernel_lockup.HEADS, *kernel_crash.HEADS))
+_HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
+_AER, _BUS = kernel_pcie.WORDS
+(_APEI,) = kernel_memory.WORDS
+(_NRT,) = kernel_neuron.WORDS
+_BY_WORD = ((_AER, _PCIE), (_BUS, _PCIE), (_APEI, _MEMORY), (_NRT, _NEURON))
+
+
+@dataclass(slots=True)
+class _Equal:
+    """Equal lines of one batch: the first of them, when the last was, and how many."""
+
+    first: Record
+    last: datetime
+    count: int = 1
+
+
+class Kernel:
+    """Sorts batches out, one after the other: a trace may be split between two of them."""
+
+    def __init__(self, job_of: JobOf) -> None:
+        self._job_of = job_of
+        self._trouble: Line | None = None
+
+    def findings(self, records: Iterable[Record], *, accept_user: bool = False) -> list[Finding]:
+        """What a batch amounts to, equal findings folded, in the order of their first lines.
+
+        OK stands for a line that ends what an earlier one began. `accept_user` believes lines
+        that the kernel did not write: for tests on the real device.
+        """
+        equal: dict[str, _Equal] = {}
+        found: Found = {}
+        for record in records:
+            if record.facility != KERNEL_FACILITY and not accept_user:
+                continue
+            text = record.text
+            head = text[:HEAD]
+            if self._trouble is not None:
+                self._trace(record, found)
+            if head in _TROUBLE:
+                self._stuck(record, found)
+            # Spelled out: a storm runs through this line.
+            elif head in _BY_HEAD or _AER in text or _BUS in text or _APEI in text or _NRT in text:
+                if (known := equal.get(text)) is None:
+                    equal[text] = _Equal(record, record.at)
+                else:
+                    known.count += 1
+                    known.last = max(known.last, record.at)
+        for lines in equal.values():
+            self._see(lines, found)
+        return list(found.values())
+
+    def _see(self, lines: _Equal, found: Found) -> None:
+        text = lines.first.text
+        for word, family in _BY_WORD:
+            if word in text and self._ask(family, lines, found):
+                return
+        for family in _BY_HEAD.get(text[:HEAD], ()):
+            if self._ask(family, lines, found):
+                return
+
+    def _ask(self, family: Family, lines: _Equal, found: Found) -> bool:
+        if (sighting := family(lines.first)) is None:
+            return False
+        finding, pid = sighting
+        if lines.count > 1:
+            finding = replace(finding, last=lines.last, count=finding.count * lines.count)
+        self._keep(finding, pid, found)
+        return True
+
+    def _stuck(self, record: Record, found: Found) -> None:
+        """A lockup or a crash: what comes next may say where it happened."""
+        for module in (kernel_lockup, kernel_crash):
+            if (said := module.gather(record)) is not None:
+                self._keep(module.judge(said), said.pid, found)
+                self._trouble = said if said.code in _HAS_TRACE else None
+                return
+
+    def _trace(self, record: Record, found: Found) -> None:
+        trouble = self._trouble
+        if trouble is None:
+            return
+        if record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: "):
+            self._trouble = None
+        elif (said := kernel_lockup.in_driver(trouble, record)) is not None:
+            self._trouble = None
+            self._keep(kernel_lockup.judge(said), said.pid, found)
+
+    def _keep(self, finding: Finding, pid: int | None, found: Found) -> None:
+        if pid is not None and not finding.job:
+            job = self._job_of(pid, finding.first)
+            finding = replace(finding, job=job) if job else finding
+        name = (key(finding), finding.verdict)
+        known = found.get(name)
+        found[name] = finding if known is None else fold(known, finding)
+
+
+findings = Kernel(slurm_job.Jobs().of).findings
+"""The one function that the agent calls, batch after batch. For one thread."""

@@ -1,0 +1,51 @@
+"""Block devices that fail I/O, and arrays that lose a disk (block/blk-core.c, fs/buffer.c, md).
+
+    print_req_error: I/O error, dev sda, sector 1234                               (to Linux 5.2)
+    blk_update_request: I/O error, dev nvme1n1, sector 1234 op 0x0:(READ) ...      (to 5.15)
+    I/O error, dev nvme1n1, sector 1234 op 0x1:(WRITE) flags 0x0 phys_seg 1 ...    (since)
+    critical medium error, dev nvme1n1, sector 1234 op 0x0:(READ) ...
+    Buffer I/O error on dev nvme1n1p1, logical block 12, lost async page write
+    md/raid0:md0: Disk failure on nvme3n1 detected, failing array.
+
+Loop, RAM, network and removable devices are left out: what fails there is not the node's disk.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.block"
+HEADS = ("blk_", "prin", "I/O ", "crit", "Buff", "md/r")
+_DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w!-]+)"
+_REQUEST = re.compile(
+    r"(?:(?:blk_update_request|print_req_error): )?"
+    rf"(?P<what>I/O|critical medium) error, dev {_DEVICE}, sector \d+"
+)
+_BUFFER = re.compile(rf"Buffer I/O error on dev(?:ice)? {_DEVICE}, logical block \d+")
+_ARRAY = re.compile(
+    r"md/raid\w*:(?P<device>[\w-]+): (?:"
+    r"(?P<lost>Disk failure on \S+ detected, failing array)|(?P<degraded>Disk failure on ))"
+)
+_SERIOUS = frozenset({"raid-lost"})
+
+
+def gather(record: Record) -> Line | None:
+    """Which device failed a request."""
+    text = record.text
+    if (match := _REQUEST.match(text)) is not None:
+        code = "io-error" if match["what"] == "I/O" else "medium-error"
+        return line(CHECK, code, record, match["device"])
+    if (match := _BUFFER.match(text)) is not None:
+        return line(CHECK, "buffer-error", record, match["device"])
+    if (match := _ARRAY.match(text)) is not None:
+        return line(CHECK, f"raid-{match.lastgroup}", record, match["device"])
+    return None
+
+
+def judge(said: Line) -> Finding:
+    """FAIL for an array that is lost: single failed requests are worth watching."""
+    return watched(said, _SERIOUS)

@@ -1,0 +1,52 @@
+r"""The kernel's own failures: a panic, an oops, a bug that it tripped over.
+
+    Kernel panic - not syncing: Fatal exception in interrupt
+    BUG: unable to handle page fault for address: ffffb0d1c1a3f000
+    BUG: kernel NULL pointer dereference, address: 0000000000000008
+    kernel BUG at mm/slub.c:305!
+    general protection fault, probably for non-canonical address 0xdead...: 0000 [#1] PREEMPT SMP
+    Oops: general protection fault, probably for non-canonical address ...   (since Linux 6.10)
+    Oops: 0002 [#1] SMP NOPTI
+    Internal error: Oops: 0000000096000004 [#1] SMP                          (Arm)
+    Unable to handle kernel paging request at virtual address ...            (Arm)
+
+After an oops the kernel goes on without the process it happened in, and nobody knows which locks
+that one held. One inside the GPU's or the network's driver is a fault of the node
+(`kernel_lockup.in_driver`); a lone other one is worth watching.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.crash"
+HEADS = ("Kern", "BUG:", "kern", "gene", "Oops", "Inte", "Unab", "inva")
+_PANIC = "Kernel panic - not syncing"
+_OOPS = re.compile(
+    r"BUG: (?:unable to handle |kernel NULL pointer dereference)"
+    r"|kernel BUG at "
+    r"|general protection fault\b.*\[#\d+\]"
+    r"|invalid opcode: [0-9a-f]{4} \[#\d+\]"
+    r"|Oops: "
+    r"|Internal error: "
+    r"|Unable to handle kernel "
+)
+_SERIOUS = frozenset({"panic", "driver"})
+
+
+def gather(record: Record) -> Line | None:
+    """Whether the kernel failed, and how."""
+    if record.text.startswith(_PANIC):
+        return line(CHECK, "panic", record)
+    if _OOPS.match(record.text) is not None:
+        return line(CHECK, "oops", record)
+    return None
+
+
+def judge(said: Line) -> Finding:
+    """FAIL for a panic, and for an oops in a driver that jobs live by."""
+    return watched(said, _SERIOUS)

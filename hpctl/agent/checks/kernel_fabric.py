@@ -1,0 +1,57 @@
+"""What the drivers of network cards say of cards that stopped: EFA and Mellanox's.
+
+EFA's driver (drivers/infiniband/hw/efa/efa_com.c) prints behind its bus and device name:
+
+    efa 0000:00:06.0 rdmap0s6: The device didn't send any completion for admin cmd CREATE_QP(1) ...
+    efa 0000:00:06.0 rdmap0s6: The device sent a completion but the driver didn't receive any
+        MSI-X interrupt for admin cmd REG_MR(7) ...
+    infiniband rdmap0s6: Wait for completion (polling) timeout
+    efa 0000:00:06.0 rdmap0s6: Admin queue is closed
+    efa 0000:00:06.0 rdmap0s6: Reading register timed out. expected: req id[3] offset[0x8] ...
+    mlx5_core 0000:5e:00.0: poll_health:805:(pid 0): Fatal error 1 detected
+    mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, High Temperature
+    mlx5_core 0000:5e:00.0: mlx5_pcie_event:304:(pid 0): Detected insufficient power on the PCIe
+        slot (27W).
+
+After a command without an answer EFA's driver closes the queue of that card for good: no job can
+open it until the driver starts anew. A command that the card refuses is the application's affair.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+EFA = "kernel.efa"
+MLX5 = "kernel.mlx5"
+HEADS = ("efa ", "infi", "mlx5")
+_EFA = re.compile(
+    r"(?:efa [0-9a-f:.]+ |infiniband )(?P<device>[\w-]+): (?:"
+    r"(?P<unanswered>The device didn't send any completion for admin cmd "
+    r"|Wait for completion \(polling\) timeout|Admin queue is closed)"
+    r"|(?P<interrupt>The device sent a completion but the driver didn't receive any MSI-X)"
+    r"|(?P<register>Reading register timed out))"
+)
+_MLX5 = re.compile(
+    r"mlx5_core (?P<device>[0-9a-f:.]+): (?:[\w:]+\(pid \d+\): )?(?:"
+    r"(?P<fatal>Fatal error \d+ detected|device's health compromised)"
+    r"|(?P<module>Port module event\[error\])"
+    r"|(?P<power>Detected insufficient power on the PCIe slot))"
+)
+_SERIOUS = frozenset({"unanswered", "interrupt", "register", "fatal"})
+
+
+def gather(record: Record) -> Line | None:
+    """Which card, and what it no longer does."""
+    for check, shape in ((EFA, _EFA), (MLX5, _MLX5)):
+        if (match := shape.match(record.text)) is not None:
+            return line(check, str(match.lastgroup), record, match["device"])
+    return None
+
+
+def judge(said: Line) -> Finding:
+    """FAIL for a card that is of no more use until its driver starts anew."""
+    return watched(said, _SERIOUS)

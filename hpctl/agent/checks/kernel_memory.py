@@ -1,0 +1,99 @@
+r"""Main memory and processors that report errors: MCE, EDAC and firmware (APEI) lines.
+
+    EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 ...)
+    EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1_MC#0_Chan#1_DIMM#0 (...)
+    mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 7: be00000000010090
+    mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 8: 9c00004001010090
+    mce: Uncorrected hardware memory error in user-access at 3fc1d2a40
+    [Hardware Error]: Uncorrected, software restartable error.              (AMD, decoded)
+    [Hardware Error]: Corrected error, no action required.                  (AMD, decoded)
+    {1}[Hardware Error]: event severity: corrected                          (APEI)
+    {1}[Hardware Error]:   error_type: 3, multi-bit ECC                     (APEI, memory)
+    Memory failure: 0x3fc1d2a: Sending SIGBUS to python:4321 due to hardware memory corruption
+
+The severity of an APEI record alone says little: PCIe errors come the same way. Without its
+number in braces such a record was found at boot (BERT) and is about the boot before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.memory"
+HEADS = ("EDAC", "mce:", "MCE:", "Memo", "[Har")
+WORDS = ("}[Hardware Error]: ",)
+_EDAC = re.compile(
+    r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) (?P<where>.{0,80}?)(?: \(|$)"
+)
+_BANK = re.compile(
+    r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?: Exception)?: "
+    r"[0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[0-9a-f]{1,16})\b"
+)
+_SAYS = re.compile(
+    r"mce: (?P<uncorrected>Uncorrected hardware memory error in )"
+    r"|(?:mce: )?\[Hardware Error\]: (?:"
+    r"(?P<uncorrected2>Uncorrected, software (?:restartable|containable) error|System Fatal error)"
+    r"|(?P<deferred>Deferred error, no action required)"
+    r"|(?P<corrected>Corrected error, no action required)"
+    r"|(?P<logged>Machine check events logged))"
+    r"|\{\d+\}\[Hardware Error\]:\s+(?:"
+    r"(?P<uncorrected3>error_type: 3, multi-bit ECC)"
+    r"|(?P<corrected2>event severity: corrected|error_type: 2, single-bit ECC)"
+    r"|(?P<logged2>event severity: (?:recoverable|fatal)))"
+)
+_POISON = re.compile(
+    r"Memory failure: 0x[0-9a-f]+: (?:"
+    r"Sending SIGBUS to .{0,80}:(?P<pid>\d{1,10}) due to hardware memory corruption"
+    r"|Killing .{0,80}:(?P<killed>\d{1,10}) due to hardware memory corruption"
+    r"|recovery action for )"
+)
+_UNCORRECTED_BIT = 1 << 61
+_CONTEXT_CORRUPT_BIT = 1 << 57
+_SIGNALLED_BIT = 1 << 56
+_DEFERRED_BIT = 1 << 44
+_SERIOUS = frozenset({"uncorrected"})
+
+
+def gather(record: Record) -> Line | None:
+    """Which DIMM or processor, and whether the error was corrected."""
+    text = record.text
+    if (match := _EDAC.match(text)) is not None:
+        code = "uncorrected" if match["kind"] == "UE" else "corrected"
+        said = line(CHECK, code, record, _dimm(match))
+        return replace(said, count=max(1, int(match["count"][:9])))
+    if (match := _BANK.match(text)) is not None:
+        return line(CHECK, _status(int(match["status"], 16)), record, f"cpu{match['cpu']}")
+    if (match := _SAYS.match(text)) is not None:
+        return line(CHECK, str(match.lastgroup).rstrip("23"), record)
+    if (match := _POISON.match(text)) is not None:
+        return line(CHECK, "uncorrected", record, pid=match["pid"] or match["killed"])
+    return None
+
+
+def judge(said: Line) -> Finding:
+    """FAIL for what could not be corrected."""
+    return watched(said, _SERIOUS)
+
+
+def _dimm(match: re.Match[str]) -> str:
+    """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`: what comes after `on` is the DIMM's own name."""
+    name = match["where"].rpartition(" on ")[2] if " on " in match["where"] else ""
+    return f"{match['device']} {name}".strip()
+
+
+def _status(status: int) -> str:
+    """What a bank's status word says (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
+
+    An uncorrected error that no processor has consumed and that needs no action (UCNA) is not
+    one yet: the page is taken out of use.
+    """
+    if status & _DEFERRED_BIT and not status & _UNCORRECTED_BIT:
+        return "deferred"
+    if not status & _UNCORRECTED_BIT:
+        return "corrected"
+    return "uncorrected" if status & (_CONTEXT_CORRUPT_BIT | _SIGNALLED_BIT) else "deferred"

@@ -1,0 +1,49 @@
+"""NVMe controllers that do not answer (drivers/nvme/host/pci.c, core.c and multipath.c).
+
+    nvme nvme1: I/O 978 QID 3 timeout, completion polled
+    nvme nvme1: I/O tag 12 (400c) opcode 0x2 (I/O Cmd) QID 4 timeout, aborting req_op:READ(0)
+    nvme nvme1: I/O 0 QID 0 timeout, disable controller
+    nvme nvme1: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff
+    nvme nvme1: Device not ready; aborting reset, CSTS=0x1
+    nvme nvme1: Removing after probe failure status: -19            (to Linux 6.1)
+    nvme nvme1: Disabling device after reset failure: -19           (since)
+    block nvme1n1: no available path - failing I/O
+
+A command that timed out may have been only slow (EBS volumes are NVMe too). A controller that
+went down and was reset is a bad sign; one that did not come back is gone, and its data with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.nvme"
+HEADS = ("nvme", "bloc")
+_CONTROLLER = re.compile(
+    r"nvme (?P<device>nvme\d+): (?:"
+    r"(?P<dead>Removing after probe failure|Disabling device after reset failure)"
+    r"|(?P<down>controller is down; will reset|Device not ready; aborting reset"
+    r"|I/O .{0,80}\btimeout, disable controller)"
+    r"|(?P<timeout>I/O .{0,80}\btimeout, )"
+    r")"
+)
+_NO_PATH = re.compile(r"block (?P<device>nvme\d+)\w*: no (?:available|usable) path - failing I/O")
+_SERIOUS = frozenset({"down", "dead"})
+
+
+def gather(record: Record) -> Line | None:
+    """Which controller, and how far it has gone."""
+    if (match := _CONTROLLER.match(record.text)) is not None:
+        return line(CHECK, str(match.lastgroup), record, match["device"])
+    if (match := _NO_PATH.match(record.text)) is not None:
+        return line(CHECK, "dead", record, match["device"])
+    return None
+
+
+def judge(said: Line) -> Finding:
+    """FAIL where the controller went down; a command that timed out is worth watching."""
+    return watched(said, _SERIOUS)

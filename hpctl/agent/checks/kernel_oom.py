@@ -1,0 +1,55 @@
+"""The out-of-memory killer (mm/oom_kill.c): whose fault it was, and which job it hit.
+
+    oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,
+        oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,
+        task=python,pid=4321,uid=1000
+
+One such line for each kill since Linux 5.0. The constraint says who ran out: a control group (the
+job's own limit: its fault), the memory nodes that a task may use, or the machine. A daemon that
+the cluster needs among the killed is a fault of the node, whatever the constraint; a process
+that only bears such a name is told apart by the job's control group it lives in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.agent.slurm_job import job_of_cgroup
+from hpctl.core.model import Finding
+
+CHECK = "kernel.oom"
+HEADS = ("oom-",)
+_KILL = re.compile(
+    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]+),"
+    r".*?task_memcg=(?P<cgroup>/.*?),task=(?P<task>.{0,16}),pid=(?P<pid>\d{1,10}),uid=(?P<uid>\d+)\s*$"
+)
+_CODES = {"NONE": "node", "CPUSET": "numa", "MEMORY_POLICY": "numa"}
+_DAEMONS = ("slurmd", "slurmstepd", "munged", "hpctl")
+_SERIOUS = frozenset({"daemon"})
+
+
+def gather(record: Record) -> Line | None:
+    """Which constraint, which job, and whether a daemon of the cluster was killed."""
+    if (match := _KILL.match(record.text)) is None:
+        return None
+    job = job_of_cgroup(match["cgroup"])
+    said = line(CHECK, _code(match, job), record, pid=match["pid"])
+    return replace(said, job=job, detail=match["task"] if said.code == "daemon" else "")
+
+
+def judge(said: Line) -> Finding:
+    """FAIL where a daemon was killed; a job that used too much memory is its owner's business."""
+    return watched(said, _SERIOUS)
+
+
+def _code(match: re.Match[str], job: str) -> str:
+    # slurmstepd lives in its job's control group, as root; a user's process there is not root's.
+    ours = not job or (match["task"] == "slurmstepd" and match["uid"] == "0")
+    if match["task"].startswith(_DAEMONS) and ours:
+        return "daemon"
+    if match["constraint"] == "MEMCG":
+        return "job" if job else "cgroup"
+    return _CODES.get(match["constraint"], "node")

@@ -1,0 +1,60 @@
+"""PCIe errors, as the kernel's AER driver prints them (drivers/pci/pcie/aer.c).
+
+The wording changed with Linux 6.12: `Corrected` became `Correctable`, `Uncorrected` became
+`Uncorrectable`, and `error received:` became `error message received from`:
+
+    pcieport 0000:80:01.1: AER: Corrected error received: 0000:81:00.0
+    pcieport 0000:80:01.1: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:81:00.0
+    pcieport 0000:80:01.1: AER: Uncorrectable (Fatal) error message received from 0000:81:00.0
+    nvme 0000:81:00.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
+    nvidia 0000:c1:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer
+    pcieport 0000:80:01.1: AER: device recovery failed
+
+Only a fatal error is one for the node: after it the link is down. A device whose driver has no
+say in recovery (NVIDIA's has none) reports a failed recovery after errors that it survived.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.pcie"
+# The driver's name stands first, and any driver can: these lines are known by a later word.
+WORDS = (" AER: ", "PCIe Bus Error: ")
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_SEVERITY = r"(?P<severity>Correct|Uncorrect)(?:ed|able)(?: \((?P<grade>Non-Fatal|Fatal)\))?"
+_DRIVER = rf"[\w.-]+ (?P<own>{_ADDRESS}): "
+_RECEIVED = re.compile(
+    rf"{_DRIVER}AER: (?:Multiple )?{_SEVERITY} error (?:received:|message received from) "
+    rf"(?P<device>{_ADDRESS})"
+)
+_DETAILED = re.compile(rf"{_DRIVER}(?:AER: )?PCIe Bus Error: severity={_SEVERITY}")
+_NOT_RECOVERED = re.compile(rf"{_DRIVER}AER: device recovery failed")
+_SERIOUS = frozenset({"fatal"})
+
+
+def gather(record: Record) -> Line | None:
+    """The device that the error came from, and how grave it is."""
+    text = record.text
+    if (match := _RECEIVED.match(text)) is not None:
+        return line(CHECK, _code(match), record, match["device"])
+    if (match := _DETAILED.match(text)) is not None:
+        return line(CHECK, _code(match), record, match["own"])
+    if (match := _NOT_RECOVERED.match(text)) is not None:
+        return line(CHECK, "recovery-failed", record, match["own"])
+    return None
+
+
+def judge(said: Line) -> Finding:
+    """FAIL for a fatal error; the rest is worth watching."""
+    return watched(said, _SERIOUS)
+
+
+def _code(match: re.Match[str]) -> str:
+    if match["severity"] == "Correct":
+        return "corrected"
+    return "fatal" if match["grade"] == "Fatal" else "nonfatal"

@@ -1,0 +1,165 @@
+"""The agent's end of the wire: one connection to one head node, and a session on it.
+
+What is sent without a session carries a MUNGE credential and asks for one; the answer brings a
+key, wrapped in a credential that only this uid can decode. munged is asked twice in five minutes
+instead of twice in ten seconds, on this node and on the head node. A session that the head node
+does not know any more costs one more round trip.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import time
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hpctl import munge, wire
+from hpctl.core.model import Report
+from hpctl.heads import Head, explained
+from hpctl.ports import HpctlError
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S = 5.0
+RENEW_AT = 0.8
+"""The part of a session's time after which another is asked for."""
+_ANSWER_BYTES = 64 * 1024
+# Clock, key, Slurm's node address: others may mend these, so the same report may succeed later.
+_MENDABLE = frozenset({401, 403, 408, 429})
+_SESSION_OVER = frozenset({"unknown_session", "expired_session", "bad_mac", "moved_session"})
+
+
+class Answer(Enum):
+    """What came of one attempt."""
+
+    ACKED = "acked"
+    RETRY = "retry"
+    REFUSED = "refused"
+    """The head node will never take it."""
+    NEED_FULL = "need_full"
+    """A heartbeat's digest names findings that the head node does not hold: send them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer and the head node's own words for it."""
+
+    answer: Answer
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    head: Head
+    id: str
+    secret: bytes
+    renew_at: float
+
+
+class HeadClient:
+    """Posts to the first head node that answers. For one thread."""
+
+    def __init__(self, heads: tuple[Head, ...], munge_socket: Path | None) -> None:
+        if not heads:
+            raise HpctlError("no head node is named", "Name it with --head http://HOST:PORT.")
+        self._heads, self._munge_socket = heads, munge_socket
+        self._current = 0
+        self._connection: http.client.HTTPConnection | None = None
+        self._session: _Session | None = None
+
+    def post(self, said: Report | wire.Heartbeat) -> Reply:
+        """One attempt, one more where a kept connection turns out to be closed. Never raises."""
+        if self._connection is not None:
+            try:
+                return self._attempt(self._connection, said)
+            except (OSError, http.client.HTTPException):
+                self.close()
+            except munge.MungeUnavailable as error:
+                return Reply(Answer.RETRY, str(error))
+        head = self._heads[self._current]
+        connection = http.client.HTTPConnection(head.host, head.port, timeout=CONNECT_TIMEOUT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(ANSWER_TIMEOUT_S)
+            reply = self._attempt(connection, said)
+        except (OSError, http.client.HTTPException, munge.MungeUnavailable) as error:
+            connection.close()
+            self._current = (self._current + 1) % len(self._heads)
+            return Reply(Answer.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
+        self._connection = connection if connection.sock is not None else None
+        return reply
+
+    def close(self) -> None:
+        """Drop the connection. The session outlives it."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _attempt(
+        self, connection: http.client.HTTPConnection, said: Report | wire.Heartbeat
+    ) -> Reply:
+        """Within the session while there is one; where that is over, once more without."""
+        session, head = self._session, self._heads[self._current]
+        if session and session.head == head and time.monotonic() < session.renew_at:
+            body = _encoded(said, open_session=False)
+            proof = wire.session_authorization(session.id, session.secret, body)
+            status, text = _exchange(connection, body, proof)
+            if status != 401 or _code(text) not in _SESSION_OVER:
+                return _reply(status, text)
+            if connection.sock is None:  # the head node closed it with its answer
+                connection.connect()
+        self._session = None
+        body = _encoded(said, open_session=True)
+        credential = munge.encode(wire.payload(body), self._munge_socket)
+        asked_at = time.monotonic()
+        status, text = _exchange(connection, body, f"{wire.AUTH_SCHEME} {credential}")
+        if status == 200:
+            self._session = self._opened(text, head, asked_at)
+        return _reply(status, text)
+
+    def _opened(self, text: bytes, head: Head, asked_at: float) -> _Session | None:
+        """The session that an answer grants; None is no trouble, credentials do as well."""
+        try:
+            granted = wire.decode_ack(text).session
+            if granted is None:
+                return None
+            secret = munge.decode(granted.key, self._munge_socket).payload
+        except (wire.MalformedReportError, munge.CredentialError, munge.MungeUnavailable) as error:
+            log.info("no session with the head node: %s", error)
+            return None
+        return _Session(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
+
+
+def _encoded(said: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
+    if isinstance(said, Report):
+        return wire.encode(said, open_session=open_session)
+    return wire.encode_heartbeat(said, open_session=open_session)
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, body: bytes, authorization: str
+) -> tuple[int, bytes]:
+    headers = {"Authorization": authorization, "Content-Type": "application/json"}
+    connection.request("POST", wire.PATH, body, headers)
+    response = connection.getresponse()
+    return response.status, response.read(_ANSWER_BYTES)
+
+
+def _reply(status: int, text: bytes) -> Reply:
+    if status == 200:
+        return Reply(Answer.ACKED)
+    if status == 409 and _code(text) == "unknown_digest":
+        return Reply(Answer.NEED_FULL)
+    later = status >= 500 or status in _MENDABLE
+    return Reply(Answer.RETRY if later else Answer.REFUSED, f"{status} {explained(text)}")
+
+
+def _code(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, TypeError, KeyError):
+        return ""

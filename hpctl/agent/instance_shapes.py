@@ -1,0 +1,40 @@
+"""How many devices an instance type has: what a machine is held against if nobody said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Devices of one instance type; None is not known here, and is then not checked."""
+
+    efa_devices: int | None = None
+    gpus: int | None = None
+    neuron_devices: int | None = None
+
+
+SHAPES: Mapping[str, Shape] = {
+    # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1.
+    "p4d.24xlarge": Shape(efa_devices=4, gpus=8),
+    "p4de.24xlarge": Shape(efa_devices=4, gpus=8),
+    "p5.48xlarge": Shape(efa_devices=32, gpus=8),
+    "p5e.48xlarge": Shape(efa_devices=32, gpus=8),
+    "p5en.48xlarge": Shape(efa_devices=16, gpus=8),
+    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8),
+    # AWS Neuron documentation: EFA set-up guide (trn1), Trainium2 architecture, instance pages.
+    "trn1.2xlarge": Shape(neuron_devices=1),
+    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16),
+    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16),
+    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16),
+    "trn2u.48xlarge": Shape(efa_devices=16, neuron_devices=16),
+    "inf2.24xlarge": Shape(neuron_devices=6),
+    "inf2.48xlarge": Shape(neuron_devices=12),
+}
+"""By EC2's name, without SageMaker's `ml.`."""
+
+
+def shape_of(instance_type: str) -> Shape:
+    """The shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if it is not here."""
+    return SHAPES.get(instance_type.removeprefix("ml."), Shape())

@@ -1,0 +1,240 @@
+"""NVML for the agent: the newest sweep and the events of a child that may hang, and may crash.
+
+A call into the driver can block for minutes or for ever, and a process that is killed in one can
+wedge the GPU. So the child is never killed. One that has been inside a call for longer than
+`deadline_s`, `misses` times over, is abandoned: its hanging is what is reported, and no other child
+is started beside it. When its call does come back, what it read is still taken, and it is let go;
+once it has exited, a fresh one is started. A child that crashes is started again. Each start after
+a failure waits twice as long as the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hpctl.agent.check import CannotTell, NotHere
+from hpctl.agent.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND
+from hpctl.agent.nvml.pci import has_gpu
+from hpctl.agent.nvml.process import Child, Closed, Failed, Happened, Sweep
+from hpctl.agent.nvml.snapshot import DriverHung, Event, Snapshot
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0
+DEADLINE_S = 10.0
+MISSES = 2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+ABSENT_PAUSE_S = 300.0
+"""Until NVML is looked for again on a machine that has no GPU."""
+ERROR_PAUSE_S = 20.0
+"""Until NVML is begun again after it would not start on a machine that has GPUs."""
+RECENT_EVENTS = 64
+WAITING_EVENTS = 1024
+END_S = 2.0
+"""How long `close` waits for a child to end, unless a call keeps it longer already."""
+
+
+class Client:
+    """The agent's side of the NVML child. Any thread may call anything; nothing waits long.
+
+    There is no thread of its own: the child is started and looked after whenever a method is
+    called. Call `events` when `fileno` is readable, and at least every few seconds.
+
+    `every_s`, `deadline_s` in seconds; `env` is the child's environment (None: ours), `root` the
+    machine's root for sysfs.
+    """
+
+    def __init__(
+        self,
+        every_s: float = EVERY_S,
+        deadline_s: float = DEADLINE_S,
+        *,
+        misses: int = MISSES,
+        env: Mapping[str, str] | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        self._every_s, self._root = every_s, root
+        self._hung_after_s = deadline_s * misses
+        self._env = dict(os.environ if env is None else env)
+        self._lock = threading.Lock()
+        self._epoll = select.epoll()
+        self._child: Child | None = None
+        self._leaving: Child | None = None
+        self._left_at = 0.0
+        self._abandoned = self._closed = False
+        self._start_at, self._failures, self._why = 0.0, 0, ""
+        self._snapshot: Snapshot | None = None
+        self._done = 0.0
+        self._recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
+        self._waiting: deque[Event] = deque(maxlen=WAITING_EVENTS)
+
+    def fileno(self) -> int:
+        """Readable when the child has said something; the same for the client's whole life."""
+        return self._epoll.fileno()
+
+    def newest(self) -> Snapshot:
+        """The newest sweep, with the newest events.
+
+        Raises NotHere on a machine without an NVIDIA GPU or driver, DriverHung while a call does
+        not come back, and CannotTell while there is no sweep, or none that is new enough.
+        """
+        with self._lock:
+            if self._closed:
+                raise CannotTell("NVML is closed")
+            self._look()
+            if (hung := self._hung()) is not None:
+                raise DriverHung(*hung)
+            snapshot = self._snapshot
+            if snapshot is None:
+                raise CannotTell(self._why or "the first sweep of NVML is under way")
+            if self._absent(snapshot):
+                raise NotHere("no NVIDIA GPU, driver or library")
+            age_s = time.monotonic() - self._done
+            pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
+            if age_s > self._every_s + pause_s + self._hung_after_s:
+                raise CannotTell(f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}")
+            return replace(snapshot, events=tuple(self._recent))
+
+    def events(self) -> tuple[Event, ...]:
+        """The events since the last call, oldest first; at most WAITING_EVENTS are kept."""
+        with self._lock:
+            self._look()
+            events = tuple(self._waiting)
+            self._waiting.clear()
+            return events
+
+    def wait(self, seconds: float) -> Snapshot:
+        """`newest`, but wait so long for a first sweep. Raises what `newest` raises then."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return self.newest()
+            except CannotTell:
+                left = until - time.monotonic()
+                if left <= 0 or self._closed:
+                    raise
+                self._epoll.poll(min(left, 1.0))
+
+    def child_pid(self) -> int | None:
+        """The process id of the child that runs or hangs, for the agent's own measures."""
+        with self._lock:
+            self._look()
+            child = self._child or self._leaving
+            return None if child is None else child.pid
+
+    def close(self) -> None:
+        """Let the child end. One that hangs is left to itself: it ends when its call returns."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for child in (self._child, self._leaving):
+                if child is not None:
+                    child.let_go()
+                    if not child.wait(0.0 if self._age_of_call(child) > END_S else END_S):
+                        log.warning("the NVML child %d hangs in the driver; left", child.pid)
+                    child.forget()
+            self._child = self._leaving = None
+            self._epoll.close()
+
+    # --- looking after the child, with the lock held ------------------------------------------
+
+    def _look(self) -> None:
+        if self._leaving is not None and (status := self._leaving.exit_status()) is not None:
+            self._bury(self._leaving, status)
+        if self._child is not None:
+            self._listen(self._child)
+        elif self._leaving is None and not self._closed and time.monotonic() >= self._start_at:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            child = Child(self._every_s, self._env)
+        except OSError as error:
+            self._pause(f"the NVML child does not start: {error}")
+            return
+        self._epoll.register(child.socket, select.EPOLLIN)
+        self._child, self._abandoned = child, False
+
+    def _listen(self, child: Child) -> None:
+        try:
+            for message in child.messages():
+                match message:
+                    case Sweep(snapshot, done):
+                        self._snapshot, self._done = snapshot, done
+                        self._why = ""
+                    case Happened(event):
+                        self._recent.append(event)
+                        self._waiting.append(event)
+                    case Failed(text):
+                        log.error("the NVML child failed: %s", text)
+                if self._abandoned and isinstance(message, Sweep):
+                    log.warning("the driver's call came back: a fresh NVML child takes over")
+                    self._release(child)
+                    return
+        except Closed as closed:
+            self._why = f"the NVML child {closed}"
+            self._release(child)
+            return
+        if not self._abandoned and self._age_of_call(child) > self._hung_after_s:
+            self._abandoned = True
+            _since, name = child.in_call() or (0.0, "a call")
+            log.error("the driver hangs in %s", name)
+
+    def _release(self, child: Child) -> None:
+        self._epoll.unregister(child.socket)
+        child.let_go()
+        self._child, self._leaving, self._left_at = None, child, time.monotonic()
+        if (status := child.exit_status()) is not None:
+            self._bury(child, status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        """It has exited: say when the next may start."""
+        self._leaving = None
+        child.forget()
+        if time.monotonic() - child.started > LONGEST_PAUSE_S:
+            self._failures = 0
+        snapshot = self._snapshot
+        ended_well = status == 0 and not self._abandoned
+        if ended_well and snapshot is not None and snapshot.error is not None:
+            pause_s = ABSENT_PAUSE_S if self._absent(snapshot) else ERROR_PAUSE_S
+            self._start_at = time.monotonic() + pause_s
+            return
+        words = f": {child.words}" if child.words else ""
+        self._pause(f"the NVML child ended with status {status}{words}")
+
+    def _pause(self, why: str) -> None:
+        self._why = why
+        pause_s = min(FIRST_PAUSE_S * 2.0**self._failures, LONGEST_PAUSE_S)
+        self._failures += 1
+        self._start_at = time.monotonic() + pause_s
+        log.warning("%s; the next starts in %g s", why, pause_s)
+
+    def _hung(self) -> tuple[float, str] | None:
+        child = self._child or self._leaving
+        call = None if child is None else child.in_call()
+        if call is None and self._leaving is not None:
+            # Its descriptors are closed in the driver too: that can hang like any call.
+            call = self._left_at, "the child's exit"
+        if call is None or (age_s := time.monotonic() - call[0]) <= self._hung_after_s:
+            return None
+        return age_s, call[1]
+
+    def _age_of_call(self, child: Child) -> float:
+        call = child.in_call()
+        return 0.0 if call is None else time.monotonic() - call[0]
+
+    def _absent(self, snapshot: Snapshot) -> bool:
+        """No driver, and no GPU either: with a GPU, a driver that is not there is a fault."""
+        error = snapshot.error
+        if error is None or error.code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
+            return False
+        return not has_gpu(self._root)

@@ -1,0 +1,113 @@
+"""The only door to NVML: every call is on record while it runs, every error is a number.
+
+Part of the NVML child. pynvml is handed in by it, so that this module costs no memory elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpctl.agent.nvml.inflight import InFlight
+
+UNINITIALIZED, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 1, 9, 10, 12
+FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, LIB_RM_VERSION_MISMATCH = 13, 15, 16, 18
+
+OF_THE_LIBRARY = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
+"""Errors that are not one GPU's: the driver went away or was exchanged under us."""
+OF_THE_GPU = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+"""Errors after which a GPU answers nothing sensible. Every other one means: it does not say."""
+
+BATCH = 32
+"""Fields asked for in one call."""
+
+# nvmlValueType_t -> the member of nvmlValue_t
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+class NvmlFailed(Exception):
+    """A call answered `code`, an nvmlReturn_t other than success."""
+
+    def __init__(self, code: int, call: str) -> None:
+        super().__init__(f"{call} answered {code}")
+        self.code, self.call = code, call
+
+    def as_error(self) -> dict[str, Any]:
+        """The fields of `snapshot.NvmlError`."""
+        return {"code": self.code, "call": self.call, "text": ERRORS.get(self.code, "")}
+
+
+ERRORS = {
+    DRIVER_NOT_LOADED: "the driver is not loaded",
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
+    GPU_IS_LOST: "the GPU is lost",
+    RESET_REQUIRED: "the GPU needs a reset",
+    LIB_RM_VERSION_MISMATCH: "the driver and libnvidia-ml.so.1 are of different versions",
+}
+
+
+class Driver:
+    """NVML as one thread of the child calls it; `slot` is that thread's in `inflight`."""
+
+    def __init__(self, nvml: Any, inflight: InFlight, slot: int) -> None:
+        self.nvml = nvml
+        self._inflight, self._slot = inflight, slot
+
+    def call(
+        self, name: str, *arguments: object, gpu: int | None = None, lasts_s: float = 0.0
+    ) -> Any:
+        """Call pynvml's function of that name. Raises NvmlFailed.
+
+        `gpu` is for the record; `lasts_s` is how long the call is meant to wait.
+        """
+        self._inflight.begin(self._slot, name if gpu is None else f"{name} gpu{gpu}", lasts_s)
+        try:
+            return getattr(self.nvml, name)(*arguments)
+        except self.nvml.NVMLError as error:
+            raise NvmlFailed(error.value, name) from error
+        except AttributeError as error:  # an nvidia-ml-py that is older than the function
+            raise NvmlFailed(FUNCTION_NOT_FOUND, name) from error
+        finally:
+            self._inflight.end(self._slot)
+
+
+class Device:
+    """One GPU's handle. What the device or driver does not say is None."""
+
+    def __init__(self, driver: Driver, index: int, handle: Any) -> None:
+        self._driver, self._index, self._handle = driver, index, handle
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """One call about the GPU. Raises NvmlFailed for a lost GPU or driver alone."""
+        try:
+            return self._driver.call(name, self._handle, *arguments, gpu=self._index)
+        except NvmlFailed as failed:
+            if failed.code in OF_THE_GPU or failed.code in OF_THE_LIBRARY:
+                raise
+            return None
+
+    def fill(self, name: str, struct: str) -> Any:
+        """One call that fills pynvml's versioned struct of that name; the struct, or None."""
+        made = getattr(self._driver.nvml, struct, None)
+        if made is None:
+            return None
+        room = made()
+        # pynvml hands some of these on as they are, and NVML wants the address.
+        return None if self.ask(name, self._driver.nvml.byref(room)) is None else room
+
+    def fields(self, wanted: Sequence[int | tuple[int, int]]) -> list[int | None]:
+        """Field values (an id, or an id and its scope), in order. Raises as `ask` does."""
+        answers: list[int | None] = []
+        for first in range(0, len(wanted), BATCH):
+            batch = wanted[first : first + BATCH]
+            values = self.ask("nvmlDeviceGetFieldValues", batch)
+            answers += [None] * len(batch) if values is None else map(_value, values)
+        return answers
+
+
+def _value(field: Any) -> int | None:
+    if field.nvmlReturn in OF_THE_GPU:
+        raise NvmlFailed(field.nvmlReturn, f"nvmlDeviceGetFieldValues[{field.fieldId}]")
+    if field.nvmlReturn != 0 or field.valueType >= len(_MEMBERS):
+        return None
+    return int(getattr(field.value, _MEMBERS[field.valueType]))

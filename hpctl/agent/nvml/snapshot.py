@@ -1,0 +1,226 @@
+"""What one sweep of the NVML child found on every GPU: plain values that msgspec can encode.
+
+The NVML child fills them in; the checks read them. None always means "this device or driver does
+not say" (NVML answered NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND or the like), and a check
+concludes nothing from it. Names and units are NVML's; numbers in brackets are field ids of
+`nvmlDeviceGetFieldValues`. Times are `time.monotonic()` seconds, which all processes of a machine
+share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpctl.agent.check import CannotTell
+
+
+class DriverHung(CannotTell):
+    """A call into the driver has not come back: `Machine.nvml` raises it in place of a sweep.
+
+    `overdue_s` is how long ago the newest answer should have come, in seconds, over all
+    children that were started since. `call` is what the child was doing, where known.
+    """
+
+    def __init__(self, overdue_s: float, call: str = "") -> None:
+        super().__init__(f"the driver has not answered {call or 'NVML'} for {overdue_s:.0f} s")
+        self.overdue_s = overdue_s
+        self.call = call
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlError:
+    """An NVML call that failed: the nvmlReturn_t (15 is GPU_IS_LOST) and the function's name."""
+
+    code: int
+    call: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Nanoseconds for which the clocks were held down, cumulative since the driver was loaded."""
+
+    sw_power_cap_ns: int | None = None
+    """[74]; normal under load."""
+    sync_boost_ns: int | None = None
+    """[76]"""
+    sw_thermal_ns: int | None = None
+    """[269]"""
+    hw_thermal_ns: int | None = None
+    """[270]"""
+    power_brake_ns: int | None = None
+    """[271]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remap:
+    """Row remapping, Ampere and later: fields [142-145] and the banks by rows they have left."""
+
+    correctable: int | None = None
+    uncorrectable: int | None = None
+    pending: bool | None = None
+    failed: bool | None = None
+    banks_max: int | None = None
+    banks_high: int | None = None
+    banks_partial: int | None = None
+    banks_low: int | None = None
+    banks_none: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ecc:
+    """Memory errors. Volatile counters start at 0 when the driver is loaded or the GPU reset.
+
+    The totals are nvmlDeviceGetTotalEccErrors with VOLATILE_ECC; `sram_threshold_exceeded` is
+    nvmlDeviceGetSramEccErrorStatus' bThresholdExceeded. The pages are those of GPUs before
+    Ampere: fields [29-31].
+    """
+
+    volatile_uncorrected: int | None = None
+    volatile_corrected: int | None = None
+    sram_threshold_exceeded: bool | None = None
+    retired_sbe: int | None = None
+    retired_dbe: int | None = None
+    retired_pending: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pcie:
+    """The GPU's own PCIe link, as nvmlDeviceGet(Curr|Max)PcieLink(Generation|Width) say."""
+
+    generation: int | None = None
+    generation_max: int | None = None
+    width: int | None = None
+    width_max: int | None = None
+    replays: int | None = None
+    """[94], cumulative."""
+    replay_rollovers: int | None = None
+    """[95], cumulative."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """One NVLink that the device has; a link that it does not have is left out.
+
+    `active` is nvmlDeviceGetNvLinkState. Counters are cumulative, their scope id is the link.
+    A bit error rate is decoded: the field's mantissa (bits 8-11) times ten to the power of minus
+    its exponent (bits 0-7).
+    """
+
+    link: int
+    active: bool | None = None
+    replays: int | None = None
+    """[161]"""
+    recoveries: int | None = None
+    """[162], on NVLink5 [215]."""
+    recoveries_failed: int | None = None
+    """[214]"""
+    crc_errors: int | None = None
+    """[163]"""
+    effective_ber: float | None = None
+    """[220]"""
+    symbol_ber: float | None = None
+    """[222]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """nvmlDeviceGetGpuFabricInfoV. None in `Gpu.fabric` where the call is not supported.
+
+    `state`: 0 not supported, 1 not started, 2 in progress, 3 completed. `status` is the
+    nvmlReturn_t of the registration and means something once it has completed.
+    """
+
+    state: int
+    status: int
+    clique: int = 0
+    cluster_uuid: str = ""
+    """32 hexadecimal digits, or empty where the GPU belongs to no cluster (all of them zero)."""
+    health_mask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A compute process (nvmlDeviceGetComputeRunningProcesses); `used_bytes` of GPU memory."""
+
+    pid: int
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. With `error` set (the first call that failed for good) the rest may be missing.
+
+    `pci` is spelt as in sysfs, `0000:c1:00.0`; it and `uuid` are empty where the driver would
+    not even say that.
+    """
+
+    index: int
+    uuid: str = ""
+    pci: str = ""
+    name: str = ""
+    error: NvmlError | None = None
+    recovery_action: int | None = None
+    """[230]: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX
+    domain, 6 bus reset, 7 system reboot."""
+    utilization: int | None = None
+    """nvmlDeviceGetUtilizationRates().gpu, percent."""
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    clock_reasons: int | None = None
+    """nvmlDeviceGetCurrentClocksEventReasons: shown, never judged alone."""
+    power_mw: int | None = None
+    temperature_c: int | None = None
+    temperature_slowdown_c: int | None = None
+    """NVML_TEMPERATURE_THRESHOLD_SLOWDOWN, an absolute temperature."""
+    temperature_margin_c: int | None = None
+    """nvmlDeviceGetMarginTemperature: what is left until the GPU slows itself down."""
+    memory_temperature_c: int | None = None
+    """[82]"""
+    memory_temperature_max_c: int | None = None
+    """NVML_TEMPERATURE_THRESHOLD_MEM_MAX, an absolute temperature."""
+    throttle: Throttle = Throttle()
+    remap: Remap = Remap()
+    ecc: Ecc = Ecc()
+    pcie: Pcie = Pcie()
+    nvlinks: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
+    processes: tuple[Process, ...] | None = None
+
+    @property
+    def device(self) -> str:
+        """How findings name it: the PCI address, else whatever the driver still said."""
+        return self.pci or self.uuid or f"gpu{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An NVML event (nvmlEventData_t): `kind` is one nvmlEventType bit, `data` its number.
+
+    For kind 0x8 (XidCriticalError) the data is the Xid; for 0x8000 (GpuRecoveryAction) and 0x4000
+    (GpuUnavailableError) the event's own value. `at` is when the child read it.
+    """
+
+    at: float
+    pci: str
+    kind: int
+    data: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One sweep. `at` is the monotonic time in seconds at which it began.
+
+    `error` is set where NVML itself would not start or count (then there are no GPUs).
+    `slow_at` is when what costs most was read (links, banks, processes, thresholds): the child
+    may read it more seldom than it sweeps, and repeats what it read last. `events` are the
+    newest ones, oldest first: at least the last 64, so a reader that saw an older snapshot finds
+    those that came since by their `at`.
+    """
+
+    at: float
+    driver_version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    error: NvmlError | None = None
+    events: tuple[Event, ...] = ()
+    slow_at: float | None = None

@@ -1,0 +1,149 @@
+"""Everything that others say on this node, as the agent's main loop needs it: one object.
+
+The socket for scripts, the plugins and HyperPod's health agent, each in a thread of its own, so
+that none of them can hold up the agent's own checks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpctl.agent.budget import Budget
+from hpctl.agent.check import Machine
+from hpctl.agent.outside.ask import SOCKET
+from hpctl.agent.outside.hma import open_source
+from hpctl.agent.outside.hma_watch import HealthAgentWatch, booted_at
+from hpctl.agent.outside.local import LocalServer
+from hpctl.agent.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
+from hpctl.agent.outside.reported import Reported
+from hpctl.agent.outside.verdict import NodeVerdict, judge
+from hpctl.agent.runner import Check, Runner
+from hpctl.agent.start import boot_age_s
+from hpctl.core.catalogue import rules
+from hpctl.core.model import Finding, Generation
+from hpctl.ports import Unavailable
+
+log = logging.getLogger(__name__)
+
+_PLUGINS = ("plugin.", CHECK_DIRECTORY)
+_OWN = ("report.", "hma.", *_PLUGINS)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the sources are. `hma_log` None is the journal of its unit."""
+
+    socket: Path = Path(SOCKET)
+    hma_log: Path | None = None
+    plugins: Path = DIRECTORY
+
+
+class PluginRunner(threading.Thread):
+    """Loads a directory's plugins and runs them, one after the other.
+
+    What they use counts against the systemd unit's limits, not against the agent's own budget, so
+    they are never shed. Where the directory is missing at the start there is nothing to do.
+    """
+
+    def __init__(
+        self, directory: Path, changed: Callable[[], None], earlier: Iterable[Finding] = ()
+    ) -> None:
+        super().__init__(name="plugins", daemon=True)
+        self._directory, self._changed = directory, changed
+        self._earlier = tuple(earlier)
+        self._runner: Runner | None = None
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until stopped."""
+        if not self._directory.exists():
+            return
+        loaded = [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(self._directory)]
+        machine = Machine()
+        runner = Runner(
+            loaded,
+            machine,
+            self._changed,
+            Budget(()),
+            boot_age_s=boot_age_s(machine),
+            earlier=self._earlier,
+        )
+        with self._lock:
+            if self._stopping:
+                return
+            self._runner = runner
+        runner.run()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End after the plugin that runs now, or leave it: the thread is a daemon."""
+        with self._lock:
+            self._stopping = True
+        if self._runner is not None:
+            self._runner.stop()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the plugins say now; until they are loaded, what they said before."""
+        return tuple(self._earlier if self._runner is None else self._runner.findings())
+
+
+class Sources:
+    """Serves and follows from `start` to `stop`.
+
+    `known` gives all that the agent knows now, and when it last looked; `changed` is called, from
+    any thread, when a finding comes or goes. Reports are kept in `spool` over a restart; of the
+    findings that a former run of the agent recalls, those of `theirs` belong in `earlier`.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        generation: Generation,
+        spool: Path,
+        known: Callable[[], tuple[datetime, tuple[Finding, ...]]],
+        changed: Callable[[], None],
+        earlier: Iterable[Finding] = (),
+    ) -> None:
+        self._generation, self._known, self._rules = generation, known, rules()
+        self._reported = Reported(generation.boot, spool / "reported.json", changed)
+        self._server = LocalServer(places.socket, self._reported, self.verdict)
+        self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), changed)
+        # Reports have a memory of their own, and the health agent's log says its part again.
+        plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
+        self._plugins = PluginRunner(places.plugins, changed, plugins)
+
+    def start(self) -> None:
+        """Begin. A socket that cannot be had costs the reports, not the agent."""
+        try:
+            self._server.start()
+        except Unavailable as error:
+            log.warning("%s %s", error, error.hint)
+        self._hma.start()
+        self._plugins.start()
+
+    def stop(self) -> None:
+        """End; bounded to a few seconds."""
+        self._server.stop()
+        self._hma.stop()
+        self._plugins.stop()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What scripts, plugins and HyperPod's health agent say now. From any thread."""
+        return (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
+
+    def verdict(self) -> NodeVerdict:
+        """What the agent thinks of this node now."""
+        as_of, findings = self._known()
+        return judge(self._generation, findings, as_of, self._rules, datetime.now(UTC))
+
+
+def theirs(check: str) -> bool:
+    """Whether a finding of that check is kept here: not to be recalled from the agent's spool."""
+    return check.startswith(_OWN)

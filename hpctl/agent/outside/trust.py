@@ -1,0 +1,44 @@
+"""Whether a file can be one that only root has written: the agent is root and believes no other."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def owners() -> frozenset[int]:
+    """Whose files are believed: root's, and the agent's own where it runs as another user."""
+    return frozenset({0, os.geteuid()})
+
+
+def why_not(path: Path, status: os.stat_result) -> str:
+    """Why a file or directory of that status is not believed; empty where it is.
+
+    `status` must be of the thing itself, not of what a symbolic link points to.
+    """
+    if stat.S_ISLNK(status.st_mode):
+        return f"{path} is a symbolic link"
+    if status.st_uid not in owners():
+        return f"{path} belongs to uid {status.st_uid}, not to root"
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if status.st_mode & _OTHERS_WRITE and not sticky:
+        return f"{path} can be written by others than its owner"
+    return ""
+
+
+def why_not_directory(directory: Path) -> str:
+    """Why nothing in a directory is believed: it or one above it is another user's to change.
+
+    Raises OSError. A sticky directory (/tmp) above is harmless: nobody else can rename there.
+    """
+    resolved = directory.resolve(strict=True)
+    for place in (resolved, *resolved.parents):
+        trouble = why_not(place, place.lstat())
+        if not trouble and place == resolved and place.stat().st_mode & _OTHERS_WRITE:
+            trouble = f"{place} can be written by others than its owner"
+        if trouble:
+            return trouble
+    return ""

@@ -1,0 +1,223 @@
+"""Runs the timed checks, one after the other, in a thread of their own.
+
+A check that hangs in the machine stops the others but not the agent: the kernel's log is read and
+reports go out on other threads, and that the checks stand still becomes a finding itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hpctl.agent.budget import Budget
+from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation, Spec
+from hpctl.agent.conditions import Conditions
+from hpctl.core.model import Clears, Finding, Verdict
+
+log = logging.getLogger(__name__)
+
+STUCK_S = 30.0
+"""A gather that lasts for so long hangs."""
+ABSENT_FACTOR = 10
+"""What is not here is looked for again after so many times its interval."""
+RETRY_S = 2.0
+"""What could not tell is asked again so soon, then after twice as long, up to its interval: else
+a check that came before the first sweep of NVML would leave its node Unknown for a minute."""
+MOST_BLIND = 16
+AGENT_CHECKS = Spec(
+    "agent.checks",
+    "",
+    "the agent's own checks: shed to stay within its budget, or standing still",
+    "itself",
+    every_s=10.0,
+    gone_s=0.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
+
+    spec: Spec
+    gather: Callable[[Machine], Any]
+    judge: Callable[[Any, Any, Limits], Iterable[Observation]]
+    limits: Limits
+    gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
+
+
+def load(spec: Spec, limits: Limits | None = None) -> Check:
+    """The check of a row of the table, with a site's limits over the shipped ones."""
+    module = importlib.import_module(f"hpctl.agent.checks.{spec.module}")
+    shipped = {name: limit.value for name, limit in spec.limits.items()}
+    return Check(
+        spec,
+        module.gather,
+        module.judge,
+        {**shipped, **(limits or {})},
+        getattr(module, "gauges", None),
+    )
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A check, what it saw last, and what is made of it."""
+
+    check: Check
+    conditions: Conditions
+    before: Any = None
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    blind: int = 0
+
+    def pause_s(self) -> float:
+        """Until it is to run again."""
+        every_s = self.check.spec.every_s
+        return min(every_s, RETRY_S * 2.0 ** (self.blind - 1)) if self.blind else every_s
+
+
+class Runner(threading.Thread):
+    """Runs checks when they are due. `changed` is called when a finding comes or goes.
+
+    `started` and `boot_age_s` say from when on each check is believed (Spec.grace_s); after an
+    upgrade of the agent its grace begins anew.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        machine: Machine,
+        changed: Callable[[], None],
+        budget: Budget,
+        *,
+        boot_age_s: float,
+        upgraded: bool = False,
+        earlier: Iterable[Finding] = (),
+    ) -> None:
+        super().__init__(name="checks", daemon=True)
+        self._machine, self._changed, self._budget = machine, changed, budget
+        earlier, now = tuple(earlier), datetime.now(UTC)
+        age_s = 0.0 if upgraded else boot_age_s
+        self._slots = [
+            _Slot(c, Conditions(c.spec, now + _left(c.spec.grace_s, age_s), earlier))
+            for c in checks
+        ]
+        self._own = Conditions(AGENT_CHECKS, now)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._busy: tuple[str, float] | None = None
+
+    def run(self) -> None:
+        """Until stopped: the check that is due longest, then the next."""
+        clock = self._machine.monotonic
+        # Spread over their first interval: not all at once, and not the same on every node.
+        due = [(clock() + _jitter(i * 0.05), i) for i in range(len(self._slots))]
+        heapq.heapify(due)
+        while due and not self._stopping.is_set():
+            when, number = heapq.heappop(due)
+            if self._stopping.wait(max(0.0, when - clock())):
+                break
+            slot = self._slots[number]
+            self._budget.look(clock())
+            here = self._budget.shed(slot.check.spec.shed) or self._once(slot)
+            pause = slot.pause_s() if here else slot.check.spec.every_s * ABSENT_FACTOR
+            heapq.heappush(due, (clock() + _jitter(pause), number))
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End after the check that runs now, or leave it: the thread is a daemon."""
+        self._stopping.set()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def findings(self) -> list[Finding]:
+        """All that the checks have to report now, themselves included. From any thread."""
+        with self._lock:
+            self._own.saw(self._about_itself(), datetime.now(UTC))
+            found = [f for slot in self._slots for f in slot.conditions.findings()]
+            return [*found, *self._own.findings()]
+
+    def gauges(self) -> dict[str, float]:
+        """The newest numbers of all checks. From any thread."""
+        with self._lock:
+            return {name: value for s in self._slots for name, value in s.gauges.items()}
+
+    def _about_itself(self) -> list[Observation]:
+        left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
+        told = self._budget.observations(left_out)
+        busy = self._busy
+        if busy is not None and self._machine.monotonic() - busy[1] > STUCK_S:
+            told.append(Observation("stuck", busy[0], Verdict.WARN, f"{busy[0]} does not return"))
+        return told
+
+    def _once(self, slot: _Slot) -> bool:
+        """Run one check. False where this machine has no such thing."""
+        self._busy = (slot.check.spec.name, self._machine.monotonic())
+        seen, here, trouble = self._gather(slot)
+        self._busy = None
+        slot.blind = min(slot.blind + 1, MOST_BLIND) if trouble else 0
+        with self._lock:
+            at = datetime.now(UTC)
+            if trouble:
+                new = slot.conditions.could_not_tell(trouble, at)
+            else:
+                new = slot.conditions.saw(seen, at)
+        if new:
+            self._changed()
+        return here
+
+    def _gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:
+        check = slot.check
+        try:
+            sample = check.gather(self._machine)
+            seen = list(check.judge(sample, slot.before, check.limits))
+            if check.gauges is not None:
+                slot.gauges = check.gauges(sample, slot.before)
+            slot.before = sample
+        except NotHere:
+            slot.before, slot.gauges = None, {}
+            return [], False, ""
+        except CannotTell as error:
+            return [], True, str(error)
+        # One broken check must not end the others: it is UNKNOWN, and the log says why.
+        except Exception as error:
+            log.exception("check %s is broken", check.spec.name)
+            return [], True, f"the check is broken: {type(error).__name__}: {error}"
+        return seen, True, ""
+
+
+def _left(grace_s: float, boot_age_s: float) -> timedelta:
+    return timedelta(seconds=max(0.0, grace_s - boot_age_s))
+
+
+def _jitter(seconds: float) -> float:
+    return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+
+
+def once(checks: Sequence[Check], machine: Machine) -> list[tuple[Check, list[Finding] | NotHere]]:
+    """Run each check now, N of M and grace aside: what it says, or that it is not for here."""
+    results: list[tuple[Check, list[Finding] | NotHere]] = []
+    for check in checks:
+        now = datetime.now(UTC)
+        try:
+            sample = check.gather(machine)
+            seen = list(check.judge(sample, None, check.limits))
+            results.append((check, [_plain(check.spec, o, now) for o in seen]))
+        except NotHere as error:
+            results.append((check, error))
+        except CannotTell as error:
+            unknown = Observation("cannot_tell", verdict=Verdict.UNKNOWN, detail=str(error)[:256])
+            results.append((check, [_plain(check.spec, unknown, now)]))
+    return results
+
+
+def _plain(spec: Spec, seen: Observation, now: datetime) -> Finding:
+    clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
+    return Finding(
+        spec.name, seen.verdict, now, now, seen.device, seen.code, seen.detail, seen.evidence,
+        clears=clears, job=seen.job,
+    )  # fmt: skip

@@ -1,0 +1,195 @@
+"""The agent's main loop: read the kernel's log, fold what it says, wake the sender."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import signal
+import socket
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+
+from hpctl import wire
+from hpctl.agent.checking import NAMES, Checks
+from hpctl.agent.checks import kernel
+from hpctl.agent.fold import Findings
+from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
+from hpctl.agent.outside.sources import Sources, theirs
+from hpctl.agent.pace import Pace
+from hpctl.agent.send import Sender
+from hpctl.agent.settings import AgentSettings
+from hpctl.agent.spool import Spool
+from hpctl.core.model import Finding, Generation, Verdict
+from hpctl.ports import HpctlError, Unavailable
+from hpctl.systemd import notify, watchdog_interval
+
+log = logging.getLogger(__name__)
+
+CHECK_LOG = "kernel.log"
+REOPEN_S = 1.0
+BATCHES_A_TURN = 32
+"""So that an endless storm keeps neither signals nor the watchdog waiting."""
+SENDER_STUCK_S = 60.0
+"""A sender that did nothing for so long is stuck: systemd's watchdog restarts the agent."""
+
+
+class Agent:
+    """One node's agent. `run` returns after SIGTERM or SIGINT, or after `stop`."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        spool = Spool(settings.spool)
+        generation = Generation(settings.node, settings.instance, settings.boot)
+        recalled = spool.recall(generation)
+        self._lock = threading.Lock()
+        mine = (f for f in recalled.findings if f.check not in NAMES and not theirs(f.check))
+        self._findings = Findings(mine)
+        self._version = 1
+        self._kernel: KernelLog | None = None
+        self._lost = 0
+        self._reopen_at = 0.0
+        self._stopping = False
+        self._pace = Pace()
+        self._turned = datetime.now(UTC)
+        self._checks = Checks(settings, recalled.findings, self._changed)
+        self._outside = Sources(
+            settings.places,
+            generation,
+            settings.spool,
+            lambda: (self._turned, self._snapshot()[1]),
+            self._changed,
+            recalled.findings,
+        )
+        begin = _start_after(recalled.agent_start)
+        self._sender = Sender(settings, spool, self._snapshot, begin, self._checks.gauges)
+        self._waker, self._woken = socket.socketpair()
+
+    def run(self) -> None:
+        """Serve until told to stop. Only in the main thread, for the signals."""
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._checks, selectors.EVENT_READ)
+            # First what the log already holds, so that the first report is not an empty one.
+            self._read_log(selector)
+            self._sender.start()
+            self._checks.start()
+            self._outside.start()
+            notify("READY=1")
+            self._loop(selector)
+            notify("STOPPING=1")
+            self._close(selector)
+        self._outside.stop()
+        self._checks.stop()
+        self._sender.stop()
+        signal.set_wakeup_fd(-1)
+
+    def stop(self) -> None:
+        """Make `run` return soon. From any thread."""
+        self._stopping = True
+        self._waker.send(b"\0")
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _loop(self, selector: selectors.BaseSelector) -> None:
+        watchdog = watchdog_interval()
+        next_sign = time.monotonic()
+        while not self._stopping:
+            now = time.monotonic()
+            if watchdog is not None and now >= next_sign:
+                next_sign = now + watchdog
+                if now - self._sender.progress < SENDER_STUCK_S:
+                    notify("WATCHDOG=1")
+            if not self._sender.is_alive():
+                raise HpctlError("the sender died of an error of its own", "See the log above.")
+            selector.select(self._patience(watchdog))
+            self._read_log(selector)
+            self._turned = datetime.now(UTC)
+            self._checks.listen()
+            self._wake_sender()
+
+    def _patience(self, watchdog: float | None) -> float:
+        if self._kernel is not None and self._kernel.fileno() is None:
+            return FILE_POLL_S
+        waits = (watchdog, self._pace.wait_s(time.monotonic()), REOPEN_S)
+        return min(wait for wait in waits if wait is not None)
+
+    def _read_log(self, selector: selectors.BaseSelector) -> None:
+        """Read all that waits. A log that cannot be read is a finding: UNKNOWN, not OK."""
+        accept_user = self._settings.kmsg_accept_user
+        try:
+            source = self._open(selector)
+            if source is None:
+                return
+            for _ in range(BATCHES_A_TURN):
+                records = source.read()
+                self._add(kernel.findings(records, accept_user=accept_user))
+                if source.lost > self._lost:
+                    count, self._lost = source.lost - self._lost, source.lost
+                    self._add([_log_finding(Verdict.WARN, "lost", "records were lost", count)])
+                if len(records) < BATCH:
+                    break
+        except Unavailable as error:
+            self._close(selector)
+            self._reopen_at = time.monotonic() + REOPEN_S
+            self._add([_log_finding(Verdict.UNKNOWN, "unreadable", str(error)[:200])])
+
+    def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
+        if self._kernel is None and time.monotonic() >= self._reopen_at:
+            self._kernel, self._lost = open_log(self._settings.kmsg), 0
+            if (fd := self._kernel.fileno()) is not None:
+                selector.register(fd, selectors.EVENT_READ)
+        return self._kernel
+
+    def _close(self, selector: selectors.BaseSelector) -> None:
+        if self._kernel is not None:
+            if (fd := self._kernel.fileno()) is not None:
+                selector.unregister(fd)
+            self._kernel.close()
+            self._kernel = None
+
+    def _add(self, findings: list[Finding]) -> None:
+        if not findings:
+            return
+        with self._lock:
+            new = [finding for finding in findings if self._findings.add(finding)]
+            self._version += bool(new)
+        if new:
+            for finding in new:
+                log.info("new finding: %s %s", finding.check, finding.evidence or finding.detail)
+            self._pace.news()
+            self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        if self._pace.due(time.monotonic()):
+            self._sender.wake()
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._version += 1
+        self._sender.wake()
+
+    def _snapshot(self) -> tuple[int, tuple[Finding, ...]]:
+        with self._lock:
+            version, logged = self._version, self._findings.all()
+        # What the kernel said comes first: it is the harder evidence where not all fits.
+        found = (*logged, *self._checks.findings(), *self._outside.findings())
+        return version, found[: wire.MAX_FINDINGS]
+
+
+def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Finding:
+    now = datetime.now(UTC)
+    return Finding(CHECK_LOG, verdict, now, now, code=code, detail=detail, count=count)
+
+
+def _start_after(earlier: datetime | None) -> datetime:
+    """Now, but later than the run before even where the clock was set back in between."""
+    now = datetime.now(UTC)
+    return now if earlier is None else max(now, earlier + timedelta(microseconds=1))

@@ -1,0 +1,72 @@
+"""What one agent is told, and what it finds out by itself where it is not told."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpctl.agent.config import AgentConfig
+from hpctl.agent.outside.sources import Places
+from hpctl.core.model import BootId, InstanceId, NodeName
+from hpctl.heads import Head
+from hpctl.ports import HpctlError
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+ASSET_TAG_FILE = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+"""Holds the EC2 instance id on Nitro instances."""
+KERNEL_LOG = Path("/dev/kmsg")
+SPOOL = Path("/var/lib/hpctl/agent")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """One agent's settings. `heads` are tried in turn; the first that answers is kept.
+
+    `root` is put before every path that a timed check reads, for a machine that is played;
+    `places` are where scripts, plugins and HyperPod's health agent speak.
+    """
+
+    heads: tuple[Head, ...]
+    node: NodeName
+    instance: InstanceId
+    boot: BootId
+    kmsg: Path = KERNEL_LOG
+    munge_socket: Path | None = None
+    spool: Path = SPOOL
+    heartbeat_s: float = 10.0
+    kmsg_accept_user: bool = False
+    root: Path = Path("/")
+    config: AgentConfig = field(default_factory=AgentConfig)
+    places: Places = field(default_factory=Places)
+
+
+def this_node() -> NodeName:
+    """The name Slurm runs this node under: $SLURMD_NODENAME, else the short host name."""
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    return NodeName(name)
+
+
+def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
+    """The EC2 instance id. Where there is none, the node's name stands for it: no cloud, no id."""
+    try:
+        tag = asset_tag.read_text().strip()
+    except OSError:
+        tag = ""
+    return InstanceId(tag if re.fullmatch(r"i-[0-9a-f]{8,17}", tag) else node)
+
+
+def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
+    """The kernel's boot id. Raises HpctlError: without it no fault can be told from an old one."""
+    try:
+        boot = path.read_text().strip()
+    except OSError as error:
+        raise HpctlError(
+            f"the boot id cannot be read from {path}: {error.strerror}",
+            "Name another file with --boot-id-file.",
+        ) from error
+    if not boot:
+        raise HpctlError(f"{path} holds no boot id")
+    return BootId(boot)
