@@ -1,0 +1,149 @@
+"""The HF Trainer's `checkpoint-N`: the model, the optimiser, the schedule, and last of all
+`trainer_state.json`, which has the step.
+
+The ranks do not wait for each other: a rank's random state may still be missing when
+`trainer_state.json` is there. How many ranks there were stands in no file, so only a gap among
+the `rng_state_R.pth` is seen; the Trainer itself goes on without one. Source:
+huggingface/transformers, src/transformers/trainer.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hpctl.jobs.checkpoints import deepspeed, safetensors, torch_dcp, torch_file
+from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished
+from hpctl.jobs.checkpoints.files import (
+    Place,
+    content,
+    directory_names,
+    for_each,
+    modified_ns,
+)
+
+STATE = "trainer_state.json"
+_MAX_STATE = 64 << 20  # it holds the log history: some hundred bytes a logged step
+_NAME = re.compile(r"checkpoint-\d+")
+_TAG = re.compile(r"global_step\d+")
+_RNG = re.compile(r"rng_state_(\d+)\.pth")
+_MODELS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "adapter_model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "adapter_model.bin",
+)
+_OTHERS = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth")
+_FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
+
+
+def claim(layout: Layout) -> Claim | None:
+    """A directory with `trainer_state.json`, or of the Trainer's name with other of its files."""
+    if layout.names is None:
+        return None
+    if not layout.has(STATE):
+        others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", "training_args.bin"}
+        if _NAME.fullmatch(layout.path.name) and others:
+            raise Unfinished(f"{STATE} is missing: it is written last")
+        return None
+    try:
+        state = json.loads(content(layout.path, STATE, _MAX_STATE))
+    except (ValueError, RecursionError):
+        raise NotWhole(f"{STATE} is not JSON: still being written, or damaged") from None
+    step = state.get("global_step") if isinstance(state, dict) else None
+    if type(step) is not int or step < 0:
+        raise NotWhole(f"{STATE} has no global_step")
+    path, names = layout.path, layout.names
+
+    def run(_deep: bool) -> None:
+        _prove(path, names)
+
+    return Claim(step, None, run, digests=False)
+
+
+def claim_index(layout: Layout) -> Claim | None:
+    """torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
+    match = re.fullmatch(r"step-(\d+)", layout.path.name)
+    path, index = layout.path, _MODELS[0]
+    if match is None or not layout.has(index):
+        return None
+
+    def run(_deep: bool) -> None:
+        safetensors.prove_index(path, index)
+
+    return Claim(int(match[1]), None, run, digests=False)
+
+
+def _prove(path: Place, names: frozenset[str]) -> None:
+    tags = sorted(name for name in names if _TAG.fullmatch(name))
+    _model(path, names, bool(tags))
+    for tag in tags:
+        deepspeed.prove_inside(path, tag)
+    if not _model_only(path, names):
+        _optimizer(path, names, bool(tags))
+    others = [name for name in _OTHERS if name in names]
+    for_each(path, others, lambda name: torch_file.prove(path, name))
+    _not_saved_over(path, names)
+    ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
+    for rank in range(len(ranks)):
+        if rank not in ranks:
+            raise NotWhole(f"rng_state_{rank}.pth is missing, and higher ranks' are there")
+    for_each(path, sorted(ranks), lambda rank: torch_file.prove(path, ranks[rank]))
+
+
+def _not_saved_over(path: Place, names: frozenset[str]) -> None:
+    """Only rank 0's own files: the random states of other ranks may come later."""
+    written_ns = modified_ns(path, STATE)
+    mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
+
+    def one(name: str) -> None:
+        if modified_ns(path, name) > written_ns:
+            raise NotWhole(f"{name} is newer than {STATE}: saved over, or copied without its times")
+
+    rank_0 = (n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin")))
+    for_each(path, rank_0, one)
+
+
+def _model(path: Place, names: frozenset[str], in_tag: bool) -> None:
+    name = next((name for name in _MODELS if name in names), None)
+    if name is None:
+        if _FSDP_MODEL in names:
+            _sharded(path, _FSDP_MODEL)
+        elif not in_tag:
+            raise NotWhole("model.safetensors is missing, and no other model file is there")
+    elif name.endswith("safetensors.index.json"):
+        safetensors.prove_index(path, name)
+    elif name.endswith(".bin.index.json"):
+        shards = sorted(safetensors.shards(path, name))
+        for_each(path, shards, lambda shard: torch_file.prove(path, shard))
+    elif name.endswith(".safetensors"):
+        safetensors.prove(path, name)
+    else:
+        torch_file.prove(path, name)
+
+
+def _optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
+    if _FSDP_OPTIMIZER in names:
+        _sharded(path, _FSDP_OPTIMIZER)
+    elif not in_tag and "optimizer.bin" not in names and "optimizer.pt" not in names:
+        raise NotWhole("optimizer.pt is missing")
+    if not in_tag and "scheduler.pt" not in names:
+        raise NotWhole("scheduler.pt is missing")
+
+
+def _model_only(path: Place, names: frozenset[str]) -> bool:
+    """Whether the run was told to save only the model (`save_only_model` in its arguments)."""
+    if "training_args.bin" not in names:
+        return False
+    return torch_file.top(path, "training_args.bin").get("save_only_model") is True
+
+
+def _sharded(path: Place, name: str) -> None:
+    if directory_names(path, name) is None:
+        raise NotWhole(f"{name} is missing")
+    try:
+        torch_dcp.prove(path / name)
+    except NotWhole as defect:
+        raise NotWhole(f"{name}: {defect}") from None

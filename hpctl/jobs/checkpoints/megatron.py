@@ -1,0 +1,156 @@
+"""Megatron-LM's two layouts, and NeMo's directories, which hold the first of them.
+
+torch_dist: torch DCP's files, `metadata.json` and, for what is not sharded, `common.pt`.
+Legacy: `mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt` for each tensor and pipeline rank, and
+`distrib_optim.pt` beside it with the distributed optimiser; how many ranks there were stands in
+`args` within the file. `latest_checkpointed_iteration.txt` is never believed where it says that
+something is whole; of several ranks in the legacy layout only it tells whether all had finished.
+Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/dist_checkpointing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from hpctl.jobs.checkpoints import torch_dcp, torch_file
+from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished, step_in
+from hpctl.jobs.checkpoints.files import Place, content, directory_names, exists, for_each
+from hpctl.jobs.checkpoints.reasons import Missing
+from hpctl.jobs.checkpoints.skim import Saved
+
+_RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
+_ITERATION = re.compile(r"iter_\d+")
+_LEGACY_FILE = "model_optim_rng.pt"
+_MAX_JSON = 1 << 20
+_POINTER = "latest_checkpointed_iteration.txt"
+_MAX_POINTER = 4096
+
+
+def claim_dist(layout: Layout) -> Claim | None:
+    """A torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
+    if layout.names is None or not torch_dcp.looks_so(layout.names):
+        return None
+    path = layout.path
+    marked = layout.has("metadata.json") or layout.has("common.pt")
+    if not marked and not _ITERATION.fullmatch(path.name):
+        return None
+
+    def prove(deep: bool) -> None:
+        torch_file.unfinished(path)
+        prove_dist(path, deep=deep)
+
+    return Claim(step_in(path.name), None, prove)
+
+
+def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> None:
+    """Raise NotWhole where a torch_dist directory (or `inside` it) is not whole, OSError."""
+    place = directory / inside if inside else directory
+    if not exists(place, "metadata.json"):
+        raise Unfinished("metadata.json is missing: it is written at the end")
+    raw = content(place, "metadata.json", _MAX_JSON)
+    try:
+        said = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise NotWhole("metadata.json is not JSON: still being written, or damaged") from None
+    backend = said.get("sharded_backend") if isinstance(said, dict) else None
+    if backend != "torch_dist":
+        raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
+    if said.get("common_backend", "torch") == "torch":
+        torch_file.prove(place, "common.pt", deep=deep)
+    torch_dcp.prove(place, deep=deep)
+
+
+def claim_nemo(layout: Layout) -> Claim | None:
+    """NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the name's,
+    or that of `weights/common.pt` where the name has none."""
+    path = layout.path
+    if not layout.has("weights"):
+        return None
+    inside = directory_names(path, "weights")
+    if inside is None or not (layout.has("context") or torch_dcp.looks_so(inside)):
+        return None
+
+    def prove(deep: bool) -> None:
+        torch_file.unfinished(path)
+        prove_dist(path, "weights", deep=deep)
+
+    step = step_in(path.name)
+    if step is None and "common.pt" in inside:
+        step = torch_file.step_of(torch_file.top(path / "weights", "common.pt"))
+    return Claim(step, None, prove)
+
+
+def claim_legacy(layout: Layout) -> Claim | None:
+    """`iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not directories."""
+    if layout.names is None:
+        return None
+    ranks = sorted(name for name in layout.names if _RANK.fullmatch(name))
+    if not ranks:
+        return None
+    path, step = layout.path, step_in(layout.path.name)
+
+    def prove(deep: bool) -> None:
+        _prove_legacy(path, ranks, step, deep)
+
+    return Claim(step, None, prove)
+
+
+def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
+    saved = torch_file.top(path, f"{ranks[0]}/{_LEGACY_FILE}")
+    iteration, args = saved.integer("iteration"), saved.inner("args")
+    if step is not None and iteration is not None and iteration != step:
+        raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} is of iteration {iteration}, not {step}")
+    if args is None:
+        raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} has no args: how many ranks is not known")
+    expected = _expected(ranks[0], args)
+    distributed = args.get("use_distributed_optimizer") is True
+    experts = (args.integer("expert_model_parallel_size") or 1) > 1
+    distributed = distributed and args.get("no_save_optim") is not True
+
+    def one(rank: str) -> None:
+        written_ns = torch_file.prove(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
+        if not distributed:
+            return
+        before_ns = torch_file.prove(path, f"{rank}/distrib_optim.pt", deep=deep)
+        # One process writes the optimiser's file and then the other (with experts it may be two).
+        if before_ns > written_ns and not experts and isinstance(path, Path):
+            raise NotWhole(
+                f"{rank}/distrib_optim.pt is newer than {_LEGACY_FILE}: saved over, or copied"
+                " without its times"
+            )
+
+    for_each(path, expected, one)
+    if len(expected) > 1 and step is not None and isinstance(path, Path):
+        _reached(path, step)
+
+
+def _reached(path: Path, step: int) -> None:
+    """Raise NotWhole where the pointer has not come to this iteration, OSError.
+
+    It is written when every rank has saved (a barrier before it). Without that, each rank's files
+    may be complete and of another attempt at the same iteration. One that is garbled was being
+    written, so all ranks had saved.
+    """
+    try:
+        said = content(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
+    except Missing:
+        raise Unfinished(f"no {_POINTER} beside it: no save was finished here") from None
+    if said.isdigit() and int(said[:18]) < step:
+        raise Unfinished(f"{_POINTER} says {int(said[:18])}: this save was not finished")
+
+
+def _expected(example: str, args: Saved) -> list[str]:
+    """The directories that must be there, in the spelling of one that is."""
+    tensor = args.integer("tensor_model_parallel_size")
+    pipeline = args.integer("pipeline_model_parallel_size")
+    if tensor is None or pipeline is None or not 0 < tensor * pipeline <= 100_000:
+        raise NotWhole(f"{example}/{_LEGACY_FILE} does not say how many ranks there were")
+    experts = args.integer("expert_model_parallel_size") or 1
+    names = [f"mp_rank_{rank:02d}" for rank in range(tensor)]
+    if pipeline > 1:
+        names = [f"{name}_{rank:03d}" for name in names for rank in range(pipeline)]
+    if experts > 1:
+        names = [f"{name}_{rank:03d}" for name in names for rank in range(experts)]
+    return names

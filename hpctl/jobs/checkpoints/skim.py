@@ -1,0 +1,251 @@
+"""A machine for pickles that runs nothing and keeps next to nothing: for one dict in a large one.
+
+An object is its state, a state is the few fields that are wanted, all else is one and the same
+nothing. Only texts are remembered for later mention. So memory goes with the number of distinct
+texts, not with the pickle's size, and nothing is imported, called, hashed or compared by the
+pickle's own structure, whatever it says.
+
+It is written for speed, since nothing else takes as long in a look at a large checkpoint: the
+frequent opcodes stand in one loop, the frequent rows of opcodes in it are taken at once, and the
+rest is a table. Measured in benchmarks/checkpoints.py.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+
+from hpctl.jobs.checkpoints.files import File
+from hpctl.jobs.checkpoints.reasons import NotWhole
+from hpctl.jobs.checkpoints.skim_opcodes import RARE
+from hpctl.jobs.checkpoints.skim_values import OTHER, RECALLED, Saved, Sink
+
+__all__ = ["OTHER", "RECALLED", "Machine", "Saved", "Sink"]
+
+CHUNK = 4 << 20
+_MARGIN = 512
+"""More than any opcode with its argument takes, texts of more than 255 bytes apart."""
+_TEXT = 4096
+"""Longer texts are no names of files; they are not kept."""
+_NEW = b")\x81\x94}\x94("
+"""An empty tuple, an object made with it, its state begun: as each object of a pickle begins."""
+_RECENT = 1 << 16
+_SIZE = b"\x86\x94\x85\x94R\x94"
+"""A pair, a tuple of it, a call with that: torch.Size of two dimensions."""
+
+
+class Machine:
+    """The stack and the memo of one pickle. `stack` is what lies above the last mark."""
+
+    def __init__(
+        self,
+        file: File,
+        fields: frozenset[str],
+        key: str | None = None,
+        sink: Callable[[], Sink] = Sink,
+    ) -> None:
+        """`fields` of dicts are kept; `sink` makes what takes a dict that stands under `key`."""
+        self.file, self.key, self.sink, self.fields = file, key, sink, fields
+        self.at = 0
+        self.buffer, self.position, self.limit = b"", 0, -1
+        self.stack: list[object] = []
+        self.below: list[list[object]] = []
+        # The memo of a large pickle has a thousand times the entries that are ever asked for
+        # again, and which those are shows too late: it is two rows of numbers, looked through
+        # by bisection, and a dict of what was asked for lately.
+        self.places: array[int] = array("Q")
+        self.which: array[int] = array("I")
+        self.put: dict[int, int] = {}
+        self.recent: dict[int, object] = {}
+        self.texts: list[str] = []
+        self.numbers: dict[str, int] = {}
+
+    def top(self) -> object:
+        """The top object. Raises NotWhole for a pickle that is none, OSError."""
+        try:
+            return self.run()
+        except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
+            why = str(error)[:80]
+            raise NotWhole(
+                f"{self.file.name} is cut or damaged: its pickle cannot be decoded ({why})"
+            ) from None
+
+    # fmt: off
+    def run(self) -> object:
+        """The top object. Raises ValueError, IndexError, KeyError for a pickle that is none."""
+        stack, recent, remembered = self.stack, self.recent, 0
+        buffer, position, limit = b"", 0, -1
+        while True:
+            if position > limit:
+                buffer, position, limit = self.refill(position)
+            code = buffer[position]
+            if code == 0x94:  # MEMOIZE
+                if type(value := stack[-1]) is str:
+                    self.remember(remembered, value)
+                position, remembered = position + 1, remembered + 1
+            elif code == 0x68 or code == 0x6A:  # BINGET, LONG_BINGET
+                after = position + (2 if code == 0x68 else 5)
+                place = int.from_bytes(buffer[position + 1 : after], "little")
+                stack.append(recent.get(place) or self.recall(place))
+                position = after
+            elif code == 0x4B:  # BININT1
+                stack.append(buffer[position + 1])
+                position += 2
+            elif code == 0x86 and buffer[position : position + 6] == _SIZE:
+                stack[-3:] = [OTHER]
+                position, remembered = position + 6, remembered + 3
+            elif code == 0x29 and buffer[position : position + 6] == _NEW:
+                stack[-1:] = [OTHER, {}]
+                self.below.append(stack)
+                stack = []
+                position, remembered = position + 6, remembered + 2
+            elif code == 0x8C and buffer[position + 1] + position + 2 <= len(buffer):
+                after = position + 2 + buffer[position + 1]  # SHORT_BINUNICODE
+                stack.append(buffer[position + 2 : after].decode("utf-8", "surrogatepass"))
+                position = after
+            elif code == 0x4A or code == 0x4D:  # BININT, BININT2
+                after = position + (5 if code == 0x4A else 3)
+                raw = buffer[position + 1 : after]
+                stack.append(int.from_bytes(raw, "little", signed=code == 0x4A))
+                position = after
+            elif code == 0x75:  # SETITEMS
+                items, stack = stack, self.below.pop()
+                self.set_items(stack[-1], items)
+                position += 1
+            elif code == 0x62 and stack[-2] is OTHER:  # BUILD
+                stack[-2:] = stack[-1:]
+                position += 1
+            elif code == 0x2E:  # STOP
+                return stack[-1]
+            else:
+                self.stack, self.position = stack, position + 1
+                RARE[code](self)
+                stack, buffer, position, limit = self.stack, self.buffer, self.position, self.limit
+    # fmt: on
+
+    def text_number(self, text: str) -> int:
+        """Equal texts are kept once: each rank brings its own copies of the tensors' names."""
+        number = self.numbers.get(text)
+        if number is None:
+            self.numbers[text] = number = len(self.texts)
+            self.texts.append(text)
+        return number
+
+    def refill(self, position: int) -> tuple[bytes, int, int]:
+        """Drop what was decoded and read on. Raises ValueError at the end of the file."""
+        left = max(0, self.file.size - self.at)
+        if not left and position >= len(self.buffer):
+            raise ValueError("it ends in the middle")
+        if position > len(self.buffer):
+            raise ValueError("it ends in the middle of an argument")
+        more = self.file.read(self.at, min(CHUNK, left))
+        self.at += len(more)
+        self.buffer, self.position = self.buffer[position:] + more, 0
+        last = self.at >= self.file.size
+        self.limit = len(self.buffer) - (1 if last else _MARGIN)
+        return self.buffer, 0, self.limit
+
+    def argument(self, length: int) -> bytes:
+        """The next bytes, whatever their number. Raises ValueError."""
+        while self.position + length > len(self.buffer):
+            if self.at >= self.file.size:
+                raise ValueError("it ends in the middle of an argument")
+            self.refill(self.position)
+        raw = self.buffer[self.position : self.position + length]
+        self.position += length
+        return raw
+
+    def number(self, length: int, *, signed: bool = False) -> int:
+        """The next bytes as an integer."""
+        return int.from_bytes(self.argument(length), "little", signed=signed)
+
+    def line(self) -> bytes:
+        """The rest of the line, of which there is less than _TEXT."""
+        raw = bytearray()
+        while (byte := self.argument(1)) != b"\n":
+            raw += byte
+            if len(raw) > _TEXT:
+                raise ValueError("a line without end")
+        return bytes(raw)
+
+    def skip(self, length: int) -> None:
+        """Pass over an argument that nobody wants, without holding it. Raises ValueError."""
+        ahead = self.position + length - len(self.buffer)
+        if ahead <= 0:
+            self.position += length
+        elif self.at + ahead > self.file.size:
+            raise ValueError("it ends in the middle of an argument")
+        else:
+            self.at += ahead
+            self.buffer, self.position, self.limit = b"", 0, -1
+
+    def text(self, length: int) -> None:
+        """Push a text; one that is too long for a name is not kept."""
+        if length > _TEXT:
+            self.skip(length)
+            self.stack.append(OTHER)
+        else:
+            self.stack.append(self.argument(length).decode("utf-8", "surrogatepass"))
+
+    def drop(self, count: int) -> None:
+        """Take `count` values away and leave one of which nothing is known."""
+        if len(self.stack) < count:
+            raise ValueError("the stack is empty")
+        del self.stack[len(self.stack) - count :]
+        self.stack.append(OTHER)
+
+    def to_mark(self) -> list[object]:
+        """What lies above the last mark, which goes with it."""
+        taken, self.stack = self.stack, self.below.pop()
+        return taken
+
+    def mark(self) -> None:
+        """Begin a row of values that a later opcode takes together."""
+        self.below.append(self.stack)
+        self.stack = []
+
+    def collapse(self) -> None:
+        """All above the mark becomes one value of which nothing is known."""
+        self.to_mark()
+        self.stack.append(OTHER)
+
+    def new_dict(self) -> None:
+        """A dict; under the wanted key one that takes its pairs as they come."""
+        wanted = bool(self.stack) and self.stack[-1] == self.key
+        self.stack.append(self.sink() if wanted else {})
+
+    def set_items(self, target: object, items: list[object]) -> None:
+        """Put pairs into a dict: of an object's state only what is wanted."""
+        if len(items) % 2:
+            raise ValueError("a key without a value")
+        if type(target) is dict:
+            for key, value in zip(items[::2], items[1::2], strict=True):
+                if type(key) is str and key in self.fields:
+                    target[key] = value
+        elif isinstance(target, Sink):
+            target.add(items[1::2])
+
+    def remember(self, place: int, text: str) -> None:
+        """MEMOIZE: places count up."""
+        self.places.append(place)
+        self.which.append(self.text_number(text))
+
+    def put_in(self, place: int) -> None:
+        """PUT: a place of the pickle's own choice, as older protocols have it."""
+        self.recent.pop(place, None)
+        if isinstance(value := self.stack[-1], str):
+            self.put[place] = self.text_number(value)
+        else:
+            self.put.pop(place, None)
+
+    def recall(self, place: int) -> object:
+        """What the memo holds there: a text, or something that is not known any more."""
+        at = bisect_left(self.places, place)
+        number = self.put.get(place)
+        if number is None and at < len(self.places) and self.places[at] == place:
+            number = self.which[at]
+        if len(self.recent) >= _RECENT:
+            self.recent.clear()
+        self.recent[place] = value = RECALLED if number is None else self.texts[number]
+        return value

@@ -1,0 +1,336 @@
+"""Why a run died, from its exit code, Slurm's word and the end of its log: one Trouble.
+
+One rank breaks and hundreds complain: the line that explains most wins, and among equals the
+first. What was printed long before the end did not end the run (a caught exception, a retry).
+All of it is a guess from text that anybody can print, so it decides restarts, never a drain.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache
+from typing import Final
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import EVIDENCE_CHARS, UNSTARTED, Kind, Trouble, unstarted
+from hpctl.jobs.crash_patterns import ROWS, Row, Tier
+from hpctl.jobs.logs.patterns import Pattern
+from hpctl.jobs.tracebacks import plain, rank_of, stable, tracebacks
+
+TAIL_LINES: Final = 500
+TAIL_BYTES: Final = 64 * 1024
+LINE_CHARS: Final = 2000
+SURVIVED_LINES: Final = 40
+"""A run that printed so many ordinary lines after an error has survived it."""
+
+_STATES: Final = {
+    "PREEMPTED": (Kind.PREEMPTED, "Slurm preempted it"),
+    "TIMEOUT": (Kind.TIME_LIMIT, "its time limit is over"),
+    "DEADLINE": (Kind.TIME_LIMIT, "its deadline is over"),
+    "NODE_FAIL": (Kind.NODE, "Slurm lost a node of it"),
+    "BOOT_FAIL": (Kind.NODE, "a node of it did not boot"),
+    "OUT_OF_MEMORY": (Kind.HOST_MEMORY, "the kernel killed a rank for its memory"),
+    "CANCELLED": (Kind.FINAL, "somebody cancelled it"),
+}
+_DIED: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"})
+_SAVES: Final = frozenset({"SIGUSR1", "SIGUSR2"})
+_SRUN_CODE: Final = re.compile(r"srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)")
+_NOT_STARTED: Final = re.compile(
+    r"slurmstepd: error: (execve\(\): .+: (?:No such file or directory|Permission denied"
+    r"|Exec format error))|^(?:\d+: )?(\S*python\S*: can't open file .+: \[Errno 2\] .+)"
+)
+_SRUN_NODE: Final = re.compile(r"srun: error: (\S+): tasks? ")
+_TIMED_OUT: Final = re.compile(
+    r"Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+)"
+)
+_NODE: Final = re.compile(
+    r"Node failure on (\S+)|, node: ([\w.-]+)|^(?:\S+ )?([\w.-]+):\d+:\d+ \[\d+\] NCCL "
+)
+_DEVICE: Final = re.compile(
+    r"\bGPU (\d+) has|cuda:(\d+)|Device: (\d+)|Xid \(([^)]+)\)"
+    r"|:\d+:\d+ \[(\d+)\] NCCL |\b(nd\d+ nc\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """A line that explains something."""
+
+    line: int
+    tier: Tier
+    kind: Kind
+    why: str
+    signature: str
+    names_node: bool = True
+    begin: int = 0
+    """The first line that belongs to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """What torchrun calls the first observed failure."""
+
+    host: str = ""
+    rank: int | None = None
+    code: int | None = None
+
+
+def classify(
+    exit_code: int | None,
+    tail: Sequence[str],
+    *,
+    at: datetime,
+    slurm_state: str = "",
+    derived: str = "",
+    node: NodeName | None = None,
+    rank: int | None = None,
+    policy: RunPolicy,
+    again: bool = False,
+) -> Trouble:
+    """What the end of a run amounts to.
+
+    `exit_code` is the shell's (128 + n for signal n; Python's -n is understood), None where nobody
+    knows it. `tail` are the log's last lines; the last 500 and 64 KiB count. `slurm_state` is the
+    job's base state in Slurm's capitals, `derived` its DerivedExitCode (`1:0`). `node` and `rank`
+    are where the first task ended, used where the log names none. `again`: another run or rank of
+    this job was able to start its command. Never raises for odd text.
+    """
+    lines = _bounded(tail)
+    root = _first_observed(lines)
+    code = _shell_code(exit_code, derived)
+    trouble = Trouble(Kind.CRASH, at, "", exit_code=code, node=node, rank=rank)
+    if said := _STATES.get(slurm_state.partition(" ")[0]):
+        kind, why = said
+        named = _first(_NODE, lines) if kind is Kind.NODE else ""
+        return replace(trouble, kind=kind, why=why, signature=why, node=_name(named) or node)
+    hit = _best(lines)
+    if contract := _contract(policy, [code, root.code, *_srun_codes(lines)]):
+        kind, why, code = contract
+        return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
+    if code == 0 and not (hit and hit.tier is Tier.ORDER):
+        why = "it ended with exit code 0 before its end"
+        return replace(trouble, kind=Kind.NO_PROGRESS, why=why, signature="exit 0")
+    if hit is None or hit.tier > Tier.CAUSE:
+        why = _unstarted([code, root.code], lines)
+        if why:
+            kind, told = unstarted(why, again)
+            return replace(trouble, kind=kind, why=told, signature=why)
+    if hit is None or hit.tier is Tier.WRAPPER:
+        code = root.code if root.code is not None else code
+        # A launcher's exit code says no more than its own words; a signal does.
+        hit = _of_code(code) if hit is None or _signal(code) else hit
+    return _told(trouble, hit, lines, root, code)
+
+
+def _told(
+    trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int | None
+) -> Trouble:
+    """The trouble with place and evidence."""
+    line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
+    evidence = "\n".join(lines[hit.begin : hit.line + 3])[-EVIDENCE_CHARS:] if line else ""
+    told = replace(
+        trouble, kind=hit.kind, signature=hit.signature, exit_code=code, evidence=evidence
+    )
+    if not hit.names_node:
+        # Who complains of the others is not who is broken, except where one is behind them all.
+        behind = _behind(lines) if hit.kind is Kind.NETWORK else None
+        why = hit.why if behind is None else f"{hit.why}: rank {behind} is behind the others"
+        return replace(told, why=why, node=None, rank=behind)
+    rank = rank_of(line)
+    if rank is None:
+        rank = root.rank if root.rank is not None else trouble.rank
+    same_place = trouble.rank in (None, rank)
+    named = _first(_NODE, [line]) or (root.host if rank == root.rank else "")
+    if not named and not trouble.node:
+        named = _first(_SRUN_NODE, lines)
+    node = _name(named) or (trouble.node if same_place else None)
+    why = hit.why if rank is None else f"rank {rank}: {hit.why}"
+    return replace(told, why=why, node=node, rank=rank, device=_first(_DEVICE, [line]))
+
+
+def _behind(lines: Sequence[str]) -> int | None:
+    """The one rank whose timed-out collective is older than everybody else's, if there is one."""
+    oldest: dict[int, int] = {}
+    for line in lines:
+        if found := _TIMED_OUT.search(line):
+            rank, number = int(found[1]), int(found[2])
+            oldest[rank] = min(number, oldest.get(rank, number))
+    if len(oldest) < 2:
+        return None
+    last, other = sorted(oldest, key=oldest.__getitem__)[:2]
+    return last if oldest[last] < oldest[other] else None
+
+
+def _bounded(tail: Sequence[str]) -> list[str]:
+    """The last lines that count, one line each, without colours."""
+    kept: list[str] = []
+    left = TAIL_BYTES
+    for text in reversed(tail[-TAIL_LINES:]):
+        line = plain(text[:LINE_CHARS])
+        left -= len(line) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    return kept[::-1]
+
+
+def _best(lines: Sequence[str]) -> _Hit | None:
+    """The hit of the lowest tier, and of those the first, among what the run did not survive."""
+    hits = [*_lines_that_explain(lines)]
+    lived_to = _survived(lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)})
+    fatal = [hit for hit in hits if hit.tier is Tier.ORDER or hit.line >= lived_to]
+    return min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
+
+
+def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
+    rows = _rows_by_line(lines)
+    raised = {one.line: one for one in tracebacks(lines)}
+    for number in sorted(rows.keys() | raised.keys()):
+        row, error = rows.get(number), raised.get(number)
+        begin = error.begin if error else number
+        if row is not None and not (row.named and error):
+            text = stable(lines[number])
+            why = f"{row.says}: {lines[number].strip()[:120]}" if row.named else row.says
+            signature = f"{row.says}: {text}" if row.named else row.says
+            yield _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
+        elif error is not None and not error.echoes:
+            yield _Hit(number, Tier.CAUSE, Kind.CRASH, error.why, error.signature, True, begin)
+
+
+@cache
+def _patterns() -> tuple[tuple[Row, Pattern], ...]:
+    # Named rows say least of a line: any other row that matches it goes before.
+    order = sorted(ROWS, key=lambda row: (row.named, row.tier))
+    return tuple((row, Pattern(row.pattern)) for row in order)
+
+
+def _rows_by_line(lines: Sequence[str]) -> dict[int, Row]:
+    """For each line that a row matches, the row that says most of it."""
+    block, starts = bytearray(), []
+    for line in lines:
+        starts.append(len(block))
+        block += line.encode() + b"\n"
+    found: dict[int, Row] = {}
+    whole = bytes(block)
+    for row, pattern in _patterns():
+        for match in pattern.matches(whole):
+            found.setdefault(bisect_right(starts, match.at) - 1, row)
+    return found
+
+
+_NOISE: Final = re.compile(
+    r"\s(?!\s*\d+%\|)|$|srun: |slurmstepd: |wandb: |frame #|[WEIF]\d{4} |\[\d+\]:$|[=*-]{8}"
+    r"|\S* ?NCCL |Failures:|Traceback |Exception raised from|terminate called|During handling"
+    r"|The above exception|\[rank\d+\]:"
+)
+
+
+def _survived(lines: Sequence[str], trouble: set[int]) -> int:
+    """The line up to which the run got over its errors: the last one of them, or 0."""
+    ordinary, before, lived_to = 0, -1, 0
+    for number, line in enumerate(lines):
+        if number in trouble:
+            ordinary, before = 0, number
+        elif not _NOISE.match(line):
+            ordinary += 1
+        if ordinary >= SURVIVED_LINES and before >= lived_to:
+            lived_to = before + 1
+    return lived_to
+
+
+def _first_observed(lines: Sequence[str]) -> _Root:
+    """The block that torchrun prints below `Root Cause (first observed failure):`."""
+    values: dict[str, str] = {}
+    inside = False
+    for line in lines:
+        if "Root Cause (first observed failure):" in line:
+            inside, values = True, {}
+        elif inside and ":" in line:
+            key, _, value = line.partition(":")
+            values.setdefault(key.split()[-1] if key.split() else "", value.strip())
+            inside = not line.lstrip().startswith("traceback")
+    rank, code = (re.match(r"-?\d+", values.get(key, "")) for key in ("rank", "exitcode"))
+    host = values.get("host", "")
+    return _Root(
+        "" if host.startswith(("localhost", "127.")) else host,
+        int(rank[0]) if rank else None,
+        _shell_code(int(code[0]), "") if code else None,
+    )
+
+
+def _contract(policy: RunPolicy, codes: Sequence[int | None]) -> tuple[Kind, str, int] | None:
+    """What one of the exit codes that mean something asks for."""
+    for code in codes:
+        if code is not None and code in policy.final_exit_codes:
+            return Kind.FINAL, f"exit code {code} asks not to be run again", code
+    for code in codes:
+        if code is not None and code in policy.corruption_exit_codes:
+            return Kind.CORRUPTION, f"exit code {code}: results could not be reproduced", code
+    return None
+
+
+def _unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
+    """Why the command could not be started; empty where it could."""
+    for code in codes:
+        if code is not None and code in UNSTARTED:
+            return f"{UNSTARTED[code]} (exit code {code})"
+    said = _first(_NOT_STARTED, lines)
+    return f"its command cannot be started: {said[:120]}" if said else ""
+
+
+def _of_code(code: int | None) -> _Hit:
+    """What an exit code alone says."""
+    if code is None:
+        return _Hit(-1, Tier.WRAPPER, Kind.CRASH, "it ended, and nobody knows how", "")
+    name = _signal(code)
+    if not name:
+        return _Hit(-1, Tier.WRAPPER, Kind.CRASH, f"it ended with exit code {code}", f"exit {code}")
+    if name in _DIED:
+        return _Hit(-1, Tier.WRAPPER, Kind.CRASH, f"it died of {name}", name)
+    extra = ": no handler saved on it" if name in _SAVES else ""
+    return _Hit(-1, Tier.WRAPPER, Kind.KILLED, f"it was killed by {name}{extra}", name)
+
+
+def _signal(code: int | None) -> str:
+    """The name of the signal that an exit code tells of; empty for none."""
+    try:
+        return signal.Signals(code - 128).name if code is not None and code > 128 else ""
+    except ValueError:
+        return ""
+
+
+def _shell_code(exit_code: int | None, derived: str) -> int | None:
+    """The shell's exit code: of the program, or else Slurm's derived `code:signal`."""
+    if exit_code is not None and exit_code < 0:
+        return 128 - exit_code
+    parts = [int(part) for part in derived.split(":") if part.strip().isdecimal()]
+    if exit_code or not any(parts):
+        return exit_code
+    return parts[0] or 128 + parts[-1]
+
+
+def _srun_codes(lines: Sequence[str]) -> Iterator[int]:
+    for line in lines:
+        if found := _SRUN_CODE.search(line):
+            yield int(found[2])
+
+
+def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
+    """What the first line that matches captures."""
+    for line in lines:
+        if found := pattern.search(line):
+            return next(filter(None, found.groups()), "")
+    return ""
+
+
+def _name(host: str) -> NodeName | None:
+    """A host's short name, as Slurm calls nodes; None for an address."""
+    if not host or re.fullmatch(r"[\d.:]+", host):
+        return None
+    return NodeName(host.partition(".")[0])

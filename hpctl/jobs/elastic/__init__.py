@@ -1,0 +1,52 @@
+"""Process-level restarts for PyTorch: one launcher a node, inside one Slurm step.
+
+`python -m hpctl.jobs.elastic -- train.py` starts the ranks of its node with torchrun's own
+environment. When a rank dies, every rank of the group is ended and started again, without a new
+step. docs/process-restart.md tells the rest; this file is what a supervisor needs to start it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SECRET = "HPCTL_ELASTIC_SECRET"  # noqa: S105 (the variable's name)
+"""What the launchers of one step know and nobody else does: at least 16 characters."""
+RESULT = "HPCTL_ELASTIC_RESULT"
+"""The file that the first node's launcher keeps its account in (`result.read`)."""
+
+
+def command(
+    words: Sequence[str],
+    nproc: int = 0,
+    *,
+    max_restarts: int = 3,
+    window_s: float = 3600.0,
+    final_exit_codes: Sequence[int] = (93, 16, 17),
+    warm: bool = False,
+) -> list[str]:
+    """What srun starts, one task a node, to run `words` as a group of ranks.
+
+    `words` is a script with its arguments, `-m module ...`, or any command. `nproc` ranks a node;
+    0 asks Slurm (GPUs of the step, else 1). The environment must hold what `environment` gives.
+    """
+    codes = ",".join(str(code) for code in final_exit_codes)
+    options = [
+        f"--nproc-per-node={nproc or 'auto'}",
+        f"--max-restarts={max_restarts}",
+        f"--window={window_s:g}",
+        f"--final-exit-codes={codes}",
+        *(["--warm"] if warm else []),
+    ]
+    return [sys.executable, "-m", "hpctl.jobs.elastic", *options, "--", *words]
+
+
+def environment(result: Path | None = None) -> dict[str, str]:
+    """What the launchers' environment needs beyond Slurm's own: a fresh secret for each step,
+    and where the first node's launcher writes its account (a path on that node)."""
+    fresh = {SECRET: secrets.token_hex(16)}
+    if result is not None:
+        fresh[RESULT] = str(result)
+    return fresh

@@ -1,0 +1,250 @@
+"""The first node's half of the group: gathers the launchers and drives one generation to the next.
+
+It decides nothing but what `group.Group` says; here are only connections, clocks and the account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpctl.core.trouble import STOP_EXIT_CODE
+from hpctl.jobs.elastic import failure, wire
+from hpctl.jobs.elastic.account import Account
+from hpctl.jobs.elastic.group import End, Group, Limits, Order, Phase, Prepare, Stop, ended_text
+from hpctl.jobs.elastic.place import Place
+from hpctl.jobs.elastic.resume import Resume, resume
+from hpctl.ports import HpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `join_s`: until every launcher is there. `silence_s`: a connection that says nothing
+    for so long is a dead one (torchrun waits as long: keep-alives of 5 s, three missed)."""
+
+    join_s: float = 600.0
+    silence_s: float = 15.0
+
+    @property
+    def beat_s(self) -> float:
+        """How often each side says that it is there."""
+        return min(2.0, self.silence_s / 5)
+
+
+class Controller:
+    """Serves the launchers of one step. `run` returns when they all have been told the end."""
+
+    def __init__(
+        self,
+        place: Place,
+        limits: Limits,
+        timing: Timing,
+        account: Account,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._place, self._timing, self._account = place, timing, account
+        self._environment = environment
+        self._group = Group(place.nodes, limits)
+        self._limits = limits
+        self._lines: dict[int, wire.Line] = {}
+        self._hosts: dict[int, str] = {}
+        self._begun, self._ended = asyncio.Event(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._was_empty = False
+        self._server: asyncio.Server | None = None
+
+    async def listen(self) -> None:
+        """Take the first of the step's ports that is free. Raises HpctlError where none is."""
+        first = wire.first_port(self._place.secret, self._place.run_id)
+        for port in range(first, first + wire.PORTS):
+            with contextlib.suppress(OSError):
+                # All addresses: by which of them the other nodes know this one is their matter.
+                self._server = await asyncio.start_server(
+                    self._client,
+                    "0.0.0.0",  # noqa: S104 (see above)
+                    port,
+                    limit=wire.LIMIT,
+                    backlog=1024,
+                )
+                return
+        raise HpctlError(f"none of the ports {first} to {first + wire.PORTS - 1} is free")
+
+    async def run(self) -> None:
+        """Until the end is told and every launcher has closed its connection, or 10 s."""
+        assert self._server is not None
+        beat = asyncio.create_task(self._beat())
+        try:
+            async with asyncio.timeout(self._timing.join_s) as waiting:
+                await self._begun.wait()
+                waiting.reschedule(None)
+                await self._ended.wait()
+        except TimeoutError:
+            missing = self._place.nodes - len(self._lines)
+            self._do(
+                self._group.gave_up_waiting(
+                    f"{missing} of {self._place.nodes} launchers did not come within"
+                    f" {self._timing.join_s:g} s"
+                )
+            )
+        finally:
+            beat.cancel()
+        limit = time.monotonic() + 10.0
+        while self._lines and time.monotonic() < limit:
+            await asyncio.sleep(0.01)
+        self._server.close()
+
+    def own_launcher_left(self) -> None:
+        """This node's launcher has ended: nobody is left to drive the group for."""
+        self._do(self._group.leaving(f"the launcher on {self._place.host} has ended"))
+
+    def asked(self, why: str) -> None:
+        """Somebody wants the group restarted."""
+        self._do(self._group.asked(why))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.beat_s)
+            for line in self._lines.values():
+                line.send({"beat": 1})
+
+    # --- connections --------------------------------------------------------------------------
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line, hello = await wire.accept(reader, writer, self._place.secret)
+        except (wire.Refused, OSError, TimeoutError):
+            return
+        try:
+            if "tell" in hello:
+                line.send({"said": self._told(str(hello["tell"]))})
+            else:
+                await self._member(line, hello)
+        finally:
+            await line.close()
+
+    def _told(self, text: str) -> str:
+        word, _, rest = text.partition(":")
+        if word == "restart":
+            if self._group.phase is not Phase.RUNNING:
+                return f"no: the group is {self._group.phase.value}"
+            self.asked(rest.strip()[:500] or "no reason given")
+            return "ok"
+        if word == "status":
+            return f"ok: generation {self._group.generation}, {self._group.phase.value}"
+        return "no: say `restart: why` or `status`"
+
+    async def _member(self, line: wire.Line, hello: wire.Message) -> None:
+        node, ranks = hello.get("node"), hello.get("ranks")
+        if not isinstance(node, int) or not isinstance(ranks, int) or ranks < 1:
+            return
+        if not 0 <= node < self._place.nodes or node in self._lines:
+            line.send({"end": "lost", "code": 64, "why": f"node rank {node} is there already"})
+            return
+        self._lines[node] = line
+        self._hosts[node] = str(hello.get("host", ""))[:256]
+        self._do(self._group.joined(node, ranks))
+        why = "connection lost"
+        try:
+            while True:
+                async with asyncio.timeout(self._timing.silence_s):
+                    message = await line.receive()
+                self._heard(node, message)
+        except TimeoutError:
+            why = f"silent for {self._timing.silence_s:g} s"
+        except (wire.Refused, KeyError, TypeError, ValueError) as error:
+            why = str(error)
+        finally:
+            del self._lines[node]
+            text = f"the launcher on {self._hosts[node]} is gone ({why})"
+            self._do(self._group.lost(node, text, time.monotonic()))
+
+    def _heard(self, node: int, message: wire.Message) -> None:
+        """Raises KeyError, TypeError, ValueError for a message that is none of ours."""
+        if "failed" in message:
+            generation = int(message["generation"])
+            self._do(self._group.failed(generation, failure.from_json(message["failed"])))
+        elif "finished" in message:
+            self._do(self._group.finished(int(message["generation"]), int(message["finished"])))
+        elif "stopped" in message:
+            self._do(self._group.stopped(node, int(message["stopped"]), time.monotonic()))
+        elif "ask" in message:
+            self.asked(str(message["ask"])[:500])
+        elif "leaving" in message:
+            self._do(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def _do(self, order: Order | None) -> None:
+        if isinstance(order, Prepare):
+            self._begun.set()
+            task = asyncio.get_running_loop().create_task(self._prepare(order.generation))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(order, Stop):
+            say(f"generation {order.generation} is over: {order.why}")
+            for line in self._lines.values():
+                line.send({"stop": order.generation})
+        elif isinstance(order, End):
+            self._end(order)
+
+    async def _prepare(self, generation: int) -> None:
+        self._account.generation_over(self._group.why, self._group.previous)
+        choice = await asyncio.to_thread(
+            resume,
+            self._environment,
+            generation,
+            was_empty=self._was_empty,
+            nodes=self._place.nodes,
+        )
+        if self._group.phase is not Phase.PREPARING:
+            return
+        if choice.refused:
+            self._do(self._group.refused(choice.refused, STOP_EXIT_CODE))
+            return
+        if generation == 0:
+            self._was_empty = choice.empty
+        self._start(generation, choice)
+
+    def _start(self, generation: int, choice: Resume) -> None:
+        group = self._group
+        group.started()
+        order: wire.Message = {
+            "start": generation,
+            "address": self._place.address,
+            "port": _free_port(),
+            "world": group.world,
+            "nodes": len(group.members),
+            "max_restarts": self._limits.max_restarts,
+            "resume": choice.path,
+        }
+        for node, line in self._lines.items():
+            line.send({**order, "base": group.base(node)})
+        hosts = [self._hosts[node] for node in sorted(group.members)]
+        self._account.generation_began(generation, choice.path, hosts)
+        whence = f"from {choice.path}" if choice.path else "from the beginning"
+        say(f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}")
+
+    def _end(self, end: End) -> None:
+        say(ended_text(end))
+        self._account.ended(end, self._group.failures)
+        for line in self._lines.values():
+            line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
+        self._begun.set()
+        self._ended.set()
+
+
+def say(text: str) -> None:
+    """One line of the launchers' own in the job's output."""
+    print(f"hpctl elastic: {text}", file=sys.stderr, flush=True)
+
+
+def _free_port() -> int:
+    """A port for rank 0's store. Another program may take it before rank 0 does, as with torchrun:
+    that generation then fails and the next gets another."""
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,219 @@
+"""The group of all ranks as a value: what happened goes in, what to do next comes out.
+
+No clock and no I/O. One generation is one life of all ranks together: none of generation g + 1 is
+started before every launcher has said that none of generation g is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hpctl.core.trouble import UNSTARTED
+from hpctl.jobs.elastic.failure import Failure, code_text, root_cause
+
+LOST = 75
+"""Exit code where a launcher or its node is gone (EX_TEMPFAIL): no means inside this step."""
+STOPPED = 143
+"""Exit code where the step itself was told to end (128 + SIGTERM)."""
+
+
+class Phase(StrEnum):
+    """Where the group stands."""
+
+    GATHERING = "gathering"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class Verdict(StrEnum):
+    """How it ended."""
+
+    DONE = "done"
+    FINAL = "final"
+    """A rank's exit code asks not to be run again, or the command is not there at all."""
+    GAVE_UP = "gave_up"
+    """The restarts of the window are used up."""
+    LOST = "lost"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Policy, as the supervisor gave it. `window_s` 0 counts the restarts of the whole run."""
+
+    max_restarts: int = 3
+    window_s: float = 3600.0
+    final_exit_codes: frozenset[int] = frozenset({93, 16, 17})
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Choose checkpoint and port for this generation, then call `started`."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End every rank of this generation on every node."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The group is over; every launcher exits with `code`."""
+
+    verdict: Verdict
+    code: int
+    why: str
+
+
+Order = Prepare | Stop | End
+
+
+@dataclass(slots=True)
+class Group:
+    """The state of one group. Each method takes one fact and returns an order, or None."""
+
+    nodes: int
+    limits: Limits
+    phase: Phase = Phase.GATHERING
+    generation: int = 0
+    why: str = ""
+    failures: list[Failure] = field(default_factory=list)
+    previous: list[Failure] = field(default_factory=list)
+    """The failures of the generation before."""
+    members: dict[int, int] = field(default_factory=dict)
+    """Ranks of each node, by group rank."""
+    _done: set[int] = field(default_factory=set)
+    _stopped: set[int] = field(default_factory=set)
+    _restarts: list[float] = field(default_factory=list)
+    _lost: str = ""
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return sum(self.members.values())
+
+    def base(self, node: int) -> int:
+        """The first global rank of a node."""
+        return sum(count for other, count in self.members.items() if other < node)
+
+    def joined(self, node: int, ranks: int) -> Order | None:
+        """A launcher is there."""
+        self.members[node] = ranks
+        if self.phase is Phase.GATHERING and len(self.members) == self.nodes:
+            self.phase = Phase.PREPARING
+            return Prepare(self.generation)
+        return None
+
+    def started(self) -> None:
+        """The prepared generation was handed to all launchers."""
+        if self.phase is Phase.PREPARING:
+            self.phase = Phase.RUNNING
+
+    def finished(self, generation: int, rank: int) -> Order | None:
+        """A rank ended with exit code 0."""
+        if generation != self.generation or self.phase is not Phase.RUNNING:
+            return None
+        self._done.add(rank)
+        if len(self._done) < self.world:
+            return None
+        return self._end(Verdict.DONE, 0, "all ranks are done")
+
+    def failed(self, generation: int, failure: Failure) -> Order | None:
+        """A rank ended otherwise."""
+        if generation != self.generation or self.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return None
+        self.failures.append(failure)
+        return self._stop(failure.why)
+
+    def asked(self, why: str) -> Order | None:
+        """Somebody outside wants a new generation: the ranks hang, say."""
+        return self._stop(f"restart asked for: {why}")
+
+    def stopped(self, node: int, generation: int, now: float) -> Order | None:
+        """A launcher has none of its ranks left."""
+        if generation != self.generation or self.phase is not Phase.STOPPING:
+            return None
+        self._stopped.add(node)
+        return self._next(now)
+
+    def lost(self, node: int, why: str, now: float) -> Order | None:
+        """A launcher is gone: nobody watches its node any more."""
+        if self.members.pop(node, None) is None or self.phase is Phase.ENDED:
+            return None
+        if self.phase is Phase.GATHERING:
+            return None
+        self._lost = self._lost or why
+        if self.phase is Phase.PREPARING:
+            return self._end(Verdict.LOST, LOST, self._lost)
+        return self._stop(why) or self._next(now)
+
+    def gave_up_waiting(self, why: str) -> Order | None:
+        """Not every launcher came in time."""
+        if self.phase is not Phase.GATHERING:
+            return None
+        return self._end(Verdict.LOST, LOST, why)
+
+    def refused(self, why: str, code: int) -> Order | None:
+        """There is no checkpoint that the prepared generation may start from."""
+        if self.phase is not Phase.PREPARING:
+            return None
+        return self._end(Verdict.FINAL, code, why)
+
+    def leaving(self, why: str) -> Order | None:
+        """The step is being ended from outside; every launcher sees to its own ranks."""
+        if self.phase is Phase.ENDED:
+            return None
+        return self._end(Verdict.STOPPED, STOPPED, why)
+
+    def _stop(self, why: str) -> Order | None:
+        if self.phase is not Phase.RUNNING:
+            return None
+        self.phase, self.why = Phase.STOPPING, why
+        self._stopped.clear()
+        return Stop(self.generation, why)
+
+    def _next(self, now: float) -> Order | None:
+        if self.phase is not Phase.STOPPING or set(self.members) - self._stopped:
+            return None
+        if self.failures:
+            self.why = root_cause(self.failures).why
+        never_ran = frozenset(UNSTARTED) if self.generation == 0 else frozenset()
+        for failure in self.failures:
+            if failure.code in self.limits.final_exit_codes | never_ran:
+                return self._end(Verdict.FINAL, failure.code, failure.why)
+        if self._lost:
+            return self._end(Verdict.LOST, LOST, self._lost)
+        window = self.limits.window_s
+        recent = [each for each in self._restarts if not window or now - each < window]
+        if len(recent) >= self.limits.max_restarts:
+            return self._end(Verdict.GAVE_UP, self._last_code(), self._spent(len(recent)))
+        self._restarts = [*recent, now]
+        self.generation += 1
+        self.phase = Phase.PREPARING
+        self.previous, self.failures = self.failures, []
+        self._done.clear()
+        return Prepare(self.generation)
+
+    def _last_code(self) -> int:
+        return root_cause(self.failures).code if self.failures else 1
+
+    def _spent(self, count: int) -> str:
+        within = f" within {self.limits.window_s:g} s" if self.limits.window_s else ""
+        return f"{self.why} (restarts used up: {count}{within})"
+
+    def _end(self, verdict: Verdict, code: int, why: str) -> End:
+        self.phase, self.why = Phase.ENDED, why
+        return End(verdict, code, why)
+
+
+def ended_text(end: End) -> str:
+    """The last line of the log."""
+    return f"{end.verdict.value}, {code_text(end.code)}: {end.why}"

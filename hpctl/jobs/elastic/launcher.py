@@ -1,0 +1,199 @@
+"""One node's half of the group: does what the controller says, tells what became of its ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpctl.jobs.elastic import RESULT, SECRET, failure, wire
+from hpctl.jobs.elastic.controller import say
+from hpctl.jobs.elastic.environment import rank_environment
+from hpctl.jobs.elastic.group import LOST, STOPPED
+from hpctl.jobs.elastic.options import Options
+from hpctl.jobs.elastic.place import Place
+from hpctl.jobs.elastic.ranks import Ranks, WillNotDie
+from hpctl.jobs.elastic.warm import Template
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+"""Between two tries to reach the first node's launcher."""
+
+
+class Launcher:
+    """Runs the ranks of one node. `run` returns the exit code."""
+
+    def __init__(self, options: Options, place: Place, environment: Mapping[str, str]) -> None:
+        self._options, self._place = options, place
+        self._environment = {k: v for k, v in environment.items() if k not in (SECRET, RESULT)}
+        self._files = Path(tempfile.mkdtemp(prefix="hpctl-elastic-"))
+        self._generation = -1
+        self._base = 0
+        self._stopping = False
+        self._line: wire.Line | None = None
+        self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
+        template = None
+        if options.warm and not options.program.warm:
+            say("no warm starts: the command is not a plain `python script.py` or `python -m`")
+        elif options.warm:
+            self._environment.setdefault(
+                "OMP_NUM_THREADS", "1"
+            )  # as for the ranks; see template.py
+            template = Template(options.program, options.warm_imports, self._environment)
+        self._ranks = Ranks(options.program, self._ended, template)
+
+    async def run(self) -> int:
+        """Until the controller says the end, the step is ended, or the controller is gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._told_to_end, number)
+        loop.add_signal_handler(signal.SIGUSR1, self._ranks.signal_who_catch, signal.SIGUSR1)
+        loop.add_signal_handler(signal.SIGUSR2, self._send, {"ask": "SIGUSR2"})
+        background: list[asyncio.Task[None]] = []
+        try:
+            self._line = await self._joined()
+            if self._line is None:
+                return STOPPED
+            background = [
+                asyncio.create_task(each) for each in (self._receive(self._line), self._beat())
+            ]
+            return await self._obey()
+        finally:
+            for task in background:
+                task.cancel()
+            await self._leave()
+
+    # --- orders -------------------------------------------------------------------------------
+
+    async def _obey(self) -> int:
+        """One order at a time: the stop of a generation is over before the next one starts."""
+        while True:
+            order = await self._orders.get()
+            try:
+                if "start" in order:
+                    await self._start(order)
+                elif "stop" in order:
+                    await self._stop(self._options.grace_s)
+                    self._send({"stopped": self._generation})
+                elif "end" in order:
+                    stopped = order["end"] == "stopped"
+                    await self._stop(
+                        self._options.stop_grace_s if stopped else self._options.grace_s
+                    )
+                    return int(order["code"])
+                elif "lost" in order:
+                    say(f"{self._place.host}: {order['lost']}")
+                    await self._stop(self._options.grace_s)
+                    return LOST
+                elif "signal" in order:
+                    self._send({"leaving": order["signal"]})
+                    await self._stop(self._options.stop_grace_s)
+                    return STOPPED
+            except WillNotDie as error:
+                say(f"{self._place.host}: processes that SIGKILL does not end: {error}")
+                return LOST
+
+    async def _start(self, order: wire.Message) -> None:
+        self._generation, self._base = int(order["start"]), int(order["base"])
+        self._stopping = False
+        environments = []
+        for local in range(self._options.nproc):
+            self._error_file(local).unlink(missing_ok=True)
+            environments.append(
+                rank_environment(
+                    self._environment,
+                    order,
+                    self._place,
+                    local=local,
+                    locals_=self._options.nproc,
+                    error_file=self._error_file(local),
+                )
+            )
+        await self._ranks.start(environments)
+
+    async def _stop(self, grace_s: float) -> None:
+        self._stopping = True
+        await self._ranks.stop(grace_s)
+
+    def _ended(self, local: int, status: int) -> None:
+        """A rank has ended. One that we end ourselves is none of the reasons why."""
+        rank, code = self._base + local, failure.shell_code(status)
+        if status == 0:
+            self._send({"finished": rank, "generation": self._generation})
+            return
+        told = failure.failure_of(
+            rank, self._place.host, code, time.time(), self._error_file(local)
+        )
+        if not self._stopping or told.exception:
+            self._send({"failed": failure.to_json(told), "generation": self._generation})
+
+    def _error_file(self, local: int) -> Path:
+        return self._files / f"error-{self._generation}-{local}.json"
+
+    # --- the connection -----------------------------------------------------------------------
+
+    async def _joined(self) -> wire.Line | None:
+        """The connection; None where the step is ended before there is one."""
+        join = asyncio.ensure_future(self._join())
+        told = asyncio.ensure_future(self._orders.get())
+        await asyncio.wait({join, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not told.done():
+            told.cancel()
+            return join.result()
+        if not join.cancel():
+            join.result().abort()
+        return None
+
+    async def _join(self) -> wire.Line:
+        """Find the controller: on one of the step's ports, whenever its node is ready."""
+        place = self._place
+        hello = {"node": place.node, "ranks": self._options.nproc, "host": place.host}
+        first = wire.first_port(place.secret, place.run_id)
+        limit = time.monotonic() + self._options.timing.join_s
+        address = "127.0.0.1" if place.node == 0 else place.address
+        pause = FIRST_PAUSE_S
+        while True:
+            for port in range(first, first + wire.PORTS):
+                with contextlib.suppress(OSError, wire.Refused, TimeoutError):
+                    return await wire.connect(address, port, place.secret, hello)
+            if time.monotonic() > limit:
+                raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
+            # Many nodes wait for one: ever more seldom, and not all at the same moment.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+            pause = min(LAST_PAUSE_S, pause * 1.5)
+
+    async def _receive(self, line: wire.Line) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(self._options.timing.silence_s):
+                    message = await line.receive()
+                if "beat" not in message:
+                    self._orders.put_nowait(message)
+        except TimeoutError:
+            why = f"silent for {self._options.timing.silence_s:g} s"
+        except wire.Refused as error:
+            why = str(error)
+        self._orders.put_nowait({"lost": f"the first node's launcher is gone ({why})"})
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.timing.beat_s)
+            self._send({"beat": 1})
+
+    def _send(self, message: wire.Message) -> None:
+        if self._line is not None:
+            self._line.send(message)
+
+    def _told_to_end(self, number: signal.Signals) -> None:
+        self._orders.put_nowait({"signal": number.name})
+
+    async def _leave(self) -> None:
+        await self._ranks.close()
+        if self._line is not None:
+            await self._line.close()
+        shutil.rmtree(self._files, ignore_errors=True)

@@ -1,0 +1,135 @@
+"""The launcher's command line: torchrun's words where it has them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpctl.jobs.elastic import RESULT
+from hpctl.jobs.elastic.controller import Timing
+from hpctl.jobs.elastic.group import Limits
+from hpctl.jobs.elastic.program import Program, program
+from hpctl.ports import HpctlError
+
+WARM_IMPORTS = "torch,torch.distributed,torch._dynamo,torch._inductor.config"
+"""The last two are what DDP and the optimisers import by themselves when they are first used, and
+take longer than torch itself (2.13)."""
+
+LEAST_SILENCE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for. Seconds; `nproc` ranks on this node."""
+
+    program: Program
+    nproc: int
+    nnodes: int | None
+    node_rank: int | None
+    master_addr: str
+    run_id: str
+    limits: Limits
+    timing: Timing
+    grace_s: float
+    stop_grace_s: float
+    warm: bool
+    warm_imports: str
+    result: Path | None
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+    """Read the command line. Raises HpctlError; ends the process for --help and bad options."""
+    words = _parser().parse_args(arguments)
+    command = words.command[1:] if words.command[:1] == ["--"] else words.command
+    codes = frozenset(int(code) for code in words.final_exit_codes.split(",") if code)
+    told = environment.get(RESULT, "")
+    return Options(
+        program=program(command, words.python),
+        nproc=_nproc(words.nproc_per_node, environment),
+        nnodes=words.nnodes,
+        node_rank=words.node_rank,
+        master_addr=words.master_addr,
+        run_id=words.rdzv_id,
+        limits=Limits(words.max_restarts, words.window, codes),
+        timing=Timing(words.join_timeout, words.silence),
+        grace_s=words.grace,
+        stop_grace_s=words.stop_grace,
+        warm=words.warm or words.warm_import is not None,
+        warm_imports=words.warm_import or WARM_IMPORTS,
+        result=Path(told) if told else None,
+    )
+
+
+def _nproc(text: str, environment: Mapping[str, str]) -> int:
+    """`auto`: as many GPUs as the step has on this node, else one."""
+    if text not in ("auto", "gpu"):
+        if not text.isdigit() or int(text) < 1:
+            raise HpctlError(f"--nproc-per-node {text} is no number", "Give 1 or more, or auto.")
+        return int(text)
+    count = environment.get("SLURM_GPUS_ON_NODE", "")
+    if count.isdigit() and int(count):
+        return int(count)
+    devices = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    return max(1, len(devices))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m hpctl.jobs.elastic",
+        usage="%(prog)s [options] -- script.py [args] | -m module [args] | command [args]",
+        description="Start this node's ranks and restart the whole group when one dies.",
+        epilog="docs/process-restart.md",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--nproc-per-node", "--nproc_per_node", default="auto", metavar="N|auto",
+        help="ranks on this node (auto: as many as GPUs)")  # fmt: skip
+    add("--nnodes", type=int, help="nodes (default: the Slurm step's)")
+    add("--node-rank", "--node_rank", type=int, help="of this one (default: SLURM_PROCID)")
+    add("--master-addr", "--master_addr", default="", help="the first node (default: Slurm's list)")
+    add("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="default: JOB.STEP of Slurm")
+    add("--max-restarts", "--max_restarts", type=_count, default=3, metavar="K",
+        help="restarts within the window before giving up (3)")  # fmt: skip
+    add("--window", type=_seconds, default=3600.0, metavar="S", help="0: the whole run (3600)")
+    add("--final-exit-codes", default="93,16,17", metavar="LIST",
+        help="a rank's exit codes that end the group at once (93,16,17)")  # fmt: skip
+    add("--grace", type=_seconds, default=2.0, metavar="S",
+        help="from SIGTERM to SIGKILL before a restart (2)")  # fmt: skip
+    add("--stop-grace", type=_seconds, default=25.0, metavar="S",
+        help="the same when the step itself is ended (25; Slurm's KillWait is 30)")  # fmt: skip
+    add("--join-timeout", type=_seconds, default=600.0, metavar="S",
+        help="until every launcher is there (600)")  # fmt: skip
+    add("--silence", type=_some_seconds, default=15.0, metavar="S",
+        help="a launcher that says nothing for so long is gone (15)")  # fmt: skip
+    add("--warm", action="store_true", help="fork ranks from a process that has imported torch")
+    add(
+        "--warm-import",
+        metavar="MODULES",
+        help="what it imports (torch and what DDP needs); implies --warm",
+    )
+    add("--python", default="", metavar="PATH", help="interpreter of the ranks")
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError("must be 0 or more seconds")
+    return number
+
+
+def _some_seconds(text: str) -> float:
+    number = _seconds(text)
+    if number < LEAST_SILENCE_S:
+        raise argparse.ArgumentTypeError(f"must be at least {LEAST_SILENCE_S:g} s")
+    return number

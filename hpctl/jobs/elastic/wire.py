@@ -1,0 +1,136 @@
+"""The launchers' own lines: JSON on TCP, each at most 64 KiB, after a handshake both sides pass.
+
+Who connects proves that it knows the step's secret, by an HMAC over both sides' nonces and its own
+words, and so does who answers: a stray connection, or a port that now belongs to somebody else's
+program, is turned away before anything it says is looked at. The lines after it are neither
+encrypted nor signed; nothing in them is secret, and the worst that they can ask for is a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+from typing import Any
+
+LIMIT = 64 * 1024
+HANDSHAKE_S = 5.0
+PORTS = 16
+"""How many ports, from the first that the secret gives, are tried."""
+
+Message = dict[str, Any]
+
+
+class Refused(Exception):
+    """The other side did not prove itself, or broke the rules. The connection is of no use."""
+
+
+class Line:
+    """One proven connection: whole messages in and out."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        peer = writer.get_extra_info("socket")
+        if peer is not None:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, message: Message) -> None:
+        """Queue one message. What is queued to a peer that reads nothing is bounded: over 1 MiB
+        the connection is dropped, and `receive` says so."""
+        if self._writer.transport.get_write_buffer_size() > 1 << 20:
+            self._writer.transport.abort()
+            return
+        self._writer.write(json.dumps(message).encode() + b"\n")
+
+    async def receive(self) -> Message:
+        """The next message. Raises Refused at the end, for a line that is too long or no object."""
+        try:
+            text = await self._reader.readuntil(b"\n")
+            message = json.loads(text)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
+            raise Refused(f"connection lost ({type(error).__name__})") from error
+        except (ValueError, RecursionError) as error:
+            raise Refused("not a message") from error
+        if not isinstance(message, dict):
+            raise Refused("not a message")
+        return message
+
+    async def close(self) -> None:
+        """Send what is queued, then close. Waits at most a second."""
+        self._writer.close()
+        try:
+            await asyncio.wait_for(self._writer.wait_closed(), 1.0)
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._writer.transport.abort()
+
+
+def first_port(secret: str, run_id: str) -> int:
+    """Where the launchers of one step meet: the first of PORTS, below the ephemeral range."""
+    digest = hashlib.sha256(f"hpctl elastic port {secret} {run_id}".encode()).digest()
+    return 15000 + int.from_bytes(digest[:4], "big") % 15000
+
+
+async def connect(host: str, port: int, secret: str, hello: Message) -> Line:
+    """Connect and prove each other. Raises Refused, OSError, TimeoutError."""
+    async with asyncio.timeout(HANDSHAKE_S):
+        reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
+        line = Line(reader, writer)
+        try:
+            nonce = secrets.token_hex(16)
+            theirs = _text(await line.receive(), "nonce")
+            said = json.dumps(hello)
+            proof = _proof(secret, "client", theirs, nonce, said)
+            line.send({"nonce": nonce, "hello": said, "proof": proof})
+            answer = _text(await line.receive(), "proof")
+            if not hmac.compare_digest(answer, _proof(secret, "server", theirs, nonce, said)):
+                raise Refused("the other side does not know the secret")
+        except BaseException:
+            line.abort()
+            raise
+        return line
+
+
+async def accept(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str
+) -> tuple[Line, Message]:
+    """The server's half: the proven line and the hello. Raises Refused, OSError, TimeoutError."""
+    line = Line(reader, writer)
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            ours = secrets.token_hex(16)
+            line.send({"nonce": ours})
+            answer = await line.receive()
+            nonce, said = _text(answer, "nonce"), _text(answer, "hello")
+            wanted = _proof(secret, "client", ours, nonce, said)
+            if not hmac.compare_digest(_text(answer, "proof"), wanted):
+                raise Refused("a stranger")
+            hello = json.loads(said)
+            if not isinstance(hello, dict):
+                raise Refused("not a hello")
+            line.send({"proof": _proof(secret, "server", ours, nonce, said)})
+    except (ValueError, RecursionError) as error:
+        line.abort()
+        raise Refused("not a hello") from error
+    except BaseException:
+        line.abort()
+        raise
+    return line, hello
+
+
+def _text(message: Message, name: str) -> str:
+    value = message.get(name)
+    if not isinstance(value, str) or not value.isascii():
+        raise Refused(f"no {name}")
+    return value
+
+
+def _proof(secret: str, side: str, theirs: str, nonce: str, said: str) -> str:
+    words = json.dumps(["hpctl-elastic-1", side, theirs, nonce, said])
+    return hmac.new(secret.encode(), words.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,196 @@
+"""Lines and times in, verdicts out. No clock, no file: the same input gives the same verdicts.
+
+Whoever feeds it keeps two promises: `feed` gets whole lines in their order, and `look(at)` is
+called only when everything that was written up to `at` has been fed. So a reader that is behind
+never takes its own slowness for a hang.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpctl.jobs.logs.judges import judge_for, number
+from hpctl.jobs.logs.patterns import Match, Pattern
+from hpctl.jobs.logs.rules import Rule, RuleSet
+
+SHOWN = 400
+"""Bytes of a line that a verdict carries."""
+SHOWN_VALUE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A rule has fired. It fires again only after a good data point, or a match, came between."""
+
+    rule: str
+    what: str
+    """`hang`, `threshold`, `nan`, `spike`, `slow`, `upload` or `seen`."""
+    why: str
+    at: float
+    """When, in the feeder's seconds: when the line was fed; for a hang, when it was due."""
+    line_number: int
+    """The line that fired, from 1; for a hang, the last line that matched, 0 where none did."""
+    line: str
+    value: str
+    """The captured text as it stands in the line; empty without one."""
+
+
+class Engine:
+    """All rules over one log."""
+
+    def __init__(self, rules: RuleSet, started: float) -> None:
+        """`started` is when the job did: start cut-offs count from there."""
+        self.watches = tuple(Watch(rule, started) for rule in rules.rules)
+        self.lines = 0
+        # One pattern often serves two rules: is it a number, and does it jump?
+        several = Counter(watch.pattern.text for watch in self.watches)
+        patterns = {watch.pattern.text: watch.pattern for watch in self.watches}
+        self._shared = tuple(patterns[text] for text, times in several.items() if times > 1)
+
+    def feed(self, block: bytes, at: float) -> list[Verdict]:
+        """Judge whole lines, each ended by a newline, that were there at the time `at`."""
+        shared = {pattern.text: list(pattern.matches(block)) for pattern in self._shared}
+        found = [
+            verdict
+            for w in self.watches
+            for verdict in w.feed(block, at, self.lines, shared.get(w.rule.logPattern))
+        ]
+        self.lines += block.count(b"\n")
+        return sorted(found, key=lambda verdict: verdict.line_number)
+
+    def look(self, at: float) -> list[Verdict]:
+        """The hangs that are due, everything written up to `at` having been fed."""
+        found = [verdict for w in self.watches if (verdict := w.look(at)) is not None]
+        return sorted(found, key=lambda verdict: verdict.at)
+
+    @property
+    def next_look(self) -> float | None:
+        """When `look` could next find a hang if nothing more came; None: never."""
+        return min((due for w in self.watches if (due := w.due) is not None), default=None)
+
+
+class Watch:
+    """One rule and what it remembers: bounded, whatever the log holds."""
+
+    def __init__(self, rule: Rule, started: float) -> None:
+        self.rule = rule
+        self.matched = self.fired = self.unread = 0
+        self.pattern = Pattern(rule.logPattern)
+        self._stop = Pattern(rule.stopPattern) if rule.stopPattern else None
+        self._success = Pattern(rule.successPattern) if rule.successPattern else None
+        self._judge = judge_for(rule) if rule.judges else None
+        self._wants_number = rule.judges in ("threshold", "nan", "spike", "slow")
+        self._started = started
+        self._last_at: float | None = None
+        self._last_line: tuple[int, str] = (0, "")
+        self._bad = 0
+        self._hanging = self._stopped = False
+
+    @property
+    def due(self) -> float | None:
+        """When this rule will call a hang if nothing matches before; None: never."""
+        if self._stopped or self._hanging:
+            return None
+        if self._last_at is None:
+            after, wait = self._started, self.rule.expectedStartCutOffInSeconds
+        else:
+            after, wait = self._last_at, self.rule.expectedRecurringFrequencyInSeconds
+        return None if wait is None else after + wait
+
+    def look(self, at: float) -> Verdict | None:
+        """The hang, once, when it is due."""
+        due = self.due
+        if due is None or at < due:
+            return None
+        self._hanging = True
+        self.fired += 1
+        if self._last_at is None:
+            why = f"no line matched within {due - self._started:g} s of the start"
+        else:
+            why = f"no line matched for {due - self._last_at:g} s"
+        return Verdict(self.rule.name, "hang", why, due, *self._last_line, "")
+
+    def feed(
+        self, block: bytes, at: float, before: int, matches: Iterable[Match] | None = None
+    ) -> list[Verdict]:
+        """Judge this rule's matches in `block`; `before` lines came before it."""
+        if self._stopped:
+            return []
+        end = len(block)
+        if self._stop and (stop := next(self._stop.matches(block), None)) is not None:
+            end, self._stopped = _begin(block, stop), True
+        good = self._success.matches(block) if self._success else iter(())
+        success = next(good, None)
+        verdicts = []
+        last: Match | None = None
+        for match in self.pattern.matches(block) if matches is None else matches:
+            if match.at >= end:
+                break
+            while success is not None and success.at <= match.end:
+                self._bad, success = 0, next(good, None)
+            last = match
+            self.matched += 1
+            if self._judge is not None and self._counts(match):
+                verdicts.append(self._verdict(block, match, at, before))
+        if success is not None and success.at < end:
+            self._bad = 0
+        if last is not None:
+            self._last_at, self._hanging = at, False
+            if self.rule.expectedRecurringFrequencyInSeconds:
+                self._last_line = _place(block, last, before)
+        return verdicts
+
+    def _counts(self, match: Match) -> bool:
+        """Whether this data point makes the rule fire."""
+        assert self._judge is not None
+        value = None
+        if self._wants_number and match.captured is not None:
+            value = number(match.captured)
+            self.unread += value is None
+        bad = self._judge(value)
+        if bad is None:
+            return False
+        self._bad = self._bad + 1 if bad else 0
+        return self._bad == self.rule.points
+
+    def _verdict(self, block: bytes, match: Match, at: float, before: int) -> Verdict:
+        self.fired += 1
+        value = _text(match.captured or b"", SHOWN_VALUE)
+        why = _why(self.rule, value)
+        assert self.rule.judges is not None
+        line_number, line = _place(block, match, before)
+        return Verdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
+
+
+def _place(block: bytes, match: Match, before: int) -> tuple[int, str]:
+    begin = _begin(block, match)
+    text = _text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
+    return before + block.count(b"\n", 0, begin) + 1, text
+
+
+def _begin(block: bytes, match: Match) -> int:
+    return block.rfind(b"\n", 0, match.at) + 1
+
+
+def _text(raw: bytes, limit: int) -> str:
+    """Bytes of an untrusted line as text that a terminal cannot be misled by."""
+    said = raw[:limit].decode(errors="replace")
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in said)
+
+
+def _why(rule: Rule, value: str) -> str:
+    times = f", {rule.points} times running" if rule.points > 1 else ""
+    match rule.judges:
+        case "threshold":
+            return f"{value} is {rule.operator} {rule.metricThreshold:g}{times}"
+        case "nan":
+            return f"{value or 'the line'} is no finite number{times}"
+        case "spike" | "slow":
+            side = "over" if rule.higher_is_worse else "under"
+            return f"{value} is far {side} the run's own median{times}"
+        case "upload":
+            return f"an upload failed{times}"
+        case _:
+            return f"the line was seen{times}"

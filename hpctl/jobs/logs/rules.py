@@ -1,0 +1,197 @@
+"""Log rules as people write them: YAML, validated with every error at once.
+
+The keys are those of `logMonitoringConfiguration`, the HyperPod training operator's own block,
+which is read exactly as it stands; hpctl's own keys come beside them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hpctl import yaml_errors
+from hpctl.jobs.logs.patterns import Pattern
+from hpctl.yaml_errors import FileProblems
+
+Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]
+Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]
+BLOCK = "logMonitoringConfiguration"
+DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
+
+
+def _compiles(text: str) -> str:
+    Pattern(text)
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_compiles)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Rule(BaseModel):
+    """One rule. Seconds and thresholds may have fractions; unset keys judge nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    logPattern: Regex
+    expectedStartCutOffInSeconds: Seconds | None = None
+    expectedRecurringFrequencyInSeconds: Seconds | None = None
+    metricThreshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    operator: Operator | None = None
+    metricEvaluationDataPoints: int | None = Field(default=None, ge=1, le=100_000)
+    stopPattern: Regex | None = None
+
+    kind: Kind | None = None
+    successPattern: Regex | None = None
+    worse: Literal["higher", "lower"] | None = None
+    window: int = Field(default=100, ge=10, le=10_000)
+    minimum: int = Field(default=20, ge=5)
+    sigmas: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    fraction: float = Field(default=0.2, ge=0, lt=10)
+
+    @property
+    def judges(self) -> Kind | None:
+        """What is judged of a match, beside when it came."""
+        return self.kind or ("threshold" if self.metricThreshold is not None else None)
+
+    @property
+    def points(self) -> int:
+        """Consecutive bad data points that make a verdict."""
+        default = DEFAULT_POINTS.get(self.judges or "", 1)
+        return self.metricEvaluationDataPoints or default
+
+    @property
+    def higher_is_worse(self) -> bool:
+        """For a baseline: which side of it is bad. Throughput falls, a loss rises."""
+        return self.worse == "higher" if self.worse else self.judges == "spike"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Rule:
+        problems = [text for bad, text in self._contradictions() if bad]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        threshold, kind = self.metricThreshold is not None, self.judges
+        timed = self.expectedStartCutOffInSeconds or self.expectedRecurringFrequencyInSeconds
+        captures = Pattern(self.logPattern).captures
+        baseline = kind in ("spike", "slow")
+        tuned = {"window", "minimum", "sigmas", "fraction", "worse"} & self.model_fields_set
+        return [
+            (threshold and self.operator is None, "metricThreshold needs an operator"),
+            (self.operator is not None and not threshold, "operator needs a metricThreshold"),
+            (
+                threshold and kind != "threshold",
+                f"metricThreshold and kind {kind} exclude one another",
+            ),
+            (kind == "threshold" and not threshold, "kind threshold needs a metricThreshold"),
+            (
+                kind in ("threshold", "spike", "slow") and not captures,
+                f"logPattern captures no number, and {kind} judges one: put it in (...)",
+            ),
+            (
+                kind is None and not timed,
+                "judges nothing: give it expectedStartCutOffInSeconds,"
+                " expectedRecurringFrequencyInSeconds, metricThreshold or kind",
+            ),
+            (
+                kind is None and self.metricEvaluationDataPoints not in (None, 1),
+                "metricEvaluationDataPoints counts nothing without metricThreshold or kind",
+            ),
+            (
+                self.successPattern is not None and kind not in ("upload", "seen"),
+                "successPattern is for the kinds upload and seen",
+            ),
+            (bool(tuned) and not baseline, f"{', '.join(sorted(tuned))}: for spike and slow only"),
+            (self.minimum > self.window, f"minimum {self.minimum} is over window {self.window}"),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules with names that differ, in the order of their file."""
+
+    rules: tuple[Rule, ...]
+
+
+class RulesError(FileProblems):
+    """A file of rules with everything that is wrong with it."""
+
+    hint_text = "see docs/logs.md"
+
+
+def load(path: Path) -> RuleSet:
+    """Read a file of rules. Raises RulesError, also where it cannot be read."""
+    return parse(yaml_errors.read(path, RulesError), str(path))
+
+
+def parse(text: str, path: str = "<text>") -> RuleSet:
+    """Validate YAML text. Raises RulesError with every problem it has."""
+    data = yaml_errors.load(text, path, RulesError)
+    try:
+        entries, lines = _entries(data), _lines(text)
+    except ValueError as error:
+        raise RulesError(path, [str(error)]) from error
+    problems: list[str] = []
+    rules: list[Rule] = []
+    seen: set[str] = set()
+    for number, entry in enumerate(entries, 1):
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        line = lines[number - 1] if len(lines) == len(entries) else 0
+        place = f"rule {number}" + (f" {name!r}" if name else "")
+        place += f" (line {line})" if line else ""
+        if name in seen:
+            problems.append(f"{place}: another rule has that name")
+        if isinstance(name, str):
+            seen.add(name)
+        try:
+            rules.append(Rule.model_validate(entry))
+        except ValidationError as error:
+            problems += [f"{place}: {_problem(one)}" for one in error.errors()]
+    if problems:
+        raise RulesError(path, problems)
+    return RuleSet(tuple(rules))
+
+
+def _entries(data: Any) -> list[Any]:
+    """The list of rules: bare, under `rules`, or under the operator's key, however deep."""
+    for key in ("spec", "runPolicy"):
+        if isinstance(data, Mapping) and key in data:
+            data = data[key]
+    if isinstance(data, Mapping):
+        keys = [key for key in ("rules", BLOCK) if key in data]
+        # A whole HyperPodPyTorchJob has other keys beside the block: they are not ours to judge.
+        others = [str(key) for key in data if key not in keys]
+        if len(keys) != 1 or (keys == ["rules"] and others):
+            near = [n for key in others for n in difflib.get_close_matches(key, ["rules", BLOCK])]
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"needs one list of rules, under `rules` or `{BLOCK}`{guess}")
+        data = data[keys[0]]
+    if not isinstance(data, list) or not data:
+        raise ValueError("holds no list of rules")
+    return data
+
+
+def _lines(text: str) -> list[int]:
+    """Where the entries of the first list stand, to name the place of an error."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    while isinstance(node, yaml.MappingNode):
+        wanted = ("spec", "runPolicy", "rules", BLOCK)
+        inner = [value for key, value in node.value if key.value in wanted]
+        node = inner[0] if inner else None
+    if not isinstance(node, yaml.SequenceNode):
+        return []
+    return [item.start_mark.line + 1 for item in node.value]
+
+
+def _problem(error: Any) -> str:
+    where = str(error["loc"][0]) if error["loc"] else ""
+    return f"{where}: {yaml_errors.said(error, list(Rule.model_fields))}".removeprefix(": ")

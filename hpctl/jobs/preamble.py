@@ -1,0 +1,217 @@
+"""The shell lines that `hpctl sbatch` puts into a script: find the checkpoint, export it.
+
+They run as the user, on a compute node, at every start of the job, under whatever options the
+`#!` line sets (`-eu` included), in any POSIX shell. Who decides what, when things go wrong:
+
+- hpctl cannot run there (no interpreter, a broken environment, no answer in time): the job must
+  not fail for it. The shell chooses by itself, more crudely: the highest number among the
+  directories that have a manifest. Directories appear under their final name only when whole, so
+  this is the same choice unless a file was damaged later. Where there are only other things, a
+  framework's checkpoints say, it cannot choose, and the job stops as below.
+- No checkpoint at all: a first start. The script begins at the beginning.
+- There are checkpoints, and none is whole; or the directory cannot be read (not mounted on this
+  node, say): the job stops with exit code 93 and says why. Starting from scratch would look like
+  success while it throws away the run: hours of GPU time are spent again, and trainers that keep
+  the last k saves by name delete the older ones, which a person could have rescued. A job that
+  cannot read its checkpoint directory could not save there either. 93 is the code that NVIDIA's
+  resiliency extension uses for "do not requeue". HPCTL_RESUME=scratch in the job's environment
+  overrides it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpctl.core.trouble import STOP_EXIT_CODE
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+PLACEHOLDERS = {
+    # Array tasks have job ids of their own; the array's is what the user calls the job.
+    "job_id": '"${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-0}}"',
+    "array_task_id": '"${SLURM_ARRAY_TASK_ID:-0}"',
+}
+
+LOOK_S = 120
+"""How long a look at directories may take before the shell chooses by itself."""
+FETCH_S = 3600
+"""The same where the newest may be in S3, and is then copied into the checkpoint directory."""
+
+_EXPORTED = "    : exports\n"
+_BEGIN = r"""# --- begin: put in by hpctl sbatch, see `hpctl sbatch --help` ---
+hpctl_preamble() {
+    # Not those of another job, in which this one was submitted.
+    unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
+        HPCTL_SAVE_SIGNAL HPCTL_REPAIR_LATEST
+    export HPCTL_PYTHON=@PYTHON@
+    export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
+    # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
+    # with them, until the time limit.
+    export SLURM_KILL_BAD_EXIT="${SLURM_KILL_BAD_EXIT:-1}"
+"""
+_MAKE = r"""    for hpctl_pause in 2 5 10 0; do
+        if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then return 0; fi
+        sleep "$hpctl_pause"
+    done
+    echo "hpctl: @BASE_TEXT@ is not there on this node" >&2
+    return @STOP@
+"""
+_RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
+        echo "hpctl: HPCTL_RESUME=scratch: starting from the beginning" >&2
+        if [ -d @BASE@ ]; then mkdir -p "$HPCTL_CHECKPOINT_DIR" || :; fi
+        return 0
+    fi
+    hpctl_limit=
+    if command -v timeout >/dev/null 2>&1; then hpctl_limit="timeout @LIMIT@"; fi
+    for hpctl_pause in 2 5 10 0; do
+        hpctl_line="unreadable @BASE_TEXT@ is not there on this node"
+        if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then
+            hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" -P -m hpctl \
+                checkpoint last --export --tell "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
+        fi
+        case $hpctl_line in unreadable*) sleep "$hpctl_pause" ;; *) break ;; esac
+    done
+    case $hpctl_line in
+    "found /"*|"found s3://"*)
+        export HPCTL_RESUME_FROM="${hpctl_line#found }"
+        echo "hpctl: resuming from $HPCTL_RESUME_FROM" >&2
+        return 0 ;;
+    none)
+        echo "hpctl: no checkpoint in $HPCTL_CHECKPOINT_DIR: starting from the beginning" >&2
+        return 0 ;;
+    incomplete*|unreadable*)
+        echo "hpctl: $hpctl_line" >&2
+        echo "hpctl: not starting from scratch over what is in $HPCTL_CHECKPOINT_DIR. Mend it," \
+            "or submit with --export=ALL,HPCTL_RESUME=scratch" >&2
+        return @STOP@ ;;
+    esac
+    hpctl_best=-1
+    for hpctl_dir in "$HPCTL_CHECKPOINT_DIR"/*/manifest.json; do
+        [ -s "$hpctl_dir" ] || continue
+        hpctl_dir=${hpctl_dir%/manifest.json}
+        hpctl_step=${hpctl_dir##*/}
+        case $hpctl_step in *.*) continue ;; esac
+        hpctl_step=${hpctl_step##*[!0-9]}
+        if [ -n "$hpctl_step" ] && [ "$hpctl_step" -gt "$hpctl_best" ]; then
+            hpctl_best=$hpctl_step
+            export HPCTL_RESUME_FROM="$hpctl_dir"
+        fi
+    done
+    if [ "$hpctl_best" -lt 0 ] && [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
+        echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
+            "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Mend it," \
+            "or submit with --export=ALL,HPCTL_RESUME=scratch" >&2
+        return @STOP@
+    fi
+    echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON); the newest checkpoint by name is:" \
+        "${HPCTL_RESUME_FROM:-none, starting from the beginning}" >&2
+"""
+_END = r"""}
+hpctl_preamble || exit $?
+unset -f hpctl_preamble
+unset hpctl_limit hpctl_pause hpctl_line hpctl_best hpctl_dir hpctl_step
+# SIGUSR1 asks for a checkpoint. It reaches this shell as well, which it must not end; the
+# programs that the shell starts still get its default action.
+trap : @SIGNALS@
+# --- end: put in by hpctl sbatch ---
+"""
+_NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
+"""With these a job is ended, or does not end: the shell keeps its own way with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the lines are made from.
+
+    `python_path` is the PYTHONPATH that hpctl needs to be imported, "" where it is installed.
+    `directory` and `tiers` are absolute and may hold placeholders. `resume` is False for a
+    program that finds its checkpoint itself. `repair_latest`: pointers that name nothing whole are
+    mended at each start. `policy` is compact, as in the job's Comment.
+    """
+
+    python: str
+    python_path: str = ""
+    directory: str | None = None
+    tiers: tuple[str, ...] = ()
+    resume: bool = True
+    repair_latest: bool = False
+    policy: Mapping[str, object] = field(default_factory=dict)
+    spares: int = 0
+    save_signal: str = ""
+
+
+def render(parts: Parts) -> str:
+    """The lines, with a last newline."""
+    directory = parts.directory or ""
+    root = base(directory) if directory else ""
+    text = _BEGIN + _EXPORTED
+    if directory:
+        text += _RESUME if parts.resume else _MAKE
+    signals = ["USR1"]
+    if parts.save_signal and parts.save_signal not in (*_NOT_TRAPPED, "USR1"):
+        signals.append(parts.save_signal)
+    # `VAR=x $limit cmd` sets VAR for cmd even where $limit is empty: assignments are recognised
+    # before expansion, in every POSIX shell.
+    path = f"PYTHONPATH={shlex.quote(parts.python_path)} " if parts.python_path else ""
+    values = {
+        "PYTHON": shlex.quote(parts.python),
+        "SEARCH": "".join(f" {shell_word(tier)}" for tier in parts.tiers),
+        "LIMIT": str(FETCH_S if any(t.startswith("s3://") for t in parts.tiers) else LOOK_S),
+        "BASE": shlex.quote(root),
+        "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
+        "ENVIRONMENT": path,
+        "STOP": str(STOP_EXIT_CODE),
+        "SIGNALS": " ".join(signals),
+    }
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + _END)
+    return text.replace(_EXPORTED, _exports(parts))
+
+
+def _exports(parts: Parts) -> str:
+    """What the job's processes find in their environment, only where it was asked for."""
+    values = {
+        "HPCTL_CHECKPOINT_DIR": shell_word(parts.directory) if parts.directory else "",
+        "HPCTL_TIERS": shell_word(compact(list(parts.tiers))) if parts.tiers else "",
+        "HPCTL_POLICY": shlex.quote(compact(dict(parts.policy))) if parts.policy else "",
+        "HPCTL_SPARES": str(parts.spares) if parts.spares else "",
+        "HPCTL_SAVE_SIGNAL": parts.save_signal,
+        "HPCTL_REPAIR_LATEST": "1" if parts.repair_latest else "",
+    }
+    exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
+    # Only below what is there: a directory that is made where a mount is missing would hide that.
+    made = "".join(
+        f"    if [ -d {shlex.quote(base(tier))} ]; then mkdir -p {shell_word(tier)} || :; fi\n"
+        for tier in parts.tiers
+        if tier.startswith("/")
+    )
+    return exports + made
+
+
+def compact(value: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def base(directory: str) -> str:
+    """The part before the first component with a placeholder: what must exist on every node."""
+    parts = directory.split("/")
+    kept = next((i for i, part in enumerate(parts) if placeholders(part)), len(parts))
+    return "/".join(parts[:kept]) or "/"
+
+
+def shell_word(directory: str) -> str:
+    """A directory with placeholders as one word of shell."""
+    word, at = "", 0
+    for match in _PLACEHOLDER.finditer(directory):
+        word += shlex.quote(directory[at : match.start()]) + PLACEHOLDERS[match[1]]
+        at = match.end()
+    rest = directory[at:]
+    return word + (shlex.quote(rest) if rest or not word else "")
+
+
+def placeholders(directory: str) -> list[str]:
+    """The names in braces, known or not."""
+    return _PLACEHOLDER.findall(directory)

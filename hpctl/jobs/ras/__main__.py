@@ -1,0 +1,40 @@
+"""`python -m hpctl.jobs.ras [HOST:PORT]`: look twice, and print whom the ranks wait for.
+
+Exit codes: 0 the run goes on or nobody is behind, 1 somebody is named, 3 no answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from hpctl.jobs.ras.client import address, query
+from hpctl.jobs.ras.document import RasError
+from hpctl.jobs.ras.judge import APART_S, Sample, culprits
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m hpctl.jobs.ras", description=__doc__)
+    parser.add_argument("address", nargs="?", default=os.environ.get("NCCL_RAS_ADDR", ""))
+    parser.add_argument("--apart", type=float, default=APART_S, help="seconds between the looks")
+    words = parser.parse_args()
+    try:
+        where = address(words.address)
+        first = Sample(query(where), time.monotonic())
+        time.sleep(max(0.0, words.apart))
+        second = Sample(query(where), time.monotonic())
+    except RasError as error:
+        print(f"{error}\n{error.hint}", file=sys.stderr)
+        return 3
+    found = culprits(first, second)
+    ranks = max((one.size or 0 for one in second.report.communicators), default=0)
+    print(f"NCCL {second.report.nccl_version}, {ranks} ranks in the largest communicator")
+    print(f"{found.cause}: {found.why}")
+    return 1 if found.members else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""What a policy would do in a made-up run: the very `decide` of supervisor and daemon, on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hpctl import yaml_errors
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import (
+    RESTARTS,
+    Action,
+    Means,
+    Past,
+    RunPolicy,
+    decide,
+    worth_growing,
+)
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.policies import Count, Seconds, SecondsOrNone
+from hpctl.yaml_errors import FileProblems
+
+
+class ScenarioError(FileProblems):
+    """A scenario with problems: all of them, each with its place."""
+
+    hint_text = "see docs/policies.md"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Event(_Section):
+    """Something that happens: a trouble (`kind`), nodes that are mended, a hold that is lifted."""
+
+    at: SecondsOrNone
+    kind: Kind | None = None
+    why: str = ""
+    node: str | None = None
+    rank: Count | None = None
+    signature: str = ""
+    exit_code: int | None = None
+    step: Count | None = None
+    progress: Count | None = None
+    alive: bool | None = None
+    repeat: Annotated[int, Field(ge=1, le=1000)] = 1
+    every_s: Seconds = 60.0
+    mended: tuple[str, ...] = ()
+    released: bool = False
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Event:
+        if (self.kind is not None) + bool(self.mended) + self.released != 1:
+            raise ValueError("is one of: kind, mended, released")
+        return self
+
+
+class Scenario(_Section):
+    """A job on a cluster, and what happens to it. `pool`: nodes beside the job's and its spares."""
+
+    nodes: Annotated[int, Field(ge=1, le=10_000)]
+    spares: Count = 0
+    pool: Count | None = None
+    names: tuple[str, ...] = ()
+    process: bool = False
+    requeue: bool = True
+    start: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    remaining_s: SecondsOrNone = 7 * 86400.0
+    restart_cost_s: SecondsOrNone = 120.0
+    events: Annotated[tuple[Event, ...], Field(min_length=1, max_length=1000)]
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Scenario:
+        known = self.cluster
+        if len(known) < self.nodes + self.spares:
+            raise ValueError(f"names has fewer than nodes + spares = {self.nodes + self.spares}")
+        problems = [
+            f"event {number}: there is no node {name!r}{yaml_errors.near(name, list(known))}"
+            for number, event in enumerate(self.events, 1)
+            for name in (*event.mended, *filter(None, [event.node]))
+            if name not in known
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def cluster(self) -> tuple[NodeName, ...]:
+        """All nodes: the job's, its spares, then the pool; n1, n2, ... where none are named."""
+        pool = self.nodes if self.pool is None else self.pool
+        count = self.nodes + self.spares + pool
+        return tuple(map(NodeName, self.names or (f"n{i}" for i in range(1, count + 1))))
+
+
+def read(path: str | Path) -> Scenario:
+    """Read and validate a file. Raises ScenarioError with every problem it has."""
+    return parse(yaml_errors.read(path, ScenarioError), str(path))
+
+
+def parse(text: str, place: str = "<text>") -> Scenario:
+    """Validate YAML text. Raises ScenarioError with every problem it has."""
+    return yaml_errors.validated(Scenario, text, place, ScenarioError)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One event and what came of it. `nodes` is how many the run has afterwards, 0 for none."""
+
+    at_s: float
+    event: str
+    node: str
+    rank: int | None
+    action: str
+    after_s: float
+    save_first_s: float
+    exclude: tuple[str, ...]
+    nodes: int
+    why: str
+    signature: str = ""
+
+
+@dataclass
+class _Run:
+    """The job between two events."""
+
+    policy: RunPolicy
+    scenario: Scenario
+    allocation: list[NodeName]
+    running: list[NodeName]
+    past: list[Past] = field(default_factory=list)
+    down: set[NodeName] = field(default_factory=set)
+    mended: set[NodeName] = field(default_factory=set)
+    over: str = ""
+
+
+def play(policy: RunPolicy, scenario: Scenario) -> tuple[Played, ...]:
+    """The scenario's events in the order of their times, each with its answer. Pure."""
+    size = scenario.nodes
+    run = _Run(
+        policy,
+        scenario,
+        list(scenario.cluster[: size + scenario.spares]),
+        list(scenario.cluster[:size]),
+    )
+    times = [
+        (event.at + event.every_s * again, number, event)
+        for number, event in enumerate(scenario.events)
+        for again in range(event.repeat)
+    ]
+    return tuple(_one(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2]))
+
+
+def _one(run: _Run, at_s: float, event: Event) -> Played:
+    if event.mended:
+        return _mended(run, at_s, event)
+    if event.released:
+        if not run.past or run.past[-1].action is not Action.HOLD:
+            return _played(run, at_s, "released", why="nothing is held")
+        why, run.over = run.over, ""
+        _fresh(run, ())
+        return _played(run, at_s, "released", why=f"let go again: {why}")
+    if run.over or event.kind is None:
+        return _played(run, at_s, str(event.kind), event, why=f"nothing runs: {run.over}")
+    return _trouble(run, at_s, event, event.kind)
+
+
+def _trouble(run: _Run, at_s: float, event: Event, kind: Kind) -> Played:
+    now = run.scenario.start + timedelta(seconds=at_s)
+    node = None if event.node is None else NodeName(event.node)
+    if node is not None and kind is Kind.NODE:
+        run.down.add(node)
+    trouble = Trouble(
+        kind,
+        now,
+        event.why or event.signature or str(kind),
+        event.signature,
+        node,
+        event.rank,
+        exit_code=event.exit_code,
+        step=event.step,
+        progress=event.progress,
+    )
+    means = _means(run, event.alive)
+    if node is not None:
+        run.mended.discard(node)
+    answer = decide(run.policy, run.past, trouble, means, now)
+    run.past.append(Past(trouble, answer.action))
+    if answer.action is Action.STEP:
+        fit = [n for n in run.allocation if n not in run.down and n not in answer.exclude]
+        stay = [n for n in fit if n in run.running]
+        run.running = [*stay, *(n for n in fit if n not in stay)][: answer.size]
+    elif answer.action is Action.REQUEUE or kind is Kind.PREEMPTED:
+        _fresh(run, answer.exclude)
+    elif answer.action is Action.HOLD:
+        run.over, run.running = answer.why, []
+    elif kind is Kind.FINAL:
+        run.over, run.running = "the run asked not to be run again", []
+    waits = "" if run.running or run.over else "; the job waits in the queue for nodes"
+    return Played(
+        at_s,
+        str(kind),
+        event.node or "",
+        event.rank,
+        str(answer.action),
+        answer.after_s,
+        answer.save_first_s,
+        answer.exclude,
+        len(run.running),
+        answer.why + waits,
+        event.signature,
+    )
+
+
+def _means(run: _Run, alive: bool | None) -> Means:
+    healthy = tuple(n for n in run.allocation if n not in run.down)
+    return Means(
+        process=run.scenario.process and not run.down & set(run.running),
+        step=bool(healthy),
+        nodes=len(healthy),
+        wanted=run.scenario.nodes,
+        requeue=run.scenario.requeue,
+        names=healthy,
+        pool=sum(n not in run.down for n in run.scenario.cluster),
+        healed=tuple(sorted(run.mended)),
+        alive=alive,
+    )
+
+
+def _fresh(run: _Run, exclude: Sequence[NodeName]) -> None:
+    """A new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
+    fit = [n for n in run.scenario.cluster if n not in run.down and n not in exclude]
+    size = run.scenario.nodes
+    least = size if run.policy.nodes is None else min(size, run.policy.nodes[0])
+    run.allocation = fit[: size + run.scenario.spares] if len(fit) >= least else []
+    run.running = run.allocation[:size]
+
+
+def _mended(run: _Run, at_s: float, event: Event) -> Played:
+    names = set(map(NodeName, event.mended))
+    run.down -= names
+    run.mended |= names
+    if not run.running and not run.over:
+        _fresh(run, ())
+        return _played(run, at_s, "mended", event, why="the job that waited for nodes starts")
+    have, size = len(run.running), run.scenario.nodes
+    inside = min(size, len(_means(run, None).names))
+    could = min(size, sum(n not in run.down for n in run.scenario.cluster))
+    cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
+    if not have or not worth_growing(run.policy, have, could, left, cost):
+        return _played(run, at_s, "mended", event, why="nothing to do")
+    how = "at its next checkpoint"
+    if inside < could:
+        # Slurm gives a running job no further node: it has to come back.
+        _fresh(run, ())
+        how += ", by a requeue"
+    run.running = [n for n in run.allocation if n not in run.down][:could]
+    why = f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
+    return _played(run, at_s, "mended", event, why=why, action="grow")
+
+
+def _played(
+    run: _Run, at_s: float, what: str, event: Event | None = None, *, why: str, action: str = "none"
+) -> Played:
+    node = "" if event is None else event.node or ",".join(event.mended)
+    rank = None if event is None else event.rank
+    return Played(at_s, what, node, rank, action, 0.0, 0.0, (), len(run.running), why)
+
+
+def restarts(played: Sequence[Played]) -> int:
+    """How many of the answers ran the program again."""
+    return sum(one.action in RESTARTS for one in played)

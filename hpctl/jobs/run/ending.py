@@ -1,0 +1,182 @@
+"""How a step's end reads: done, or a trouble. Pure; the exit-code contract stands here.
+
+| end | means |
+|---|---|
+| a node of the step is lost or does not answer | a node's trouble, whatever the code |
+| `final_exit_codes` (93) of any rank | final: not run again, passed on |
+| `corruption_exit_codes` (16, 17) of any rank | evidence of silent data corruption |
+| any other, after the program said that it is done | done, passed on |
+| 0 with evidence of progress | done, passed on |
+| 0 without | a failure (see `finished`) |
+| 126 or 127 of every rank, in the job's first step | final: its command is not there |
+| anything else | a crash, classified by code and log |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.jobs.run.said import NotLaunched, TaskEnd, root
+
+TAIL_LINES = 40
+"""Lines of the log's end that a trouble carries as evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What the checkpoint directory held at one time. `judged` is false where nobody can say."""
+
+    path: str | None = None
+    step: int | None = None
+    judged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known when a step has ended.
+
+    `code` is srun's (128 + n for a signal). `lost` are nodes of the step that Slurm took out or
+    that did not answer, with why. `marked`: the program said that it is done. `stepped`: it
+    reported at least one training step. `before` and `after` are the newest complete checkpoints
+    at the step's start and end. `step` is the last training step seen.
+    """
+
+    code: int
+    ends: Sequence[TaskEnd] = ()
+    failed: Sequence[NotLaunched] = ()
+    lost: Mapping[NodeName, str] | None = None
+    tail: Sequence[str] = ()
+    marked: bool = False
+    stepped: bool = False
+    before: Point = Point()
+    after: Point = Point()
+    step: int | None = None
+    account: Trouble | None = None
+    """What a launcher inside the step says of its end."""
+    again: bool = False
+    """The job had a step before this one."""
+
+
+Classify = Callable[..., Trouble]
+
+
+def code_of(evidence: Evidence, policy: RunPolicy) -> int:
+    """The exit code that says why: of the rank at the root, where srun named it, else srun's."""
+    end = root(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+    if end is not None and end.code != 0 and evidence.code != 0:
+        return end.code
+    return evidence.code
+
+
+def judge(
+    evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
+) -> Trouble | None:
+    """The trouble that ended the step; None where the run is done."""
+    code = code_of(evidence, policy)
+    if code == 0:
+        return None if finished(evidence) else _no_progress(evidence, now)
+    end = root(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+    if evidence.marked and code not in policy.corruption_exit_codes:
+        # Programs that are done often fail in tearing down. Another run could only do that again.
+        return None
+    answered = code in (*policy.final_exit_codes, *policy.corruption_exit_codes)
+    if evidence.lost and not answered:
+        return _lost(evidence, code, now)
+    if (unheard := _unlaunched(evidence)) is not None:
+        return Trouble(
+            kind=Kind.NODE,
+            at=now,
+            why=f"srun could not start a task on {unheard.node}: {unheard.text}",
+            signature="node launch",
+            node=unheard.node,
+            exit_code=code,
+            progress=evidence.after.step,
+        )
+    if evidence.account is not None:
+        return _with_progress(replace(evidence.account, at=now), evidence)
+    trouble = classify(
+        code,
+        evidence.tail,
+        at=now,
+        node=end.node if end else None,
+        rank=end.rank if end else None,
+        policy=policy,
+        again=evidence.again or _some_ran(evidence),
+    )
+    return _with_progress(trouble, evidence)
+
+
+def finished(evidence: Evidence) -> bool:
+    """Whether exit code 0 is believed.
+
+    It is, unless there is a complete checkpoint that did not get newer, and nothing else says
+    that the program did something: no end mark, no training step. A program that never saved
+    anything that hpctl recognises cannot be judged by it: that is done, not lost.
+    """
+    if evidence.marked or evidence.stepped:
+        return True
+    before, after = evidence.before, evidence.after
+    if not before.judged or not after.judged or before.path is None:
+        return True
+    return (after.path, after.step) != (before.path, before.step)
+
+
+def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
+    newest = evidence.after.path
+    return Trouble(
+        kind=Kind.NO_PROGRESS,
+        at=now,
+        why=f"it ended with 0, took no step and saved nothing newer than {newest}"
+        " (a run that is complete says so: touch $HPCTL_DONE)",
+        signature="exit 0 without progress",
+        exit_code=0,
+        evidence=excerpt(evidence.tail),
+        step=evidence.step,
+        progress=evidence.after.step,
+    )
+
+
+def _lost(evidence: Evidence, code: int, now: datetime) -> Trouble:
+    lost = dict(evidence.lost or {})
+    node, why = next(iter(lost.items()))
+    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    return Trouble(
+        kind=Kind.NODE,
+        at=now,
+        why=f"node {node} is lost{more}: {why}",
+        signature="node lost",
+        node=node,
+        exit_code=code,
+        evidence=excerpt(evidence.tail),
+        step=evidence.step,
+        progress=evidence.after.step,
+    )
+
+
+def _unlaunched(evidence: Evidence) -> NotLaunched | None:
+    return next((each for each in evidence.failed if each.node is not None), None)
+
+
+def _some_ran(evidence: Evidence) -> bool:
+    """Whether the command could be started on some rank at least."""
+    moved = evidence.after.step != evidence.before.step
+    return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1
+
+
+def _with_progress(trouble: Trouble, evidence: Evidence) -> Trouble:
+    return replace(
+        trouble,
+        step=evidence.step if trouble.step is None else trouble.step,
+        progress=evidence.after.step if trouble.progress is None else trouble.progress,
+        evidence=trouble.evidence or excerpt(evidence.tail),
+    )
+
+
+def excerpt(tail: Sequence[str]) -> str:
+    """The end of the log, as much as a trouble carries."""
+    return "\n".join(tail[-TAIL_LINES:])[-EVIDENCE_CHARS:]

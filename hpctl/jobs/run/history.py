@@ -1,0 +1,145 @@
+"""What happened to a job before, durable across requeues: one JSON object a line.
+
+Appended and synced line by line, by the one supervisor that runs at a time. A line that a crash
+tore is passed over, and the next append begins a line of its own. Where the file cannot be
+written the run goes on with what it remembers: a full disk must not end a job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from hpctl.core.run_policy import Action, Past
+from hpctl.core.trouble import Trouble
+
+HISTORIES = ".hpctl"
+"""Where they are in a checkpoint directory."""
+MOST_SAVES = 8
+"""That are kept of one attempt: a file that grows with every checkpoint would have no end."""
+LARGEST = 16 << 20
+"""Bytes of history that are read, from the end: tens of thousands of attempts."""
+
+
+class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
+    """A step was launched. `restart` is Slurm's restart count, `attempt` counts all steps."""
+
+    attempt: int
+    restart: int
+    at: datetime
+    nodes: str
+    resume: str | None = None
+    step: int | None = None
+
+
+class Treated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
+    """A trouble was answered."""
+
+    attempt: int
+    trouble: Trouble
+    action: Action
+    why: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
+    """An attempt ended: with which code, and why in one sentence."""
+
+    attempt: int
+    at: datetime
+    code: int
+    why: str
+
+
+class Saved(msgspec.Struct, frozen=True, tag="saved", omit_defaults=True):
+    """The program told what saving a checkpoint took. Of each attempt the first few are kept."""
+
+    attempt: int
+    at: datetime
+    seconds: float
+
+
+Record = Started | Treated | Ended | Saved
+_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+@dataclass
+class History:
+    """One job's records. `path` is None where there is no place to keep them."""
+
+    path: Path | None
+    records: list[Record] = field(default_factory=list)
+    broken: str = ""
+    """Why the file cannot be used, once it could not."""
+    parents: bool = False
+
+    @classmethod
+    def open(cls, path: Path | None, *, parents: bool = False) -> History:
+        """Read what there is. Never raises: a history that cannot be read is told in `broken`.
+
+        Only `parents` lets directories above the file's own be made. A checkpoint directory must
+        not be: where its file system is not mounted, it would be an empty one on the node's disk,
+        and an empty one means a first start.
+        """
+        if path is None:
+            return cls(None)
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            raw = b""
+        except OSError as error:
+            return cls(path, [], f"cannot read {path}: {error.strerror}", parents)
+        return cls(path, list(read(raw)), "", parents)
+
+    def add(self, record: Record) -> None:
+        """Remember a record, on stable storage where that works. Never raises."""
+        self.records.append(record)
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=self.parents, exist_ok=True)
+            _append(self.path, msgspec.json.encode(record))
+        except OSError as error:
+            self.broken = f"cannot write {self.path}: {error.strerror}"
+
+    def saved(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
+        """Keep what saves took, as far as there is room for this attempt's."""
+        kept = sum(isinstance(r, Saved) and r.attempt == attempt for r in self.records)
+        for seconds in islice(took_s, max(0, MOST_SAVES - kept)):
+            self.add(Saved(attempt, at, seconds))
+
+    @property
+    def past(self) -> list[Past]:
+        """The troubles and their treatment, oldest first: what `decide` asks for."""
+        return [Past(r.trouble, r.action) for r in self.records if isinstance(r, Treated)]
+
+    @property
+    def attempts(self) -> int:
+        """How many steps were launched for this job."""
+        return max((r.attempt for r in self.records if isinstance(r, Started)), default=0)
+
+
+def read(raw: bytes) -> Iterable[Record]:
+    """The records of a file's bytes; lines that are none are passed over."""
+    for line in raw[-LARGEST:].split(b"\n"):
+        try:
+            yield _DECODER.decode(line)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            continue
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Write one line and sync it. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        os.write(fd, (b"\n" if torn else b"") + line + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,188 @@
+"""The one place of the supervisor that starts processes: srun, scancel, scontrol, notifications.
+
+srun inherits the job's own stdout and stderr where they are files: nothing of ours then stands
+between the ranks and their log, so nothing of ours can block them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpctl.core.hostlist import fold
+from hpctl.core.model import JobId, NodeName
+from hpctl.ports import HpctlError
+from hpctl.slurm.run import End, Ran, Runner
+
+SCANCEL_S = 15.0
+"""scancel speaks to each node itself and waits 10 s for one that is frozen."""
+NOTIFY_S = 60.0
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Signals that ask a program to end."""
+
+_ROW = re.compile(r"^StepId=\S+ .*?\bState=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE)
+_STEP = re.compile(r"^StepId=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One running srun. `began` is by the monotonic clock."""
+
+    attempt: int
+    nodes: tuple[NodeName, ...]
+    process: subprocess.Popen[bytes]
+    began: float
+
+
+class Launcher:
+    """Starts and ends the steps of one job. Only `start` raises."""
+
+    def __init__(self, job: JobId, bin_dir: Path | None = None) -> None:
+        self.job = job
+        self.runner = Runner(bin_dir=bin_dir)
+        self._srun = str(bin_dir / "srun") if bin_dir else "srun"
+        if shutil.which(self._srun) is None:
+            raise HpctlError(
+                f"no {self._srun}", "Name Slurm's bin directory with --slurm-bin, or set PATH."
+            )
+
+    def start(
+        self,
+        attempt: int,
+        nodes: Sequence[NodeName],
+        words: Sequence[str],
+        env: Mapping[str, str],
+        sinks: tuple[int, int],
+        ended: Callable[[Step, int], None],
+    ) -> Step:
+        """Start srun; `ended(step, code)` is called once, from a thread, with the shell's code.
+
+        `sinks` are the descriptors of its stdout and stderr. Raises HpctlError.
+        """
+        try:
+            process = subprocess.Popen(
+                [self._srun, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=sinks[0],
+                stderr=sinks[1],
+                env=dict(env),
+            )
+        except OSError as error:
+            raise HpctlError(f"cannot start {self._srun}: {error.strerror}", "") from error
+        step = Step(attempt, tuple(nodes), process, time.monotonic())
+
+        def wait() -> None:
+            code = process.wait()
+            ended(step, code if code >= 0 else 128 - code)
+
+        threading.Thread(target=wait, name=f"srun {attempt}", daemon=True).start()
+        return step
+
+    def signal(self, step: Step, number: int) -> None:
+        """Pass a signal on to the ranks.
+
+        srun forwards SIGUSR1 and the like. Those that ask a program to end it takes for itself:
+        SIGINT prints a status, SIGTERM ends the step before the ranks can do anything about it.
+        """
+        if number in ENDING:
+            self._scancel(step, signal.Signals(number).name.removeprefix("SIG"))
+            return
+        with contextlib.suppress(ProcessLookupError):
+            step.process.send_signal(number)
+
+    def kill(self, step: Step) -> None:
+        """SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""
+        self._scancel(step, "KILL")
+
+    def answering(self, nodes: Sequence[NodeName], seconds: float) -> set[NodeName] | None:
+        """Those of these nodes on which a task starts in so many seconds; None: nobody can tell.
+
+        A frozen node starts none. One that is only busy giving back its old ranks' memory does.
+        """
+        ran = self.runner.run(
+            "srun", f"--jobid={self.job}", "--overlap", "--mem=0", "--gres=none", "--mpi=none",
+            f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+            "--kill-on-bad-exit=0", f"--nodelist={fold(nodes)}",
+            "/bin/sh", "-c", "echo $SLURMD_NODENAME", timeout=seconds,
+        )  # fmt: skip
+        heard = {NodeName(word) for word in ran.text.split()} & set(nodes)
+        return heard if heard or ran.end is End.TIMED_OUT else None
+
+    def abandon(self, step: Step) -> None:
+        """End srun itself: it would wait for ever for the tasks of a node that is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            step.process.kill()
+
+    def blocked(self, step: Step, before: Collection[int]) -> bool:
+        """Whether slurmctld holds a step back for one of those `before` (process ids of sruns),
+        which have ended: it was away when it was told so."""
+        ran = self.runner.run("scontrol", "-o", "show", "step", str(self.job))
+        return blocked(ran.text, step.process.pid, before)
+
+    def withdraw(self, step: Step) -> None:
+        """Have srun give up a step that was not created yet."""
+        with contextlib.suppress(ProcessLookupError):
+            step.process.terminate()
+
+    def requeue(self, command_id: str) -> Ran:
+        """`scontrol requeue`: ends this job's run, and with it this process."""
+        return self.runner.run("scontrol", "requeue", command_id)
+
+    def hold(self, command_id: str) -> Ran:
+        """`scontrol requeuehold`: the same, and the job waits for its user."""
+        return self.runner.run("scontrol", "requeuehold", command_id)
+
+    def comment(self, command_id: str, comment: str) -> Ran:
+        """Write the job's Comment, which squeue shows."""
+        return self.runner.run("scontrol", "update", f"JobId={command_id}", comment)
+
+    def notify(self, command: Sequence[str], document: bytes) -> None:
+        """Run the policy's command with a JSON document on its stdin. Returns at once."""
+
+        def run() -> None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    list(command), input=document, timeout=NOTIFY_S, check=False,
+                    stdout=subprocess.DEVNULL, env=dict(os.environ),
+                )  # fmt: skip
+
+        threading.Thread(target=run, name="notify", daemon=True).start()
+
+    def _scancel(self, step: Step, name: str) -> None:
+        def run() -> None:
+            step_id = self._step_id(step.process.pid)
+            if step_id is None:
+                # Not created yet, so srun is all there is of it; or gone, and so will srun be.
+                self.abandon(step)
+                return
+            self.runner.run("scancel", f"--signal={name}", step_id, timeout=SCANCEL_S)
+
+        threading.Thread(target=run, name=f"scancel {name}", daemon=True).start()
+
+    def _step_id(self, pid: int) -> str | None:
+        """The step whose srun has this process id, as slurmctld names it."""
+        ran = self.runner.run("scontrol", "-o", "show", "step", str(self.job))
+        return step_of(ran.text, pid)
+
+
+def step_of(text: str, pid: int) -> str | None:
+    """The StepId of the srun `pid` in `scontrol -o show step`."""
+    for match in _STEP.finditer(text):
+        if int(match[2]) == pid:
+            return match[1]
+    return None
+
+
+def blocked(text: str, pid: int, before: Collection[int]) -> bool:
+    """Whether the step of srun `pid` is pending while one of those `before` is still listed."""
+    states = {int(match[2]): match[1] for match in _ROW.finditer(text)}
+    return states.get(pid) == "PENDING" and any(each in states for each in before)

@@ -1,0 +1,190 @@
+"""The step's output as it grows: what srun says in it, the log rules, and its last lines.
+
+Where stdout and stderr are files, as in every batch job, srun writes them itself and they are
+followed from outside: a supervisor that is slow or dead never blocks a rank. Where they are
+pipes or a terminal, a thread passes each block on and looks at it afterwards, so that the ranks
+wait for the reader of that pipe only, as they would under srun alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpctl.jobs.logs.engine import Engine, Verdict
+from hpctl.jobs.logs.follow import Follower
+from hpctl.jobs.logs.lines import LineCutter
+from hpctl.jobs.logs.rules import RuleSet
+from hpctl.jobs.progress import notes
+from hpctl.jobs.run import said
+from hpctl.jobs.run.banner import PREFIX
+from hpctl.ports import HpctlError
+
+EVERY_S = 0.1
+"""How often a file is looked at: what a crash waits for before it is noticed."""
+SETTLE_S = 5.0
+"""How long the output's end is read for after srun's end; the rest is left unread."""
+TAIL = 200
+LONGEST = 2000
+"""Characters of a line of the tail."""
+
+_OWN = re.compile(b"^" + PREFIX.encode() + b".*\n", re.MULTILINE)
+
+
+@dataclass
+class Heard:
+    """What one attempt's output said so far."""
+
+    ends: list[said.TaskEnd] = field(default_factory=list)
+    failed: list[said.NotLaunched] = field(default_factory=list)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    engine: Engine | None = None
+
+
+class Output:
+    """Reads along. `on_line` is told of what srun says, `on_verdict` of each rule that fired and
+    `on_note` of each line of progress; all are called from a thread, and must not wait."""
+
+    def __init__(
+        self,
+        rules: RuleSet | None,
+        on_line: Callable[[said.Line], None],
+        on_verdict: Callable[[Verdict], None],
+        *,
+        fds: tuple[int, int] = (1, 2),
+        also: tuple[Path, ...] = (),
+        on_note: Callable[[notes.Note], object] = lambda _: None,
+    ) -> None:
+        self._rules, self._on_line, self._on_verdict = rules, on_line, on_verdict
+        self._on_note = on_note
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self.heard = Heard()
+        paths = [*(_file(fd) for fd in fds), *also]
+        self._followers = [Follower(path, at_end=True) for path in dict.fromkeys(paths) if path]
+        self._pumped = [fd for fd in fds if _file(fd) is None]
+        self._fds = fds
+        self._pumps: list[threading.Thread] = []
+        self._ends: list[int] = []
+        self._poll()
+        threading.Thread(target=self._follow, name="output", daemon=True).start()
+
+    def begin(self) -> tuple[int, int]:
+        """A new attempt starts: the descriptors for its srun. The old ones' copies are closed
+        with `started`."""
+        with self._lock:
+            engine = Engine(self._rules, time.time()) if self._rules else None
+            self.heard = Heard(engine=engine)
+        self._pumps = []
+        sinks = [fd if fd not in self._pumped else self._pump(fd) for fd in self._fds]
+        return sinks[0], sinks[1]
+
+    def started(self) -> None:
+        """srun has its own copies of what `begin` gave."""
+        for fd in self._ends:
+            os.close(fd)
+        self._ends = []
+
+    def renew(self) -> None:
+        """New ranks in the same step: the log rules begin afresh, as with a new step."""
+        with self._lock:
+            self.heard.engine = Engine(self._rules, time.time()) if self._rules else None
+
+    def settle(self) -> Heard:
+        """Read to the end of what srun left, and return all that was heard."""
+        limit = time.monotonic() + SETTLE_S
+        for pump in self._pumps:
+            pump.join(max(0.0, limit - time.monotonic()))
+        while not self._poll() and time.monotonic() < limit:
+            pass
+        with self._lock:
+            return self.heard
+
+    def _pump(self, fd: int) -> int:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        self._ends.append(write)
+        thread = threading.Thread(target=self._pass_on, args=(read, fd), daemon=True)
+        thread.start()
+        self._pumps.append(thread)
+        return write
+
+    def _pass_on(self, read: int, to: int) -> None:
+        lines = LineCutter()
+        with open(read, "rb", buffering=0) as source:
+            while block := source.read(1 << 16):
+                _write(to, block)
+                self._take(lines.cut(block))
+        self._take(lines.finish())
+
+    def _follow(self) -> None:
+        while True:
+            time.sleep(EVERY_S)
+            whole = self._poll()
+            with self._lock:
+                engine = self.heard.engine
+                hangs = engine.look(time.time()) if engine is not None and whole else []
+            for verdict in hangs:
+                self._on_verdict(verdict)
+
+    def _poll(self) -> bool:
+        """One read of each file; whether that was all there is. What is read is taken in order."""
+        with self._reading:
+            return self._read()
+
+    def _read(self) -> bool:
+        whole = True
+        for follower in self._followers:
+            try:
+                block, all_of_it = follower.read()
+            except HpctlError:
+                continue  # a file system that fails now may come back; the job's own end tells
+            whole = whole and all_of_it
+            self._take(block)
+        return whole
+
+    def _take(self, block: bytes) -> None:
+        if PREFIX.encode() in block:
+            block = _OWN.sub(b"", block)
+        if not block:
+            return
+        found = list(said.lines(block))
+        last = [line.decode("utf-8", "replace")[:LONGEST] for line in block.split(b"\n")[-TAIL:-1]]
+        with self._lock:
+            heard = self.heard
+            heard.tail.extend(last)
+            heard.ends += [line for line in found if isinstance(line, said.TaskEnd)]
+            heard.failed += [line for line in found if isinstance(line, said.NotLaunched)]
+            verdicts = heard.engine.feed(block, time.time()) if heard.engine else []
+        # Notes first: an end that comes with them is judged by what was reported before it.
+        for note in notes.in_log(block):
+            self._on_note(note)
+        for line in found:
+            self._on_line(line)
+        for verdict in verdicts:
+            self._on_verdict(verdict)
+
+
+def _file(fd: int) -> Path | None:
+    """The path of a descriptor that is a regular file, None for a pipe, a terminal, /dev/null."""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+    except OSError:
+        return None
+    return path if path.is_file() else None
+
+
+def _write(fd: int, block: bytes) -> None:
+    view = memoryview(block)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except OSError:
+            return  # whoever read it has gone; the job goes on, as under srun with nohup

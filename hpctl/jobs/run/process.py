@@ -1,0 +1,133 @@
+"""`hpctl run --torch`: the step is a launcher a node, which restarts dead ranks by itself.
+
+What it did is in the account that the first node's launcher writes: each restart is told and
+counted like any other, and what ended the step is known better there than from an exit code.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Trouble
+from hpctl.jobs import elastic
+from hpctl.jobs.elastic import account
+from hpctl.jobs.elastic.tell import tell
+from hpctl.jobs.run.words import Words
+from hpctl.ports import HpctlError, Unavailable
+
+LOOK_S = 2.0
+"""How often the account is read."""
+ASK_S = 5.0
+"""How long the launcher has to answer that it restarts the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour.
+
+    `warm`: they are forked from a process that has imported torch already.
+    """
+
+    nproc: int = 0
+    max_restarts: int = 3
+    warm: bool = False
+
+
+def wrapped(
+    words: Words, torch: Torch, policy: RunPolicy, path: Path | None
+) -> tuple[Words, Mapping[str, str]]:
+    """The words with a launcher before the command, and what its environment needs."""
+    codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
+    command = elastic.command(
+        words.command,
+        torch.nproc,
+        max_restarts=torch.max_restarts,
+        final_exit_codes=codes,
+        warm=torch.warm,
+    )
+    # One task a node would else be bound to one task's share of its cores.
+    bind = () if "cpu-bind" in words.given else ("--cpu-bind=none",)
+    words = replace(words, options=(*words.options, *bind), command=tuple(command))
+    return words, elastic.environment(path)
+
+
+@dataclass
+class Account:
+    """Reads along in one step's account. Never raises: without one the exit code must do."""
+
+    path: Path | None
+    secret: str = field(default="", repr=False)
+    """What the launchers of this step know."""
+    _told: set[int] = field(default_factory=set)
+    _next: float = 0.0
+    _generation: int = 0
+    _turned: bool = False
+
+    def ask(self, host: str, why: str) -> str:
+        """Have the launcher on the step's first node, `host`, restart all ranks. Why it does not;
+        empty where it does."""
+        told = self._read()
+        if told is None or told.verdict != "running" or not told.generations:
+            return "the launcher has not begun, or has ended"
+        said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        words = (host, told.run_id, self.secret, f"restart: {why}")
+        threading.Thread(target=lambda: said.put(_asked(*words)), daemon=True).start()
+        try:
+            answer = said.get(timeout=ASK_S)
+        except queue.Empty:
+            answer = f"the launcher on {host} did not answer within {ASK_S:g} s"
+        if answer != "ok":
+            return answer.removeprefix("no: ")
+        # It was told already why that generation ended.
+        self._told.add(told.generations[-1].number)
+        return ""
+
+    def turned(self) -> bool:
+        """Whether new ranks have been started in the step since this was asked last."""
+        turned, self._turned = self._turned, False
+        return turned
+
+    def restarts(self) -> list[Trouble]:
+        """The troubles that the launcher has answered with a restart since the last look."""
+        if time.monotonic() < self._next:
+            return []
+        self._next = time.monotonic() + LOOK_S
+        told = self._read()
+        if told is None:
+            return []
+        running = max((each.number for each in told.generations), default=0)
+        self._turned = self._turned or running > self._generation
+        self._generation = running
+        found = []
+        for each in told.generations:
+            if each.number < running and each.number not in self._told:
+                self._told.add(each.number)
+                trouble = account.trouble(each)
+                found += [trouble] if trouble is not None else []
+        return found
+
+    def ended(self) -> Trouble | None:
+        """What ended the last generation, where it ended badly."""
+        told = self._read()
+        return account.trouble(told.generations[-1]) if told and told.generations else None
+
+    def _read(self) -> account.Told | None:
+        if self.path is None:
+            return None
+        try:
+            return account.read(self.path)
+        except (OSError, HpctlError):
+            return None
+
+
+def _asked(host: str, run_id: str, secret: str, line: str) -> str:
+    try:
+        return tell(host, run_id, secret, line)
+    except Unavailable as error:
+        return str(error)

@@ -1,0 +1,178 @@
+"""What one `hpctl run` was asked to do, from its command line and the job's environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpctl.core.hostlist import expand
+from hpctl.core.model import JobId, NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.jobs.checkpoints.last import Search
+from hpctl.jobs.logs.rules import RuleSet
+from hpctl.jobs.ras.client import Address, address, address_of_job
+from hpctl.jobs.run.history import HISTORIES
+from hpctl.jobs.run.process import Torch
+from hpctl.jobs.run.words import Shape, Words, shape
+from hpctl.ports import HpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One supervised run. `allocated` is what the job began with; `wanted` is a step's size."""
+
+    job: JobId
+    words: Words
+    form: Shape
+    allocated: tuple[NodeName, ...]
+    wanted: int
+    policy: RunPolicy
+    directory: Path | None
+    history: Path | None
+    environ: Mapping[str, str] = field(repr=False)
+    restart: int = 0
+    rules: RuleSet | None = None
+    logs: tuple[Path, ...] = ()
+    scratch: bool = False
+    save_signal: int = signal.SIGUSR1
+    torch: Torch | None = None
+    search: Callable[[], Search] | None = field(default=None, repr=False)
+    """Looks for the newest whole checkpoint in all tiers; None: in `directory` alone."""
+
+    @property
+    def ras(self) -> Address:
+        """Where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
+        said = self.environ.get("NCCL_RAS_ADDR", "")
+        return address(said) if said else address_of_job(int(self.job))
+
+    @property
+    def progress_file(self) -> Path | None:
+        """Where the user has the ranks write their progress to; None: they get a socket."""
+        kind, _, path = self.environ.get("HPCTL_PROGRESS", "").partition(":")
+        return Path(path) if kind == "file" and path else None
+
+    @property
+    def least(self) -> int:
+        """The smallest step that may be launched."""
+        nodes = self.policy.nodes
+        return min(self.wanted, nodes[0]) if nodes else self.wanted
+
+    def account(self, attempt: int) -> Path | None:
+        """Where the launcher of an attempt writes what it did."""
+        return self.history.with_suffix(f".{attempt}.account") if self.history else None
+
+    @property
+    def done_mark(self) -> Path | None:
+        """The file that says, once it is there, that the run is complete."""
+        return self.history.with_suffix(".done") if self.history else None
+
+
+def settings(
+    words: Words,
+    environ: Mapping[str, str],
+    policy: RunPolicy,
+    *,
+    nodes: str = "",
+    spares: int | None = None,
+    rules: RuleSet | None = None,
+    logs: tuple[Path, ...] = (),
+    torch: Torch | None = None,
+    search: Callable[[], Search] | None = None,
+) -> Settings:
+    """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""
+    job = environ.get("SLURM_JOB_ID", "")
+    listed = environ.get("SLURM_JOB_NODELIST", "")
+    if not job.isdecimal() or not listed:
+        raise HpctlError(
+            "this is no Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set",
+            "Call hpctl run in a batch script (hpctl sbatch --spares 1 ...) or under salloc.",
+        )
+    if environ.get("SLURM_HET_SIZE"):
+        raise HpctlError(
+            "hpctl run does not supervise heterogeneous jobs: their steps span several allocations",
+            "Use srun, and let hpctl sbatch requeue the job.",
+        )
+    allocated = tuple(NodeName(name) for name in expand(listed))
+    said = nodes or words.given.get("nodes", "")
+    policy, wanted = _size(policy, said, len(allocated), _spares(spares, environ, policy))
+    directory = environ.get("HPCTL_CHECKPOINT_DIR", "")
+    saved = Path(directory) if directory else None
+    return Settings(
+        job=JobId(int(job)),
+        words=words,
+        form=Shape(1) if torch else shape(words, environ, len(allocated), wanted),
+        allocated=allocated,
+        wanted=wanted,
+        policy=policy,
+        directory=saved,
+        history=_history(saved, environ) / f"run-{_key(job, environ)}.jsonl",
+        environ=environ,
+        restart=int(environ.get("SLURM_RESTART_COUNT", "0") or 0),
+        rules=rules,
+        logs=logs,
+        scratch=environ.get("HPCTL_RESUME") == "scratch",
+        save_signal=_save_signal(environ),
+        torch=torch,
+        search=search,
+    )
+
+
+def _save_signal(environ: Mapping[str, str]) -> int:
+    """The signal at which the program saves; SIGUSR1 where nobody said."""
+    name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
+    return (
+        signal.Signals[f"SIG{name}"]
+        if f"SIG{name}" in signal.Signals.__members__
+        else signal.SIGUSR1
+    )
+
+
+def _spares(said: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
+    if said is not None:
+        return said
+    told = environ.get("HPCTL_SPARES", "")
+    return int(told) if told.isdecimal() else policy.spares
+
+
+def _size(policy: RunPolicy, said: str, allocated: int, spares: int) -> tuple[RunPolicy, int]:
+    """The policy with its elastic range, and how many nodes a step gets when all is well."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", said) if said else None
+    if said and match is None:
+        raise HpctlError(f"--nodes {said}: not a number of nodes", "Write --nodes 8, or 6-8.")
+    if match is None:
+        wanted = allocated - spares
+    else:
+        least, most = int(match[1]), int(match[2] or match[1])
+        if match[2]:
+            policy = replace(policy, nodes=(least, most))
+        wanted = min(most, allocated) if match[2] else most
+    if policy.nodes is not None:
+        wanted = min(wanted, policy.nodes[1])
+    if not 1 <= wanted <= allocated:
+        raise HpctlError(
+            f"the allocation has {allocated} nodes, {spares} of them spare:"
+            f" no room for a step of {wanted}",
+            "Submit with --nodes for step and spares together; hpctl sbatch --spares K adds them.",
+        )
+    return policy, wanted
+
+
+def _key(job: str, environ: Mapping[str, str]) -> str:
+    """What tells this job from others in one directory: every cluster counts its jobs from 1."""
+    cluster = re.sub(r"[^A-Za-z0-9_.-]", "_", environ.get("SLURM_CLUSTER_NAME", ""))
+    return f"{cluster}-{job}" if cluster else job
+
+
+def _history(saved: Path | None, environ: Mapping[str, str]) -> Path:
+    """Beside the checkpoints, where every node of a later run sees it; else the user's own."""
+    if saved is not None:
+        return saved / HISTORIES
+    state = environ.get("XDG_STATE_HOME") or os.path.join(
+        environ.get("HOME", "/tmp"),  # noqa: S108 (no HOME: nothing durable is there anyway)
+        ".local/state",
+    )
+    return Path(state) / "hpctl"

@@ -1,0 +1,278 @@
+"""One step at a time: start it, end it, and what was heard of it meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import Answer
+from hpctl.core.trouble import Trouble
+from hpctl.jobs.elastic import SECRET
+from hpctl.jobs.logs.engine import Verdict
+from hpctl.jobs.run import checkpoint, process, verdicts
+from hpctl.jobs.run.ending import Evidence, Point
+from hpctl.jobs.run.events import Events, Signalled, StepEnded
+from hpctl.jobs.run.launch import ENDING, Launcher, Step
+from hpctl.jobs.run.output import Output
+from hpctl.jobs.run.ranks import Ranks
+from hpctl.jobs.run.settings import Settings
+from hpctl.jobs.run.words import in_step, step_environment, step_words
+
+KILL_S = 0.5
+"""From SIGKILL until nodes whose tasks have not ended are asked whether they are there at all."""
+PROBE_S, SURE_S = 1.5, 6.0
+"""How long such a node has to start a task; and how long where several have not."""
+SEVERAL = 3
+DYING_S = 30.0
+"""How long ranks on a node that is there may take to die: much memory is given back slowly."""
+AGAIN_S = 3.0
+"""After which they get another SIGKILL: the first may not have reached a busy node's stepd."""
+SAVE_LOOK_S = 1.0
+WITHDRAW_S = 2.0
+
+
+class Steps:
+    """Starts and ends steps; knows all that one said."""
+
+    def __init__(
+        self, given: Settings, launcher: Launcher, events: Events, say: Callable[[str], None]
+    ) -> None:
+        self._given, self._launcher, self._events, self._say = given, launcher, events, say
+        self.ranks = Ranks(given.policy, given.ras, events.put)
+        self._output = Output(
+            given.rules, events.put, self._fired, also=given.logs, on_note=self.ranks.logged
+        )
+        self.asked_to_end = False
+        self._overlap = False
+        self._resume = Point(judged=False)
+        self._left: Point | None = None
+        self._earlier: set[int] = set()
+        self._account: process.Account | None = None
+        self._first = ""
+        self._again = given.restart > 0
+
+    def start(
+        self,
+        attempt: int,
+        nodes: tuple[NodeName, ...],
+        resume: Point,
+        hosts: Mapping[str, NodeName],
+    ) -> Step:
+        """Launch a step on just these nodes. Raises HpctlError where srun cannot be started."""
+        given = self._given
+        self._again = self._again or attempt > 1
+        # The last words of the step before are not this one's.
+        self._output.settle()
+        self._events.forget()
+        self._resume = checkpoint.beside(resume, given.directory)
+        words, told = given.words, self._told(attempt, resume, hosts)
+        if given.torch is not None:
+            path = given.account(attempt)
+            words, more = process.wrapped(words, given.torch, given.policy, path)
+            self._account = process.Account(path, more[SECRET])
+            self._first = next((host for host, name in hosts.items() if name == nodes[0]), nodes[0])
+            told |= more
+        env = step_environment(given.environ, nodes, given.allocated)
+        env.pop("HPCTL_RESUME_FROM", None)
+        line = step_words(in_step(words, nodes), given.form, nodes, overlap=self._overlap)
+        sinks = self._output.begin()
+        try:
+            return self._launcher.start(attempt, nodes, line, env | told, sinks, self._over)
+        finally:
+            self._output.started()
+
+    def restarted(self) -> list[Trouble]:
+        """What a launcher inside the step has answered with new ranks since the last look."""
+        if self._account is None:
+            return []
+        troubles = self._account.restarts()
+        if self._account.turned():
+            self._renew()
+        return troubles
+
+    def restart_ranks(self, step: Step, trouble: Trouble, save_first_s: float) -> str:
+        """Have the launchers inside the step start all ranks anew: why they do not, empty where
+        they do."""
+        if self._account is None:
+            return "the step has no launcher"
+        self.save_first(step, save_first_s)
+        refused = self._account.ask(self._first, trouble.why)
+        if not refused:
+            self._renew()
+        return refused
+
+    def _renew(self) -> None:
+        """What the old ranks said is not the new ones': they may take as long as a first start."""
+        self.ranks.renew()
+        self._output.renew()
+
+    def blocked(self, step: Step) -> bool:
+        """Whether Slurm holds this step back for the last one; if so, it is withdrawn, and the
+        next one will overlap it."""
+        if self._overlap or not self._earlier:
+            return False
+        if not self._launcher.blocked(step, self._earlier):
+            return False
+        self._overlap = True
+        self._launcher.withdraw(step)
+        if self.await_end(step, WITHDRAW_S) is None:
+            self._launcher.abandon(step)
+            self.await_end(step, WITHDRAW_S)
+        return True
+
+    def stop(self, step: Step) -> tuple[int, dict[NodeName, str]]:
+        """End a step now. Its code, and the nodes that are gone, or whose ranks do not die."""
+        self._launcher.kill(step)
+        code = self.await_end(step, KILL_S)
+        if code is not None:
+            return code, {}
+        gone = self._gone(step)
+        limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
+        while set(self._silent(step)) - set(gone) and time.monotonic() < limit:
+            if (code := self.await_end(step, 0.2)) is not None:
+                return code, {}
+            if time.monotonic() >= again:
+                self._launcher.kill(step)
+                again = time.monotonic() + AGAIN_S
+        why = f"its ranks did not end within {DYING_S:g} s of SIGKILL"
+        lost = dict.fromkeys(self._silent(step), why) | gone
+        self._launcher.abandon(step)
+        code = self.await_end(step, KILL_S)
+        # Slurm keeps the old step, and all its nodes, until each of them has answered.
+        self._overlap = True
+        return 128 + signal.SIGKILL if code is None else code, lost
+
+    def _silent(self, step: Step) -> list[NodeName]:
+        """Its nodes of which srun has not said that a task ended."""
+        heard = {end.node for end in self._output.settle().ends}
+        return [node for node in step.nodes if node not in heard]
+
+    def _gone(self, step: Step) -> dict[NodeName, str]:
+        """The silent nodes that do not answer; none where that says nothing of them."""
+        silent = self._silent(step)
+        missing = list(silent)
+        for seconds in (PROBE_S, SURE_S):
+            there = self._launcher.answering(missing, seconds) if missing else set()
+            if there is None:
+                return {}
+            missing = [node for node in missing if node not in there]
+            if len(missing) < SEVERAL:
+                break
+        if len(missing) == len(step.nodes):
+            # Not one node was heard: then it is Slurm that does not start anything just now.
+            return {}
+        return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
+
+    def evidence(self, code: int, lost: Mapping[NodeName, str]) -> Evidence:
+        """All that is known of a step that has ended."""
+        heard = self._output.settle()
+        self.ranks.look()
+        mark = self._given.done_mark
+        self._left = checkpoint.newest(self._given.directory)
+        return Evidence(
+            code=code,
+            ends=list(heard.ends),
+            failed=list(heard.failed),
+            lost=lost,
+            tail=list(heard.tail),
+            marked=self.ranks.done or (mark is not None and mark.exists()),
+            stepped=self.ranks.step is not None,
+            before=self._resume,
+            after=self._left,
+            step=self.ranks.step,
+            account=self._account.ended() if self._account else None,
+            again=self._again,
+        )
+
+    def left(self, answer: Answer | None) -> Point | None:
+        """Where the next step resumes, if the last one's end has just shown it: a large checkpoint
+        takes a second to prove. None: look anew."""
+        left, self._left = self._left, None
+        now = answer is not None and answer.after_s == 0
+        alone = self._given.search is None and not self._given.scratch
+        return left if now and alone and left is not None and left.path else None
+
+    def save_first(self, step: Step, seconds: float) -> None:
+        """Ask the ranks to save, and wait for a newer checkpoint, for so long at most."""
+        if seconds <= 0:
+            return
+        old = checkpoint.newest(self._given.directory)
+        self._say(f"asking the ranks to save, and waiting {seconds:g} s at most")
+        self.ask_to_save(step)
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit and self.await_end(step, SAVE_LOOK_S) is None:
+            if checkpoint.newest(self._given.directory) != old:
+                return
+
+    def ask_to_save(self, step: Step) -> None:
+        """Send the ranks the signal at which they save."""
+        self._launcher.signal(step, self._given.save_signal)
+
+    def pass_on(self, step: Step, number: int) -> None:
+        """A signal to the supervisor is one to the ranks. Those to end it end the run, too."""
+        if number in ENDING:
+            self.asked_to_end = True
+        if number == signal.SIGUSR1:
+            self._say("asked to save")
+            self.ask_to_save(step)
+            return
+        self._say(f"{signal.Signals(number).name} is passed on to the ranks")
+        self._launcher.signal(step, number)
+
+    def await_end(self, step: Step, seconds: float) -> int | None:
+        """The step's code, None if it has not ended by then. Signals are passed on meanwhile."""
+        limit = time.monotonic() + seconds
+        while (left := limit - time.monotonic()) > 0:
+            match self._events.next(left):
+                case StepEnded(step=ended, code=code) if ended is step:
+                    return code
+                case Signalled(number=number):
+                    self.pass_on(step, number)
+        return None
+
+    def pause(self, seconds: float) -> bool:
+        """Wait between steps; False when a signal asks to end."""
+        limit = time.monotonic() + seconds
+        while not self.asked_to_end and (left := limit - time.monotonic()) > 0:
+            match self._events.next(left):
+                case Signalled(number=number) if number in ENDING:
+                    self.asked_to_end = True
+        return not self.asked_to_end
+
+    def _told(self, attempt: int, resume: Point, hosts: Mapping[str, NodeName]) -> dict[str, str]:
+        """What the ranks find in their environment."""
+        told = {"HPCTL_ATTEMPT": str(attempt), "HPCTL_RESTART_COUNT": str(attempt - 1)}
+        if resume.path is not None:
+            told["HPCTL_RESUME_FROM"] = resume.path
+        here = list(hosts.values()) == [self._given.environ.get("SLURMD_NODENAME")]
+        told["NCCL_RAS_ADDR"] = str(self._given.ras)
+        if address := self.ranks.begin(hosts, here=here, file=self._given.progress_file):
+            told["HPCTL_PROGRESS"] = address
+        if (mark := _fresh(self._given.done_mark)) is not None:
+            told["HPCTL_DONE"] = str(mark)
+        return told
+
+    def _over(self, step: Step, code: int) -> None:
+        self._earlier.add(step.process.pid)
+        self._events.put(StepEnded(step, code))
+
+    def _fired(self, verdict: Verdict) -> None:
+        trouble = verdicts.trouble(verdict)
+        if trouble is not None:
+            self._events.put(trouble)
+        else:
+            self._say(f"log rule {verdict.rule!r}: {verdict.why}: {verdict.line}")
+
+
+def _fresh(mark: Path | None) -> Path | None:
+    """The mark's path, with no mark of an earlier attempt there; None where it cannot be had."""
+    if mark is None:
+        return None
+    try:
+        mark.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return mark

@@ -1,0 +1,348 @@
+"""The loop: launch a step, attend to it until it ends or must be ended, ask what is done, do it.
+
+Everything that happens comes through one queue: srun's end, what its output says, log rules, the
+ranks' progress, signals. Only this thread decides anything.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from types import FrameType
+
+from hpctl.core.hostlist import fold
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import Action, Answer
+from hpctl.core.trouble import STOP_EXIT_CODE, Kind, Trouble
+from hpctl.jobs.run import banner, checkpoint, ending, grow, treat
+from hpctl.jobs.run.allocation import NoSuchJob, Questions
+from hpctl.jobs.run.choose import Fitness, choose
+from hpctl.jobs.run.clocks import Clocks
+from hpctl.jobs.run.events import Events, Signalled, StepEnded
+from hpctl.jobs.run.ground import Ground
+from hpctl.jobs.run.history import Ended, History, Started
+from hpctl.jobs.run.launch import ENDING, Launcher, Step
+from hpctl.jobs.run.said import TaskEnd
+from hpctl.jobs.run.settings import Settings
+from hpctl.jobs.run.steps import Steps
+from hpctl.jobs.run.treat import Treat
+
+TICK_S = 0.5
+CRASH_GRACE_S = 0.7
+"""From the first rank that ended badly to SIGKILL for the others: time for their last words."""
+LAST_S = 10.0
+"""Of the time limit, what is kept from a save for ending the step and asking for a requeue."""
+REFUSED_S, MOST_REFUSALS = 3.0, 20
+NO_GRES, MOST_NO_GRES = "Invalid generic resource", 4
+"""An allocation that nodes were taken out of can lose the GRES of those that are left (Slurm 22.05:
+`scontrol show job -d` says `GRES=` of them). No step of it is created ever after."""
+LOOK_S = 30.0
+"""How old a look at the nodes may be that answers a trouble of a running step."""
+LEAVE_S = 60.0
+"""How long the daemon has to end this run, before the supervisor asks Slurm itself."""
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
+RESTARTS = (Action.STEP, Action.REQUEUE, Action.HOLD)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an attempt. Without an answer the run is over."""
+
+    code: int
+    why: str
+    trouble: Trouble | None = None
+    answer: Answer | None = None
+
+
+class Supervisor:
+    """One job's steps, from the first to the last of this run."""
+
+    def __init__(
+        self,
+        given: Settings,
+        launcher: Launcher,
+        classify: ending.Classify,
+        write: Callable[[str], None],
+    ) -> None:
+        self.given, self.classify, self.write = given, classify, write
+        self.events = Events()
+        self.asked = 0
+        """The signal that asked to end; it may not have been passed on yet."""
+        questions = Questions(given.job, launcher.runner)
+        self.ground = Ground(questions, self.say, given.restart, lambda: self.asked)
+        self.history = History.open(given.history, parents=given.directory is None)
+        self.steps = Steps(given, launcher, self.events, self.say)
+        self.treat = Treat(given, self.ground, self.history, launcher, self.say)
+        self.clocks = Clocks(given)
+        self.avoid = treat.offenders(self.history.past, given.policy, _now())
+        self.before: tuple[NodeName, ...] = ()
+        self.refusals = 0
+
+    def run(self) -> int:
+        """Launch steps until the run is over. The exit code."""
+        for number in FORWARDED:
+            signal.signal(number, self._on_signal)
+        answer: Answer | None = None
+        try:
+            while True:
+                step = self._launch(answer)
+                outcome = self._supervised(step) if isinstance(step, Step) else step
+                answer = outcome.answer
+                if isinstance(step, Step):
+                    self._note_end(step, outcome)
+                if answer is None or answer.action is not Action.STEP:
+                    return self._leave(outcome)
+                if not self.steps.pause(answer.after_s):
+                    return outcome.code
+        except checkpoint.NothingWhole as error:
+            self.say(f"{error}. {error.hint}")
+            return STOP_EXIT_CODE
+        except NoSuchJob as error:
+            self.say(f"{error}, so nothing is started: {error.hint}")
+            return 1
+        finally:
+            self._summary()
+
+    def _launch(self, answer: Answer | None) -> Step | Outcome:
+        """Start the next step; an Outcome where there are too few nodes for one."""
+        resume = self.steps.left(answer) or checkpoint.resume_point(self.given)
+        fit = self.ground.look()
+        if self.asked:
+            self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
+            return Outcome(128 + self.asked, "it was asked to end")
+        if not self.ground.alive:
+            return self._over(1)
+        size = answer.size if answer and answer.size else min(self.given.wanted, len(fit.healthy))
+        exclude = answer.exclude if answer else ()
+        self.avoid = (self.avoid - self.ground.healed) | set(exclude)
+        nodes = choose(fit.healthy, size, self.before, self.avoid, exclude)
+        if len(nodes) < max(1, min(size, self.given.least)) or size < self.given.least:
+            return self._too_few(fit, len(nodes))
+        attempt, now = self.history.attempts + 1, _now()
+        spare = len(fit.healthy) - len(nodes)
+        self.write(banner.started(now, attempt, nodes, spare, resume.path))
+        for line in checkpoint.mended(self.given, resume):
+            self.say(line)
+        place = fold(nodes)
+        self.history.add(Started(attempt, self.given.restart, now, place, resume.path, resume.step))
+        self.before = nodes
+        step = self.steps.start(attempt, nodes, resume, self.ground.hosts(nodes))
+        self.clocks.began(step, resume)
+        self._complain()
+        return step
+
+    def _supervised(self, step: Step) -> Outcome:
+        """Attend to a step; where the supervisor itself fails, leave it alone to its end."""
+        try:
+            return self._attend(step)
+        except Exception as error:  # noqa: BLE001 -- a fault of ours must not end a run that is well
+            self.say(f"hpctl run is out of order, the step runs on without it: {error!r}")
+            for number in FORWARDED:
+                signal.signal(number, lambda number, _: step.process.send_signal(number))
+            code = step.process.wait()
+            return Outcome(code if code >= 0 else 128 - code, "ended unsupervised")
+
+    def _attend(self, step: Step) -> Outcome:
+        """Until the step is over."""
+        while True:
+            event = self.events.next(self.clocks.wait_s(TICK_S))
+            match event:
+                case StepEnded(step=ended, code=code) if ended is step:
+                    return self._ended(step, code, {})
+                case TaskEnd(code=code) if code != 0 and not self.given.words.lives_on:
+                    self.clocks.kill_by(CRASH_GRACE_S)
+                case Trouble() as trouble:
+                    if (outcome := self._troubled(step, trouble)) is not None:
+                        return outcome
+                case Signalled(number=number):
+                    self.steps.pass_on(step, number)
+                    if self.steps.asked_to_end:
+                        self.clocks.kill_by(self.given.policy.save_grace_s)
+            for each in self.steps.restarted():
+                self.treat.restarted(step.attempt, each)
+            if (found := self.steps.ranks.look()) is not None:
+                self.events.put(found)
+            self.history.saved(step.attempt, _now(), self.steps.ranks.saves())
+            if self.clocks.kill_due():
+                code, lost = self.steps.stop(step)
+                return self._ended(step, code, lost)
+            if (outcome := self._slowly(step)) is not None:
+                return outcome
+
+    def _ended(self, step: Step, code: int, lost: dict[NodeName, str]) -> Outcome:
+        """The step is over by itself: what it means, and what is done about it."""
+        self.ground.suspect(lost)
+        fit = self.ground.look()
+        if code != 0:
+            lost = lost | self.ground.lost(step.nodes, fit)
+        evidence = self.steps.evidence(code, lost)
+        code = ending.code_of(evidence, self.given.policy)
+        if self.steps.asked_to_end or self.asked:
+            return Outcome(code, "it was asked to end")
+        if not self.ground.alive:
+            return self._over(code)
+        if (again := self._uncreated(step, evidence, fit)) is not None:
+            return again
+        trouble = ending.judge(evidence, self.given.policy, _now(), self.classify)
+        if trouble is None:
+            more = f", and then ended with {code}" if code else ""
+            return Outcome(code, f"done{more}")
+        if trouble.kind is Kind.NODE and trouble.node is not None and not lost:
+            self.ground.suspect({trouble.node: trouble.why})
+            fit = self.ground.look()
+        answer = self.treat.answer(step.attempt, trouble, fit)
+        return Outcome(code or 1, trouble.why, trouble, answer)
+
+    def _uncreated(self, step: Step, evidence: ending.Evidence, fit: Fitness) -> Outcome | None:
+        """Slurm refused to create the step, as it may while it still accounts for the last one, or
+        has just been restarted. That is no trouble of the program's: try again, for a while; then
+        it is the allocation's, and another one is needed."""
+        refused = next((each for each in evidence.failed if each.node is None), None)
+        if refused is None or evidence.code == 0 or evidence.ends:
+            self.refusals = 0
+            return None
+        self.refusals += 1
+        why = f"srun could not create the step: {refused.text}"
+        if self.refusals > (MOST_NO_GRES if NO_GRES in refused.text else MOST_REFUSALS):
+            why = f"Slurm creates no step in this allocation any more: {refused.text}"
+            trouble = Trouble(Kind.NODE, _now(), why, "no step", progress=evidence.after.step)
+            answer = self.treat.answer(step.attempt, trouble, fit, stuck=True)
+            return Outcome(evidence.code or 1, why, trouble, answer)
+        self.say(f"{why} -> again in {REFUSED_S:g} s")
+        answer = Answer(Action.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
+        return Outcome(evidence.code, why, None, answer)
+
+    def _troubled(self, step: Step, trouble: Trouble) -> Outcome | None:
+        """Trouble with a step that runs. None: it goes on running."""
+        trouble = self.clocks.with_progress(trouble)
+        # Rules may fire often, and most of what they see lets the step run on.
+        fit = self.ground.look(LOOK_S)
+        if self.asked:
+            return None  # it is being ended, or will be as soon as the signal is taken in
+        inside = partial(self.steps.restart_ranks, step) if self._whole(step, fit) else None
+        answer = self.treat.answer(step.attempt, trouble, fit, running=True, inside=inside)
+        if answer.action not in RESTARTS:
+            return None
+        left = self.ground.left_s(_now())
+        most = answer.save_first_s if left is None else min(answer.save_first_s, left - LAST_S)
+        self.steps.save_first(step, most)
+        code, lost = self.steps.stop(step)
+        if self.steps.asked_to_end:
+            return Outcome(code, "it was asked to end")
+        if lost:
+            # Only now it shows that a node is gone: that is the trouble, and what is to be done.
+            self.ground.suspect(lost)
+            node, why = next(iter(lost.items()))
+            said = f"node {node} is lost: {why}"
+            trouble = replace(trouble, kind=Kind.NODE, node=node, signature="node lost", why=said)
+            answer = self.treat.answer(step.attempt, trouble, self.ground.look())
+        return Outcome(code or 1, trouble.why, trouble, answer)
+
+    def _whole(self, step: Step, fit: Fitness) -> bool:
+        """Whether a launcher is in the step that could restart its ranks: all its nodes live."""
+        return self.given.torch is not None and set(step.nodes) <= set(fit.healthy)
+
+    def _slowly(self, step: Step) -> Outcome | None:
+        """What is looked at now and then: the job itself, its time limit, room to grow."""
+        if self.clocks.created_due() and self.steps.blocked(step):
+            why = "Slurm still held the last step, whose end it was not told: overlapping that"
+            self.say(why)
+            return Outcome(1, why, None, Answer(Action.STEP, why, size=len(step.nodes)))
+        if self.clocks.poll_due() and self.ground.glance():
+            if self.ground.other or self.ground.gone(step.nodes):
+                # srun should have told long ago.
+                self.clocks.kill_by(0)
+            else:
+                self.treat.unhurt(self.ground.gone(self.given.allocated))
+        if (trouble := self.clocks.time_limit(self.ground, _now())) is not None:
+            self.events.put(trouble)
+        if len(step.nodes) < self.given.wanted and self.clocks.growth_due(self.steps.ranks.step):
+            return self._grow(step)
+        return None
+
+    def _grow(self, step: Step) -> Outcome | None:
+        """A smaller run has just saved: it may pay to stop here and go on with more nodes."""
+        fit = self.ground.look()
+        room = grow.Room(
+            have=len(step.nodes),
+            inside=len(set(fit.healthy) - (self.avoid - self.ground.healed)),
+            idle=self.ground.idle_outside(),
+            missing=len(self.given.allocated) - len(fit.healthy),
+            left_s=self.ground.left_s(_now()),
+            restart_s=self.clocks.restart_s,
+        )
+        if self.asked:
+            return None
+        answer = grow.grown(self.given.policy, self.given.wanted, room)
+        if answer is None:
+            return None
+        self.say(f"a new checkpoint is there, and {answer.why} -> {answer.action}")
+        code, lost = self.steps.stop(step)
+        self.ground.suspect(lost)
+        return Outcome(code, answer.why, None, answer)
+
+    def _too_few(self, fit: Fitness, found: int) -> Outcome:
+        unfit = "; ".join(f"{node}: {why}" for node, why in list(fit.unfit.items())[:4])
+        trouble = Trouble(
+            kind=Kind.NODE,
+            at=_now(),
+            why=f"{found} healthy nodes are left of {len(self.given.allocated)},"
+            f" and a step needs {self.given.least}" + (f" ({unfit})" if unfit else ""),
+            signature="too few nodes",
+            node=next(iter(fit.unfit), None),
+        )
+        answer = self.treat.answer(self.history.attempts, trouble, fit)
+        return Outcome(1, trouble.why, trouble, answer)
+
+    def _over(self, code: int) -> Outcome:
+        """No step can be launched any more."""
+        if self.ground.other:
+            self.say(self.ground.other)
+        return Outcome(code, self.ground.over)
+
+    def _leave(self, outcome: Outcome) -> int:
+        """The run is over, or goes on elsewhere."""
+        answer = outcome.answer
+        if answer is None or answer.action not in (Action.REQUEUE, Action.HOLD):
+            return outcome.code
+        if not self.ground.recoverable:
+            self.say(f"no {answer.action}: the job has --no-requeue, or is no batch job")
+            return outcome.code or 1
+        if self.ground.glance() and self.ground.other:
+            return self._over(outcome.code or 1).code
+        taken = self.treat.wish(outcome.trouble, answer) and not self.steps.pause(LEAVE_S)
+        if not taken and not self.steps.asked_to_end and self.treat.leave(answer):
+            self.steps.pause(LEAVE_S)
+        return outcome.code or 1
+
+    def _note_end(self, step: Step, outcome: Outcome) -> None:
+        done = f" -> {outcome.answer.action}" if outcome.answer else ""
+        self.history.add(Ended(step.attempt, _now(), outcome.code, outcome.why + done))
+        self.clocks.ended()
+
+    def _summary(self) -> None:
+        for line in banner.summary(self.history.records) if self.history.attempts else ():
+            self.write(line)
+
+    def _complain(self) -> None:
+        """What does not work, and is not needed to go on."""
+        for problem in (self.history.broken, self.steps.ranks.deaf):
+            if problem:
+                self.say(problem)
+        self.history.broken = self.steps.ranks.deaf = ""
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number in ENDING:
+            self.asked = number
+        self.events.put(Signalled(number))
+
+    def say(self, text: str) -> None:
+        """One line into the job's log."""
+        self.write(banner.said(_now(), text))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

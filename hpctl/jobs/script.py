@@ -1,0 +1,123 @@
+"""A batch script as hpctl sees it: its leading comment block, and the place after it.
+
+sbatch reads `#SBATCH` lines up to the first line that is neither blank nor a comment; `#HPCTL`
+lines are read from the same block. What is put in goes right after it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from hpctl.jobs import own
+from hpctl.jobs.options import parse
+from hpctl.jobs.own import Mention
+from hpctl.ports import HpctlError
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh"})
+_HET = re.compile(r"\s*(hetjob|packjob)(\s|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's text and what its leading block asks for.
+
+    `given` is its `#SBATCH` options by long name, `own` what its `#HPCTL` lines say, `late` the
+    lines of `#HPCTL` that come after the first command, which nobody reads.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    block: int
+    given: dict[str, str]
+    own: dict[str, tuple[Mention, ...]]
+    het: bool
+    late: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.lines)
+
+    @property
+    def shell(self) -> str:
+        """The interpreter's name in the `#!` line, seen through env; "" where there is none."""
+        first = self.lines[0] if self.lines else ""
+        if not first.startswith("#!"):
+            return ""
+        words = [w.rpartition("/")[2] for w in first[2:].split()]
+        if words[:1] == ["env"]:
+            words = [w for w in words[1:] if not w.startswith("-") and "=" not in w]
+        return words[0] if words else ""
+
+    def with_inserted(self, text: str) -> str:
+        """The script with `text` put in before its first command."""
+        head = "".join(self.lines[: self.block])
+        if head and not head.endswith("\n"):
+            head += "\n"
+        return head + text + "".join(self.lines[self.block :])
+
+
+def read(name: str, text: str) -> Script:
+    """Read a script. Raises HpctlError, with the line, for an `#HPCTL` line that means nothing."""
+    lines = text.splitlines(keepends=True) if "\r" not in text else text.split("\n")
+    if "\r" in text:
+        # sbatch refuses DOS line breaks with a clear message of its own; splitlines would also
+        # break at a lone \r, and the line numbers in our messages must be an editor's.
+        lines = [line + "\n" for line in lines[:-1]] + lines[-1:]
+    block = _block(lines)
+    words: list[str] = []
+    asked: dict[str, tuple[Mention, ...]] = {}
+    het = False
+    for number, line in enumerate(lines[:block], start=1):
+        if line.startswith("#SBATCH"):
+            het = het or _HET.match(line[7:]) is not None
+            words += _words(line[7:])
+        elif line.startswith("#HPCTL"):
+            for option, said in _directive(f"{name}:{number}", line[6:]).items():
+                asked[option] = (*asked.get(option, ()), *said)
+    return Script(
+        name=name,
+        lines=tuple(lines),
+        block=block,
+        given=parse(words).given,
+        own=asked,
+        het=het,
+        late=tuple(
+            number
+            for number, line in enumerate(lines[block:], start=block + 1)
+            if line.startswith("#HPCTL")
+        ),
+    )
+
+
+def _block(lines: list[str]) -> int:
+    for index, line in enumerate(lines):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return index
+    return len(lines)
+
+
+def _words(rest: str) -> list[str]:
+    try:
+        return shlex.split(rest, comments=True)
+    except ValueError:
+        return []  # an open quote: sbatch names file and line itself
+
+
+def _directive(place: str, rest: str) -> dict[str, tuple[Mention, ...]]:
+    try:
+        words = shlex.split(rest, comments=True)
+    except ValueError as error:
+        raise HpctlError(
+            f"{place}: #HPCTL{rest.rstrip()}: {error}", "Close the quotation mark."
+        ) from None
+    return own.directive(words, place)
+
+
+def wrapped(command: str) -> Script:
+    """The script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
+    text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
+    lines = tuple(text.splitlines(keepends=True))
+    return Script("wrap", lines, block=3, given={}, own={}, het=False, late=())

@@ -1,0 +1,267 @@
+"""What `hpctl sbatch` submits: decided here from values, without touching the world."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpctl.jobs import lint, preamble, refuse, ticket
+from hpctl.jobs.options import CommandLine
+from hpctl.jobs.own import SAVE_BEFORE_S, Wishes
+from hpctl.jobs.said import Said, nodes
+from hpctl.jobs.script import Script, wrapped
+from hpctl.jobs.ticket import Ticket
+from hpctl.ports import HpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How a job reaches hpctl: the interpreter, and PYTHONPATH where hpctl is not installed."""
+
+    python: str
+    python_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the submission depends on and does not itself say.
+
+    `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.
+    `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
+    """
+
+    runtime: Runtime
+    environment: Mapping[str, str] = field(default_factory=dict)
+    policy: Mapping[str, object] = field(default_factory=dict)
+    expedite: bool = False
+    filesystem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The outcome: sbatch's words before the script, the script where it is a copy, what to tell
+    the user, and the directories that must exist on every node."""
+
+    options: tuple[str, ...]
+    copy: Script | None
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    bases: tuple[str, ...]
+    registered: Ticket | None
+
+    @property
+    def text(self) -> str | None:
+        """The changed script."""
+        return None if self.copy is None else self.copy.text
+
+
+def plan(line: CommandLine, script: Script | None, wishes: Wishes, around: Around) -> Submission:
+    """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
+
+    Options that hpctl adds stand before the user's, because of two sbatch obeys the later one;
+    those that replace the user's (nodes, comment) stand after.
+    """
+    said = Said(line, script, around.environment)
+    refuse.het(line, script)
+    body = script if script is not None else wrapped(line.given["wrap"])
+    draft = _Draft(said, wishes, around, body)
+    draft.requeue()
+    if script is None and line.script is not None:
+        return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
+    draft.spare_nodes()
+    draft.signal()
+    draft.examine()
+    if draft.ticket is None:
+        draft.notes.append("no --checkpoint-dir: a requeued run starts at the script's beginning")
+        return draft.submission(line, None)
+    refuse.foreign(body)
+    places = [("tier", tier) for tier in wishes.tiers]
+    if wishes.checkpoint_dir is not None:
+        places.insert(0, ("checkpoint-dir", wishes.checkpoint_dir))
+    for option, place in places:
+        refuse.placeholders(option, place, array=said.has("array"))
+    return draft.submission(line, draft.rewritten())
+
+
+class _Draft:
+    """A submission in the making."""
+
+    def __init__(self, said: Said, wishes: Wishes, around: Around, body: Script) -> None:
+        self.body = body
+        self.said = said
+        self.wishes = wishes
+        self.around = around
+        self.before: list[str] = []
+        self.after: list[str] = []
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.policy = dict(around.policy)
+        spares = self.policy.get("spares")
+        self.supervised = lint.supervised(body)
+        self.spares = wishes.spares if wishes.spares is not None else _number(spares)
+
+    def requeue(self) -> None:
+        """Requeue and open-mode, unless the user spoke."""
+        if not self.said.has("no-requeue") and not self.said.has("requeue"):
+            self.before.append("--requeue=expedite" if self.around.expedite else "--requeue")
+        if not self.said.has("open-mode"):
+            self.before.append("--open-mode=append")
+
+    def spare_nodes(self) -> None:
+        """K nodes more, and a job that outlives the loss of one."""
+        asked = nodes(self.said.value("nodes") or "")
+        if asked is not None and asked[1] is not None and self.registers:
+            # What the job may run on is what it told Slurm, unless its policy is narrower.
+            self.policy.setdefault("nodes", f"{asked[0]}-{asked[1]}")
+        if not self.spares:
+            return
+        if asked is None:
+            raise HpctlError(
+                "--spares needs a number of nodes to add to",
+                "Say how many the program itself runs on: --nodes N.",
+            )
+        least, most = asked[0] + self.spares, None if asked[1] is None else asked[1] + self.spares
+        tasks = self.said.value("ntasks")
+        if tasks is not None and tasks.isdigit() and int(tasks) < least:
+            raise HpctlError(
+                f"--ntasks={tasks} on {least} nodes: sbatch would take the spares away again",
+                "Say --ntasks-per-node instead of --ntasks.",
+            )
+        if totals := [name for name in ("ntasks", "gpus") if self.said.has(name)]:
+            self.warnings.append(
+                f"--{totals[0]} is a total: it does not say what a spare node must have room for;"
+                f" say --{totals[0]}-per-node"
+            )
+        if self.said.value("no-kill") == "off":
+            raise HpctlError(
+                "--spares with --no-kill=off: the first lost node would end the job",
+                "Leave --no-kill out; hpctl sets it.",
+            )
+        self.after.append(f"--nodes={least}" + (f"-{most}" if most is not None else ""))
+        if not self.said.has("no-kill"):
+            self.after.append("--no-kill")
+
+    def signal(self) -> None:
+        """A request to save before the time limit, to whoever can do something with it.
+
+        `hpctl run` gets it in the batch shell and passes it on (B:). Without it the steps get it
+        from slurmstepd, because a shell that waits for srun does nothing with a signal; a program
+        that the script itself becomes (exec) gets it as the batch shell.
+        """
+        save = self.wishes.save_signal
+        if self.said.has("signal"):
+            if save is not None:
+                raise HpctlError(
+                    "--save-signal and --signal both ask for a signal before the time limit",
+                    "Leave --signal out.",
+                )
+            return
+        if self.supervised:
+            seconds = save.seconds if save else SAVE_BEFORE_S
+            if save is not None or self.said.has("time"):
+                self.before.append(f"--signal=B:USR1@{seconds}")
+        elif save is not None:
+            shell = "" if lint.launches(self.body) else "B:"
+            self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
+        elif self.said.has("time") and self.wishes.checkpoint_dir is not None:
+            self.notes.append(
+                "nobody asks for a save before the time limit: if your program saves at a signal,"
+                f" say --save-signal USR1@{SAVE_BEFORE_S}"
+            )
+
+    def examine(self) -> None:
+        """Warnings about the options, the script and the checkpoint directory."""
+        directory = self.wishes.checkpoint_dir
+        self.warnings += lint.of_options(self.said, self.spares, resumes=directory is not None)
+        self.warnings += lint.of_text(self.body)
+        self.warnings += [
+            f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
+            for number in self.body.late
+        ]
+        if directory is not None:
+            self.warnings += lint.of_storage(directory, self.around.filesystem, self.wishes.tiers)
+        elif self.wishes.tiers:
+            raise HpctlError(
+                "--tier names further places beside the checkpoint directory, and there is none",
+                "Add --checkpoint-dir DIR, on storage that the nodes share.",
+            )
+        if self.spares and not self.supervised:
+            self.warnings.append(
+                f"srun takes all nodes, the {self.spares} spare too, and one lost node ends the"
+                f" step: start the program with `hpctl run --spares {self.spares} -- ...`"
+            )
+
+    @property
+    def registers(self) -> bool:
+        """Whether there is anything to register: else the job is one of plain sbatch's."""
+        return self.ticket is not None
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """What is registered, None for nothing."""
+        save = self.wishes.save_signal
+        made = Ticket(
+            ckpt=self.wishes.checkpoint_dir or "",
+            tiers=self.wishes.tiers,
+            policy=self.policy,
+            spares=self.spares,
+            save_signal=save.name if save else "",
+            supervised=self.supervised,
+        )
+        return made if made.said() else None
+
+    def rewritten(self) -> Script:
+        """The script with the preamble in it."""
+        wishes, runtime = self.wishes, self.around.runtime
+        text = preamble.render(
+            preamble.Parts(
+                python=runtime.python,
+                python_path=runtime.python_path,
+                directory=wishes.checkpoint_dir,
+                tiers=wishes.tiers,
+                resume=wishes.resume,
+                repair_latest=wishes.repair_latest,
+                policy=self.policy,
+                spares=self.spares,
+                save_signal=wishes.save_signal.name if wishes.save_signal else "",
+            )
+        )
+        lines = tuple(self.body.with_inserted(text).splitlines(keepends=True))
+        return dataclasses.replace(self.body, lines=lines)
+
+    def submission(self, line: CommandLine, copy: Script | None) -> Submission:
+        """What comes out of it all."""
+        added = [*self.before, *self.after]
+        registered = self.ticket if copy is not None else None
+        if registered is not None:
+            self.notes.append(f"registered in the job's Comment: {', '.join(registered.said())}")
+            comment = self.said.value("comment") or ""
+            self.after.append(f"--comment={ticket.encode(registered, comment)}")
+            if comment:
+                self.notes.append("your --comment stands after what hpctl registers there")
+        wrap = [f"--wrap={line.given['wrap']}"] if copy is None and "wrap" in line.given else []
+        notes = [f"added {' '.join(added)}", *self.notes] if added else self.notes
+        directory, tiers = self.wishes.checkpoint_dir, self.wishes.tiers
+        shared = [place for place in (directory, *tiers) if place and place.startswith("/")]
+        if directory and self.wishes.resume:
+            also = f" or {', '.join(tiers)}" if tiers else ""
+            notes.append(f"resumes from the last complete checkpoint in {directory}{also}")
+        return Submission(
+            options=(*self.before, *line.passed, *self.after, *wrap),
+            copy=copy,
+            notes=tuple(notes),
+            warnings=tuple(self.warnings),
+            bases=tuple(preamble.base(place) for place in shared),
+            registered=registered,
+        )
+
+
+def checkpoint_dir(comment: str) -> str | None:
+    """The checkpoint directory that a job's Comment names, placeholders and all, or None."""
+    found = ticket.decode(comment)
+    return found.ckpt or None if found else None
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int else 0

@@ -1,0 +1,180 @@
+"""A supervisor's line to the head node: what went wrong with its job, what it did, what it wishes.
+
+Runs inside a job, as the job's owner, and must never harm it: `tell` raises nothing, waits for two
+seconds at most, and answers None where nobody was reached. The daemon believes it by its MUNGE
+credential, whose uid must be the job's owner in Slurm (or root).
+
+Where the head node is: $HPCTL_HEAD, else what this node's agent is started with: HPCTL_AGENT_HEAD
+in /etc/hpctl/agent.env (another file: $HPCTL_AGENT_ENV), which users must be able to read. Which
+munged is asked: $HPCTL_AGENT_MUNGE_SOCKET, the same name in that file, the socket that AuthInfo
+names in $SLURM_CONF, or MUNGE's own default.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import re
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpctl import job_wire, munge, wire
+from hpctl.core.job_report import JobReport
+from hpctl.core.model import JobId
+from hpctl.heads import Head, explained
+from hpctl.ports import HpctlError
+
+log = logging.getLogger(__name__)
+
+HEAD = "HPCTL_HEAD"
+AGENT_HEAD = "HPCTL_AGENT_HEAD"
+AGENT_ENV = "HPCTL_AGENT_ENV"
+AGENT_ENV_FILE = Path("/etc/hpctl/agent.env")
+MUNGE_SOCKET = "HPCTL_AGENT_MUNGE_SOCKET"
+_MAX_FILE = 256 * 1024
+_ANSWER_BYTES = 64 * 1024
+_AUTH_INFO = re.compile(r"^\s*AuthInfo\s*=.*?\bsocket=([^\s,;]+)", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the head node answered.
+
+    `ok`: the report is written down. `acts`: the daemon may act on this job; where not (it only
+    observes, is paused, or keeps out of the partition; `text` says which), a wish is not granted.
+    `again`: not taken now, the same report may be taken later.
+    """
+
+    ok: bool
+    acts: bool = False
+    again: bool = False
+    text: str = ""
+
+
+def tell(report: JobReport, *, head: str | None = None, timeout_s: float = 2.0) -> Reply | None:
+    """Send one report to the first head node that answers. Never raises.
+
+    `head` (`http://HOST:PORT`) overrides what is configured. None where no head node is known or
+    none was reached within `timeout_s` seconds.
+    """
+    until = time.monotonic() + timeout_s
+    try:
+        known = settings(os.environ)
+        heads = (head,) if head else known.heads
+        body = job_wire.encode(report)
+        for url in heads:
+            reply = _ask(url, body, known.munge_socket, until)
+            if reply is not None:
+                return reply
+        if not heads:
+            log.info("no head node is known: set %s", HEAD)
+    except Exception as error:  # noqa: BLE001 -- a job must not end because nobody could be told
+        log.info("the head node was not told: %s", error)
+    return None
+
+
+def tell_point(step: int, environment: Mapping[str, str]) -> None:
+    """Tell the step that a run resumes from, in a process of its own: a start waits for nobody.
+
+    By it the daemon knows of jobs without a supervisor whether they got on between two crashes.
+    Does nothing outside a job. Never raises.
+    """
+    job, restarts = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_RESTART_COUNT", "0")
+    if not (job.isdecimal() and restarts.isdecimal()):
+        return
+    try:
+        if os.fork():
+            return
+    except OSError as error:
+        log.info("the head node was not told: %s", error)
+        return
+    try:
+        # Whoever reads what we printed waits until nobody holds the other end.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        tell(JobReport(JobId(int(job)), int(restarts), progress=step))
+    finally:
+        os._exit(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Whom to tell, and which munged to ask (None: MUNGE's default)."""
+
+    heads: tuple[str, ...] = ()
+    munge_socket: str | None = None
+
+
+def settings(environment: Mapping[str, str]) -> Settings:
+    """What environment and files say. What cannot be read says nothing."""
+    agent = _agent_env(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
+    heads = environment.get(HEAD) or environment.get(AGENT_HEAD) or agent.get(AGENT_HEAD, "")
+    socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
+    return Settings(
+        tuple(re.split(r"[\s,]+", heads.strip())) if heads.strip() else (),
+        socket or _slurms_socket(environment.get("SLURM_CONF")),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _agent_env(path: Path) -> dict[str, str]:
+    """The assignments of a systemd environment file, as far as a shell would read them too."""
+    found: dict[str, str] = {}
+    for line in _text(path).splitlines():
+        name, is_pair, value = line.strip().partition("=")
+        if not is_pair or name.startswith(("#", ";")):
+            continue
+        try:
+            found[name.strip()] = " ".join(shlex.split(value))
+        except ValueError:
+            continue
+    return found
+
+
+def _slurms_socket(conf: str | None) -> str | None:
+    said = _AUTH_INFO.search(_text(Path(conf))) if conf else None
+    return said[1] if said else None
+
+
+def _ask(url: str, body: bytes, munge_socket: str | None, until: float) -> Reply | None:
+    """One head node's answer; None where it was not reached in time."""
+    try:
+        address = Head.parse(url)
+        credential = munge.encode(wire.payload(body), munge_socket)
+        left = until - time.monotonic()
+        if left <= 0:
+            return None
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=left)
+        try:
+            headers = {
+                "Authorization": f"{wire.AUTH_SCHEME} {credential}",
+                "Content-Type": "application/json",
+            }
+            connection.request("POST", job_wire.PATH, body, headers)
+            response = connection.getresponse()
+            return _reply(response.status, response.read(_ANSWER_BYTES))
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, HpctlError) as error:
+        log.info("the head node %s was not told: %s", url, error or type(error).__name__)
+        return None
+
+
+def _reply(status: int, text: bytes) -> Reply:
+    if status == 200:
+        taken = job_wire.decode_taken(text)
+        return Reply(True, taken.acts, text=taken.why)
+    again = status >= 500 or status in (408, 409, 429)
+    return Reply(False, again=again, text=f"{status} {explained(text)}")
