@@ -1,0 +1,399 @@
+"""Create, update, grow and delete a cluster. Nodes are removed by `shrink` alone.
+
+Nothing here waits for the service's work: that is `watch`. Every function looks first, so that a
+command that was killed is simply run again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpctl.clusters.diff import Diff, diff, is_controller
+from hpctl.clusters.names import find_group, node_rows
+from hpctl.clusters.node_orders import key
+from hpctl.clusters.observed import filled, request_of
+from hpctl.clusters.ordering import Patience, busy, described, mended, ordered, there
+from hpctl.described import IMAGES, group_of
+from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused, Unavailable
+
+MOST_ADDED = 50
+"""Nodes in one BatchAddClusterNodes."""
+
+_AGAIN = (
+    "run the same command again; where hpctl's daemon scales the group, `hpctl pause` holds it off"
+)
+
+_UPDATABLE = (
+    "NodeRecovery", "NodeProvisioningMode", "ClusterRole", "TieredStorageConfig", "AutoScaling",
+    "Orchestrator",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """`adopted`: the cluster was there already, made from the same spec."""
+
+    arn: str
+    adopted: bool
+
+
+def create(aws: Aws, request: Mapping[str, Any], patience: Patience) -> Created:
+    """Create a cluster, or adopt the one that an earlier, interrupted create has made.
+
+    Raises HpctlError where a cluster of this name is there and differs, or has failed.
+    """
+    name = str(request["ClusterName"])
+    if (found := described(aws, name)) is not None:
+        return adopt(request, found)
+    sagemaker = aws.service("sagemaker")
+    try:
+        answer = ordered(
+            lambda: sagemaker.order("create_cluster", **request),
+            lambda: described(aws, name) is not None,
+            patience,
+        )
+    except Refused as error:
+        if error.code == "ResourceInUse" and (found := described(aws, name)) is not None:
+            return adopt(request, found)
+        raise mended(error, name) from error
+    arn = answer.get("ClusterArn") or (described(aws, name) or {}).get("ClusterArn", "")
+    return Created(str(arn), adopted=False)
+
+
+def adopt(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
+    """Take a cluster that is there for the one requested. Raises HpctlError where it is not."""
+    name, status = str(request["ClusterName"]), str(found["ClusterStatus"])
+    if status == "Deleting":
+        raise HpctlError(
+            f"a cluster {name} is still being deleted",
+            f"`hpctl cluster wait {name} --deleted`, then create it",
+        )
+    if status == "Failed":
+        raise HpctlError(
+            f"cluster {name} is there and Failed: {found.get('FailureMessage', '')}",
+            f"`hpctl cluster wait {name}` shows the nodes that failed and why; mend it, "
+            f"`hpctl cluster delete {name}`, and create it again",
+        )
+    if differences := diff(request, found).changes:
+        places = ", ".join(c.place for c in differences[:5])
+        raise HpctlError(
+            f"cluster {name} is there already, and is not as this spec says: {places}",
+            "`hpctl cluster update --dry-run` shows the differences, `hpctl cluster update` "
+            "applies them",
+        )
+    return Created(str(found["ClusterArn"]), adopted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The orders that make a cluster as its spec says, in this sequence.
+
+    `update` is UpdateCluster's request, `shrink` how many instances go from a group, `leaving`
+    the groups that go whole. `before` are the counts that were seen; of what is touched, `targets`
+    are those after `update` and `final` those after everything.
+    """
+
+    cluster: str
+    update: Mapping[str, Any] = field(default_factory=dict)
+    tags_set: Mapping[str, str] = field(default_factory=dict)
+    tags_gone: tuple[str, ...] = ()
+    shrink: Mapping[str, int] = field(default_factory=dict)
+    leaving: tuple[str, ...] = ()
+    before: Mapping[str, int] = field(default_factory=dict)
+    targets: Mapping[str, int] = field(default_factory=dict)
+    final: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        tags = self.tags_set or self.tags_gone
+        return not (self.update or tags or self.shrink or self.leaving)
+
+
+def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) -> Plan:
+    """What to order for a diff. Raises HpctlError where a part of it is impossible.
+
+    Growing comes before shrinking: where there is no capacity, nothing is lost yet.
+    """
+    if changes.impossible:
+        raise _impossible(changes)
+    observed = request_of(found)
+    have = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
+    want = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
+    touched = {c.place.partition(".")[0] for c in changes.changes}
+    groups, shrink = [], {}
+    for name, group in want.items():
+        there_ = have.get(name)
+        if name not in touched:
+            continue
+        new = restated(group, there_)
+        if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
+            shrink[name] = less
+            new["InstanceCount"] = there_["InstanceCount"]
+            if {c.place for c in changes.changes if _of(c.place, name)} == {
+                f"{name}.InstanceCount"
+            }:
+                continue
+        groups.append(new)
+    update: dict[str, Any] = {
+        k: requested[k] for k in _UPDATABLE if k in touched and k in requested
+    }
+    if groups:
+        update["InstanceGroups"] = groups
+    final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
+    leaving = tuple(name for name in have if name not in want)
+    tags = {c.place.removeprefix("Tags."): c.new for c in changes.changes if _of(c.place, "Tags")}
+    return Plan(
+        cluster=str(requested["ClusterName"]),
+        update=update,
+        tags_set={k: v for k, v in tags.items() if v is not None},
+        tags_gone=tuple(k for k, v in tags.items() if v is None),
+        shrink=shrink,
+        leaving=leaving,
+        before={name: int(group["InstanceCount"]) for name, group in have.items()},
+        targets={n: count + shrink.get(n, 0) for n, count in final.items()},
+        final=final,
+    )
+
+
+def counts(request: Mapping[str, Any]) -> dict[str, int]:
+    """How many instances a request asks for, by group."""
+    return {g["InstanceGroupName"]: int(g["InstanceCount"]) for g in request["InstanceGroups"]}
+
+
+def restated(group: Mapping[str, Any], there_: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A group for UpdateCluster: what the spec leaves open stays as it is, but for the image,
+    which the service chooses where nobody does.
+    """
+    full: dict[str, Any] = filled(group, there_ or {})
+    return {k: v for k, v in full.items() if k not in IMAGES or k in group}
+
+
+def update(aws: Aws, wanted: Plan, patience: Patience) -> None:
+    """Order UpdateCluster, as far as it grows and changes, and the tags.
+
+    Raises HpctlError: before anything is ordered where the counts are no longer those of the plan:
+    a restated count that is too low by now would end instances at random.
+    """
+    sagemaker = aws.service("sagemaker")
+    found = there(aws, wanted.cluster)
+    if moved := _moved(wanted, found):
+        raise HpctlError(
+            f"cluster {wanted.cluster} has changed since it was looked at: {moved}; nothing was "
+            "done",
+            _AGAIN,
+        )
+    if wanted.update:
+        _update(aws, wanted.cluster, dict(wanted.update), patience)
+    if wanted.tags_set:
+        tags = [{"Key": k, "Value": v} for k, v in wanted.tags_set.items()]
+        sagemaker.order("add_tags", ResourceArn=found["ClusterArn"], Tags=tags)
+    if wanted.tags_gone:
+        gone = list(wanted.tags_gone)
+        sagemaker.order("delete_tags", ResourceArn=found["ClusterArn"], TagKeys=gone)
+
+
+def _moved(wanted: Plan, found: Mapping[str, Any]) -> str:
+    """Which groups have another target by now than when they were looked at."""
+    now = {g["InstanceGroupName"]: g.get("TargetCount", 0) for g in found["InstanceGroups"]}
+    return "; ".join(
+        f"{name} had a target of {wanted.before.get(name, 'none')}, and has {now.get(name, 'none')}"
+        for group in wanted.update.get("InstanceGroups", ())
+        if now.get(name := group["InstanceGroupName"]) != wanted.before.get(name)
+    )
+
+
+def drop_groups(
+    aws: Aws, cluster: str, groups: tuple[str, ...], patience: Patience, emptied: Collection[str]
+) -> None:
+    """Order the deletion of whole groups. `emptied` are the nodes that were ordered away before.
+
+    Raises HpctlError where others have come meanwhile, on which jobs may run.
+    """
+    found = there(aws, cluster)
+    for row in node_rows(aws, cluster, details=False):
+        if row.group in groups and row.status != "ShuttingDown" and key(row) not in emptied:
+            raise HpctlError(
+                f"group {row.group} has got {row.shown} meanwhile, and was not deleted",
+                _AGAIN,
+            )
+    going = [
+        g["InstanceGroupName"]
+        for g in found["InstanceGroups"]
+        if g["InstanceGroupName"] in groups and g.get("Status") != "Deleting"
+    ]
+    if going:
+        _update(aws, cluster, {"InstanceGroupsToDelete": going}, patience)
+
+
+def grow(aws: Aws, cluster: str, group: str, count: int, patience: Patience) -> int:
+    """Order instances until a group has a target of `count`; how many that are.
+
+    Raises HpctlError, also where the service refuses a part: then with what it did take.
+    """
+    # Before the count is read: what another command adds in between shows there, or here.
+    newest = _newest_event(aws, cluster, group)
+    found = there(aws, cluster)
+    more = count - int(find_group(found, group).get("TargetCount", 0))
+    added = 0
+    for operation, request in grow_orders(found, group, count, newest):
+        if operation == "UpdateCluster":
+            _update(aws, cluster, request, patience)
+        else:
+            _add(aws, cluster, request, (added, more), patience)
+            added += request["NodesToAdd"][0]["IncrementTargetCountBy"]
+    return max(more, 0)
+
+
+def _newest_event(aws: Aws, cluster: str, group: str) -> str:
+    """The id of the last thing that the service did to a group; something random if unknown."""
+    try:
+        answer = aws.service("sagemaker").read(
+            "list_cluster_events", ClusterName=cluster, InstanceGroupName=group, MaxResults=1
+        )
+    except (Refused, Unavailable):
+        return uuid.uuid4().hex
+    return "".join(str(event["EventId"]) for event in answer.get("Events", ()))
+
+
+def grow_orders(
+    found: Mapping[str, Any], group: str, count: int, newest: str = ""
+) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The calls that give a group a target of `count`: none where it has so many.
+
+    With Continuous provisioning BatchAddClusterNodes, in calls of 50 with a token each: repeated,
+    it adds nothing twice. The token is made of what was seen, so that two commands that have seen
+    the same count order the same instances; `newest` tells a count from its return. Raises
+    HpctlError for a second controller where the API sets Slurm up.
+    """
+    here = find_group(found, group)
+    more = count - int(here.get("TargetCount", 0))
+    if more <= 0:
+        return ()
+    if is_controller(here):
+        # No way back from this: no controller can be removed.
+        raise HpctlError(
+            f"{group} is the controller: where the API sets Slurm up there is one head node",
+            "several head nodes need a cluster with slurm_config: provisioning_parameters",
+        )
+    if found.get("NodeProvisioningMode") != "Continuous":
+        stays = {k: v for k, v in group_of(here).items() if k not in IMAGES}
+        return (("UpdateCluster", {"InstanceGroups": [stays | {"InstanceCount": count}]}),)
+    sizes = [min(MOST_ADDED, more - at) for at in range(0, more, MOST_ADDED)]
+    seen = f"{found['ClusterArn']} {group} {here.get('TargetCount', 0)} {count} {newest}"
+    return tuple(
+        (
+            "BatchAddClusterNodes",
+            {
+                "ClientToken": uuid.uuid5(uuid.NAMESPACE_OID, f"{seen} {at}").hex,
+                "NodesToAdd": [{"InstanceGroupName": group, "IncrementTargetCountBy": size}],
+            },
+        )
+        for at, size in enumerate(sizes)
+    )
+
+
+def delete(aws: Aws, cluster: str, patience: Patience) -> bool:
+    """Order a cluster's deletion; False where that is under way or done already."""
+    found = described(aws, cluster)
+    if found is None or found["ClusterStatus"] == "Deleting":
+        return False
+    sagemaker = aws.service("sagemaker")
+
+    def taken() -> bool:
+        now = described(aws, cluster)
+        return now is None or now["ClusterStatus"] == "Deleting"
+
+    try:
+        ordered(lambda: sagemaker.order("delete_cluster", ClusterName=cluster), taken, patience)
+    except Absent:
+        return True
+    except Refused as error:
+        raise mended(error, cluster) from error
+    return True
+
+
+def _update(aws: Aws, cluster: str, request: dict[str, Any], patience: Patience) -> None:
+    sagemaker = aws.service("sagemaker")
+
+    def taken() -> bool:
+        now = there(aws, cluster)
+        return now["ClusterStatus"] in ("Updating", "RollingBack") or _shows(request, now)
+
+    try:
+        ordered(
+            lambda: sagemaker.order("update_cluster", ClusterName=cluster, **request),
+            taken,
+            patience,
+        )
+    except Refused as error:
+        if error.code == "ConflictException":
+            status = str(there(aws, cluster)["ClusterStatus"])
+            raise busy(cluster, status) from error
+        raise mended(error, cluster) from error
+
+
+def _shows(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a cluster is as UpdateCluster's request says, in all that it says."""
+    observed = request_of(now)
+    groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
+    groups |= {g["InstanceGroupName"]: g for g in request.get("InstanceGroups", ())}
+    said = {k: v for k, v in request.items() if k in _UPDATABLE}
+    asked = {**observed, **said, "InstanceGroups": list(groups.values())}
+    stay = {g["InstanceGroupName"] for g in now["InstanceGroups"] if g.get("Status") != "Deleting"}
+    return not diff(asked, now).changes and not stay & {*request.get("InstanceGroupsToDelete", ())}
+
+
+def _add(
+    aws: Aws, cluster: str, request: Mapping[str, Any], so_far: tuple[int, int], patience: Patience
+) -> None:
+    """One BatchAddClusterNodes. `so_far`: how many were added, of how many that shall be."""
+    added, more = so_far
+    wanted = request["NodesToAdd"][0]
+    try:
+        answer = _with_token(
+            aws.service("sagemaker").order, {"ClusterName": cluster, **request}, patience
+        )
+    except Refused as error:
+        told = mended(error, cluster)
+        raise type(told)(
+            f"{told}; {added} of {more} were added", told.hint, code=told.code
+        ) from error
+    if failed := answer.get("Failed"):
+        first, lost = failed[0], sum(int(f["FailedCount"]) for f in failed)
+        took = added + wanted["IncrementTargetCountBy"] - lost
+        raise HpctlError(
+            f"group {wanted['InstanceGroupName']}: {lost} node(s) were refused: "
+            f"{first.get('Message', '')} ({first['ErrorCode']}); {took} of {more} were added",
+            f"`hpctl cluster describe {cluster}` shows the group's types, zones and status",
+        )
+
+
+def _with_token(order: Any, request: Mapping[str, Any], patience: Patience) -> Mapping[str, Any]:
+    """Send with the same token until it is answered: the one order that needs no look."""
+    for left in range(patience.looks, 0, -1):
+        try:
+            answer: Mapping[str, Any] = order("batch_add_cluster_nodes", **request)
+            return answer
+        except InDoubt:
+            if left == 1:
+                raise
+            patience.sleep(patience.every_s)
+    raise AssertionError("patience has at least one look")
+
+
+def _impossible(changes: Diff) -> HpctlError:
+    lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible]
+    return HpctlError(
+        "\n  ".join(
+            [f"{len(lines)} thing(s) cannot be changed in place; nothing was done", *lines]
+        ),
+        "put these back in the spec, or do as each line says",
+    )
+
+
+def _of(place: str, name: str) -> bool:
+    return place == name or place.startswith(f"{name}.")

@@ -1,0 +1,220 @@
+"""What a cluster has: reserved, running, spare, failed, by instance group and zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from hpctl.clusters.names import NodeRow
+from hpctl.core.capacity import RESERVATION
+from hpctl.core.model import NodeName
+from hpctl.ports import Aws, Refused, Unavailable
+
+RUNNING: Final = "Running"
+FAILED: Final = ("Failure", "Failed")
+LEAVING: Final = "ShuttingDown"
+
+SHORT: Final = ("Failed", "Degraded")
+"""A group's Status where it has less than it shall have."""
+
+UNUSABLE: Final = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "MAINTENANCE", "MAINT"})
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneCapacity:
+    """The instances of a group in one zone.
+
+    `spare`: idle in hpctl's reservation. `idle`, `busy` and `out` (drained or down) are Slurm's,
+    None where Slurm was not asked. `coming`: not running yet; `failed` by the service's word.
+    """
+
+    group: str
+    instance_type: str
+    zone: str
+    instances: int = 0
+    running: int = 0
+    coming: int = 0
+    failed: int = 0
+    leaving: int = 0
+    spare: int | None = None
+    idle: int | None = None
+    busy: int | None = None
+    out: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCapacity:
+    """A group as a whole. `target` is what was asked for; `plan` its training plan's name."""
+
+    group: str
+    instance_type: str
+    target: int
+    status: str
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCapacity:
+    """One reserved capacity of a training plan. `in_use` and so on are the whole plan's."""
+
+    plan: str
+    status: str
+    instance_type: str
+    zone: str
+    total: int
+    in_use: int | None
+    available: int | None
+    unhealthy: int | None
+    starts: datetime | None
+    ends: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityView:
+    """What `hpctl capacity` shows. `unknown`: what could not be read, and why. `problems`: groups
+    that the service calls Failed or Degraded, or that have failed instances.
+    """
+
+    as_of: datetime
+    cluster: str
+    status: str
+    groups: tuple[GroupCapacity, ...]
+    zones: tuple[ZoneCapacity, ...]
+    plans: tuple[PlanCapacity, ...]
+    unknown: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def capacity_of(
+    described: Mapping[str, Any],
+    rows: Sequence[NodeRow],
+    plans: Iterable[PlanCapacity],
+    reservations: Mapping[str, tuple[NodeName, ...]] | None,
+    at: datetime,
+    unknown: tuple[str, ...] = (),
+) -> CapacityView:
+    """Everything counted. `reservations` None: Slurm was not asked, nor are `rows` joined to it."""
+    spares = set[str]()
+    for name, nodes in (reservations or {}).items():
+        spares |= set(nodes) if name.startswith(RESERVATION) else set()
+    groups = tuple(map(_group, described.get("InstanceGroups", ())))
+    zones = tuple(_zones(rows, spares, reservations is not None))
+    return CapacityView(
+        as_of=at,
+        cluster=str(described.get("ClusterName", "")),
+        status=str(described.get("ClusterStatus", "")),
+        groups=groups,
+        zones=zones,
+        plans=tuple(plans),
+        unknown=(*unknown, *sorted({row.unread for row in rows if row.unread})),
+        problems=tuple(_problems(groups, zones)),
+    )
+
+
+def _problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]) -> Iterator[str]:
+    for group in groups:
+        own = [zone for zone in zones if zone.group == group.group]
+        running, failed = sum(z.running for z in own), sum(z.failed for z in own)
+        counts = f"{running} of {group.target} run" + (f", {failed} failed" if failed else "")
+        if group.status in SHORT or failed:
+            yield f"group {group.group} is {group.status}: {counts}"
+
+
+def _group(told: Mapping[str, Any]) -> GroupCapacity:
+    return GroupCapacity(
+        group=str(told.get("InstanceGroupName", "")),
+        instance_type=str(told.get("InstanceType", "")),
+        target=int(told.get("TargetCount", 0)),
+        status=str(told.get("Status", "")),
+        plan=plan_name(str(told.get("TrainingPlanArn", ""))),
+    )
+
+
+def _zones(rows: Iterable[NodeRow], spares: set[str], slurm: bool) -> list[ZoneCapacity]:
+    """One for each group, type and zone, in the order of the nodes."""
+    sorted_in: dict[tuple[str, str, str], list[NodeRow]] = {}
+    for row in rows:
+        sorted_in.setdefault((row.group, row.instance_type, row.zone), []).append(row)
+    return [_zone(key, mine, spares, slurm) for key, mine in sorted_in.items()]
+
+
+def _zone(
+    key: tuple[str, str, str], rows: list[NodeRow], spares: set[str], slurm: bool
+) -> ZoneCapacity:
+    group, kind, zone = key
+    failed = sum(row.status in FAILED for row in rows)
+    running = sum(row.status == RUNNING for row in rows)
+    leaving = sum(row.status == LEAVING for row in rows)
+    uses = [_use(row, spares) for row in rows if row.status == RUNNING] if slurm else []
+    return ZoneCapacity(
+        group=group,
+        instance_type=kind,
+        zone=zone,
+        instances=len(rows),
+        running=running,
+        coming=len(rows) - running - failed - leaving,
+        failed=failed,
+        leaving=leaving,
+        spare=uses.count("spare") if slurm else None,
+        idle=uses.count("idle") if slurm else None,
+        busy=uses.count("busy") if slurm else None,
+        out=uses.count("out") if slurm else None,
+    )
+
+
+def _use(row: NodeRow, spares: set[str]) -> str:
+    """What Slurm does with a running instance; nothing with a controller or a login node."""
+    if row.role in ("controller", "login"):
+        return ""
+    if UNUSABLE.intersection(row.slurm_flags) or row.slurm_state not in _SERVES:
+        return "out"
+    if row.jobs or row.slurm_state != "IDLE":
+        return "busy"
+    return "spare" if row.node in spares else "idle"
+
+
+_SERVES: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
+
+
+def read_plans(
+    aws: Aws, described: Mapping[str, Any]
+) -> tuple[tuple[PlanCapacity, ...], tuple[str, ...]]:
+    """The training plans of a cluster's groups, and what of them could not be read."""
+    arns = [str(g.get("TrainingPlanArn") or "") for g in described.get("InstanceGroups", ())]
+    plans: list[PlanCapacity] = []
+    unknown: list[str] = []
+    for name in dict.fromkeys(plan_name(arn) for arn in arns if arn):
+        try:
+            told = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=name)
+        except (Refused, Unavailable) as error:
+            unknown.append(f"training plan {name}: {error}")
+            continue
+        plans += _plan(name, told)
+    return tuple(plans), tuple(unknown)
+
+
+def plan_name(arn: str) -> str:
+    """The name in a training plan's ARN."""
+    return arn.rpartition("training-plan/")[2]
+
+
+def _plan(name: str, told: Mapping[str, Any]) -> list[PlanCapacity]:
+    """One for each of its reserved capacities; one for the plan where none is told."""
+    parts: Sequence[Mapping[str, Any]] = told.get("ReservedCapacitySummaries") or ({},)
+    return [
+        PlanCapacity(
+            plan=name,
+            status=str(part.get("Status") or told.get("Status", "")),
+            instance_type=str(part.get("InstanceType", "")),
+            zone=str(part.get("AvailabilityZone", "")),
+            total=int(part.get("TotalInstanceCount") or told.get("TotalInstanceCount") or 0),
+            in_use=told.get("InUseInstanceCount"),
+            available=told.get("AvailableInstanceCount"),
+            unhealthy=told.get("UnhealthyInstanceCount"),
+            starts=part.get("StartTime") or told.get("StartTime"),
+            ends=part.get("EndTime") or told.get("EndTime"),
+        )
+        for part in parts
+    ]

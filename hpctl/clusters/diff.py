@@ -1,0 +1,243 @@
+"""What must change for a cluster to be as its spec says, and what cannot. Pure.
+
+Both sides are in the words of the API's requests. What may not change once it is there: instance
+type by HyperPod's developer guide on UpdateCluster, NodeType and VpcConfig by the API reference.
+Of the execution role and threads per core no page was found that says so: refusing them costs a
+user a message, and sending them might cost an update that rolls back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from hpctl.clusters.observed import filled, leaves, request_of
+
+
+class Kind(StrEnum):
+    """What becomes of a thing."""
+
+    ADD = "add"
+    CHANGE = "change"
+    DESTROY = "destroy"
+    IMPOSSIBLE = "impossible"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. `old` and `new` are None where the thing is not there.
+
+    `place` is the API's: `NodeRecovery`, or `workers.LifeCycleConfig.OnCreate` with the group's
+    name before it, or the group's name alone.
+    """
+
+    kind: Kind
+    place: str
+    old: Any
+    new: Any
+    consequence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """All differences between a spec and a cluster, in the order of the spec."""
+
+    cluster: str
+    changes: tuple[Change, ...] = ()
+
+    def of(self, *kinds: Kind) -> tuple[Change, ...]:
+        """The changes of these kinds."""
+        return tuple(c for c in self.changes if c.kind in kinds)
+
+    @property
+    def impossible(self) -> tuple[Change, ...]:
+        """What the service cannot change in place."""
+        return self.of(Kind.IMPOSSIBLE)
+
+    @property
+    def destroys(self) -> tuple[Change, ...]:
+        """What loses instances."""
+        return self.of(Kind.DESTROY)
+
+
+_NEW_ONLY = "new and replaced instances have it; those that are there stay as they are"
+_GROUP_FIXED = {
+    "InstanceType": "a group keeps its instance type: add a group of the new type, delete this one",
+    "InstanceRequirements": "a group of one instance type cannot become a flexible one",
+    "ExecutionRole": "a group keeps its execution role: change the role's policies, or the group",
+    "ThreadsPerCore": "a group keeps its threads per core: add another group",
+    "SlurmConfig.NodeType": "a group keeps its role in Slurm: add another group",
+}
+_GROUP_SAYS = {
+    "MinInstanceCount": "the service waits up to 3 hours for so many, else rolls the group back",
+    "LifeCycleConfig": _NEW_ONLY,
+    "InstanceRequirements.InstanceTypes": "new instances are of these types, the first preferred",
+    "InstanceStorageConfigs": _NEW_ONLY,
+    "OnStartDeepHealthChecks": "instances are checked so when they are made, for about an hour",
+    "TrainingPlanArn": "new instances come out of this plan",
+    "OverrideVpcConfig": _NEW_ONLY,
+    "ScheduledUpdateConfig": "the AMI is updated by this calendar",
+    "AutoPatchConfig": "the AMI is patched so",
+    "SlurmConfig.PartitionNames": "slurm.conf is written anew; running jobs go on",
+    "ImageId": "new instances have it; `hpctl cluster software-update` brings it to the others",
+    "ImageReleaseVersion": (
+        "new instances have it; `hpctl cluster software-update` brings it to the others"
+    ),
+    "CapacityRequirements": "new instances are bought so",
+    "NetworkInterface": _NEW_ONLY,
+}
+_CLUSTER_FIXED = {
+    "VpcConfig": "a cluster keeps its VPC: create another one, or override subnets in a new group",
+    "Orchestrator.Eks": "a cluster keeps its orchestrator",
+}
+_CLUSTER_SAYS = {
+    "NodeRecovery": "from now on the service does, or does not, replace faulty instances itself",
+    "NodeProvisioningMode": "groups then scale side by side, and partial capacity is taken",
+    "Orchestrator": "slurm.conf is written anew by this rule; running jobs go on",
+    "TieredStorageConfig": "memory of every instance is set aside, or given back",
+    "ClusterRole": "the service acts with this role",
+    "AutoScaling": "the service scales the groups, or does not",
+    "Tags": "tags of the cluster",
+}
+_OWN = ("InstanceGroups", "ClusterName", "Tags")
+
+
+def diff(
+    requested: Mapping[str, Any],
+    described: Mapping[str, Any],
+    tags: Mapping[str, str] | None = None,
+) -> Diff:
+    """How a CreateCluster request differs from DescribeCluster's answer.
+
+    `tags` are those of the cluster, None where nobody looked. Groups are compared by name.
+    """
+    observed = request_of(described)
+    requested = {"Orchestrator": {"Slurm": {}}, **requested}
+    changes: list[Change] = []
+    if requested["ClusterName"] != observed.get("ClusterName"):
+        why = "a cluster keeps its name: this is another cluster"
+        names = observed.get("ClusterName"), requested["ClusterName"]
+        changes.append(Change(Kind.IMPOSSIBLE, "ClusterName", *names, why))
+    changes += _fields(
+        "",
+        {k: v for k, v in requested.items() if k not in _OWN},
+        {k: v for k, v in observed.items() if k not in _OWN},
+        _CLUSTER_FIXED,
+        _CLUSTER_SAYS,
+    )
+    wanted = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
+    there = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
+    for name, group in wanted.items():
+        changes += _group(name, group, there.get(name))
+    changes += [_removed(name, there[name]) for name in there if name not in wanted]
+    # A spec without tags leaves them as they are: whoever imported it may not have seen any.
+    if tags is not None and requested.get("Tags"):
+        asked = {t["Key"]: t["Value"] for t in requested["Tags"]}
+        changes += [
+            Change(Kind.CHANGE, f"Tags.{key}", tags.get(key), asked.get(key), "")
+            for key in dict.fromkeys((*asked, *tags))
+            if tags.get(key) != asked.get(key)
+        ]
+    return Diff(str(requested["ClusterName"]), tuple(changes))
+
+
+def _group(name: str, group: Mapping[str, Any], there: Mapping[str, Any] | None) -> list[Change]:
+    count = int(group["InstanceCount"])
+    if there is None:
+        types = types_of(group)
+        adds = f"a new group: {count} instance(s) of {types} are made, and paid for"
+        return [Change(Kind.ADD, name, None, f"{count} x {types}", adds)]
+    have = int(there["InstanceCount"])
+    changes = []
+    if count > have:
+        adds = f"{count - have} instance(s) are made, and paid for"
+        changes.append(Change(Kind.ADD, f"{name}.InstanceCount", have, count, adds))
+    elif count < have and is_controller(there):
+        why = "controller nodes cannot be removed"
+        changes.append(Change(Kind.IMPOSSIBLE, f"{name}.InstanceCount", have, count, why))
+    elif count < have:
+        gone = f"{have - count} instance(s) go, with their volumes: idle ones first, by name"
+        changes.append(Change(Kind.DESTROY, f"{name}.InstanceCount", have, count, gone))
+    own = {"InstanceGroupName", "InstanceCount", *_untold_images(group, there)}
+    return changes + _fields(
+        name,
+        {k: v for k, v in group.items() if k not in own},
+        {k: v for k, v in there.items() if k not in own},
+        _GROUP_FIXED,
+        _GROUP_SAYS,
+    )
+
+
+def _untold_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """What cannot be compared: `default` is whatever is latest, and old groups tell no image."""
+    images = ("ImageId", "ImageReleaseVersion")
+    return [key for key in images if group.get(key) == "default" or key not in there]
+
+
+def _fields(
+    where: str,
+    requested: Mapping[str, Any],
+    observed: Mapping[str, Any],
+    fixed: Mapping[str, str],
+    says: Mapping[str, str],
+) -> list[Change]:
+    new = leaves(_clean(filled(requested, observed)))
+    old = leaves(_clean(observed))
+    changes = []
+    for place in dict.fromkeys((*new, *old)):
+        before, after = old.get(place), new.get(place)
+        if before == after or not place:
+            continue
+        why = _longest(fixed, place)
+        flexible = place.startswith("InstanceRequirements") and before and after
+        kind = Kind.IMPOSSIBLE if why and not flexible else Kind.CHANGE
+        if place == "NodeProvisioningMode" and after is None:
+            kind, why = Kind.IMPOSSIBLE, "Continuous provisioning cannot be given up again"
+        text = why if kind is Kind.IMPOSSIBLE else _longest(says, place)
+        full = f"{where}.{place}" if where else place
+        changes.append(Change(kind, full, before, after, text))
+    return changes
+
+
+def _longest(table: Mapping[str, str], place: str) -> str:
+    """The entry of the nearest place at or above this one."""
+    while place:
+        if place in table:
+            return table[place]
+        place = place.rpartition(".")[0]
+    return ""
+
+
+def _removed(name: str, there: Mapping[str, Any]) -> Change:
+    old = f"{there['InstanceCount']} x {types_of(there)}"
+    if is_controller(there):
+        why = "the controller group cannot be removed: delete the cluster"
+        return Change(Kind.IMPOSSIBLE, name, old, None, why)
+    gone = f"the group and its {there['InstanceCount']} instance(s) go, with their volumes"
+    return Change(Kind.DESTROY, name, old, None, gone)
+
+
+def is_controller(group: Mapping[str, Any]) -> bool:
+    """Whether SlurmConfig says so: in the `provisioning_parameters` style it says nothing."""
+    return bool(group.get("SlurmConfig", {}).get("NodeType") == "Controller")
+
+
+def types_of(group: Mapping[str, Any], between: str = ", ") -> str:
+    """The instance types of a requested group, the preferred first."""
+    flexible = group.get("InstanceRequirements", {}).get("InstanceTypes", ())
+    return between.join(flexible) or str(group.get("InstanceType", "?"))
+
+
+def _clean(value: Any) -> Any:
+    """Without what is empty: the API answers an empty list where nothing was asked for.
+
+    But CapacityRequirements says Spot by an empty structure.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    kept = {k: _clean(v) for k, v in value.items()}
+    return {
+        k: v for k, v in kept.items() if k in ("Spot", "OnDemand") or v not in ([], {}, None, "", 0)
+    }

@@ -1,0 +1,191 @@
+"""A spec from a living cluster, so that `cluster update` with it has nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from hpctl.clusters import observed, provisioning
+from hpctl.clusters.request import CAPACITY, NODE_TYPES, create_request, group_request
+from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
+from hpctl.clusters.spec.cluster import AccountingDatabase, TieredStorage
+from hpctl.clusters.spec.group import AutoPatch, Lifecycle, ScheduledUpdate, Storage
+from hpctl.clusters.spec.words import ApiSection
+from hpctl.clusters.written import to_yaml
+from hpctl.ports import HpctlError
+
+__all__ = ["images_of", "spec_from", "spec_of", "to_yaml", "unsaid"]
+
+Roles = Mapping[str, tuple[str, str | None]]
+_S = TypeVar("_S", bound=ApiSection)
+
+_NO_WISH = ("ImageId", "ImageReleaseVersion")
+_ROLES = {theirs: ours for ours, theirs in NODE_TYPES.items()}
+_CAPACITIES = {theirs: ours for ours, theirs in CAPACITY.items()}
+
+
+def spec_of(
+    describe: Mapping[str, Any],
+    tags: Mapping[str, str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> ClusterSpec:
+    """The spec of the cluster that DescribeCluster answered.
+
+    What it does not answer comes from elsewhere: `tags` from ListTags, and where Slurm is not
+    configured by the API, groups' roles from `parameters`, the provisioning_parameters.json beside
+    the scripts. Raises HpctlError for a cluster that no spec can say.
+    """
+    name = describe.get("ClusterName", "")
+    if "Eks" in describe.get("Orchestrator", {}) or describe.get("RestrictedInstanceGroups"):
+        raise HpctlError(f"cluster {name} is orchestrated by EKS", "hpctl is for Slurm")
+    request = observed.request_of(describe)
+    for group in request["InstanceGroups"]:
+        for key in _NO_WISH:
+            group.pop(key, None)
+        # The service sets the date anew for each patch.
+        group.get("AutoPatchConfig", {}).pop("PatchSchedule", None)
+    tags = {key: value for key, value in (tags or {}).items() if not key.startswith("aws:")}
+    if tags:
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return spec_from(request, parameters)
+
+
+def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The AMI of each group, as keys of the file that would pin it.
+
+    Not part of the spec: the service tells the AMI of every group, chosen or not, and a file that
+    pins it asks for a step back after the next software update.
+    """
+    words = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
+    groups = observed.request_of(describe)["InstanceGroups"]
+    return {
+        str(group["InstanceGroupName"]): {
+            ours: str(group[theirs]) for ours, theirs in words.items() if theirs in group
+        }
+        for group in groups
+    }
+
+
+def unsaid(spec: ClusterSpec, no_roles: str = "") -> list[str]:
+    """What the service does not tell of a cluster, so that the file cannot say it.
+
+    `no_roles` says why provisioning_parameters.json could not be had.
+    """
+    said = []
+    if spec.slurm_config == "provisioning_parameters" and not any(g.role for g in spec.groups):
+        why = f" ({no_roles})" if no_roles else ""
+        said.append(f"the groups' roles and partitions, which are in {provisioning.FILE}{why}")
+    return [
+        *said,
+        "max_count of the groups and all below hpctl: they are hpctl's own",
+        "whether a group's AMI was chosen: what it has stands beside it as a comment",
+    ]
+
+
+def spec_from(
+    request: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
+) -> ClusterSpec:
+    """The spec of a CreateCluster request; what the models have no word for goes to `raw`.
+
+    Raises SpecError.
+    """
+    name = str(request["ClusterName"])
+    groups = request["InstanceGroups"]
+    style = "api" if any("SlurmConfig" in group for group in groups) else "provisioning_parameters"
+    roles, section = provisioning.read_back(parameters or {})
+    slurm = request.get("Orchestrator", {}).get("Slurm", {})
+    try:
+        said = {
+            "name": name,
+            "instance_groups": tuple(_group(group, roles) for group in groups),
+            "vpc": _vpc(request.get("VpcConfig")),
+            "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
+            "slurm_config": style,
+            "slurm_config_strategy": slurm.get("SlurmConfigStrategy"),
+            "accounting_database": _read(AccountingDatabase, slurm.get("AccountingDatabase")),
+            "provisioning_parameters": (section or None) if style != "api" else None,
+            "node_recovery": request.get("NodeRecovery"),
+            "node_provisioning_mode": request.get("NodeProvisioningMode"),
+            "cluster_role": request.get("ClusterRole"),
+            "tiered_storage": _read(TieredStorage, request.get("TieredStorageConfig")),
+        }
+        spec = ClusterSpec.model_validate({k: v for k, v in said.items() if v is not None})
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise SpecError(f"cluster {name}", problems) from error
+    return checked(_with_raw(spec, request), f"cluster {name}")
+
+
+def _group(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
+    name = str(request["InstanceGroupName"])
+    slurm = request.get("SlurmConfig")
+    role, partition = roles.get(name, (None, None))
+    if slurm:
+        role = _ROLES[slurm["NodeType"]]
+        partition = next(iter(slurm.get("PartitionNames", ())), None)
+    vpc = request.get("OverrideVpcConfig", {})
+    said = {
+        "name": name,
+        "instance_type": request.get("InstanceType"),
+        "instance_types": request.get("InstanceRequirements", {}).get("InstanceTypes"),
+        "count": request["InstanceCount"],
+        "min_count": request.get("MinInstanceCount"),
+        "role": role,
+        "partition": partition,
+        "lifecycle": _read(Lifecycle, request.get("LifeCycleConfig")),
+        "execution_role": request["ExecutionRole"],
+        "threads_per_core": request.get("ThreadsPerCore"),
+        "storage": [_read(Storage, one) for one in request.get("InstanceStorageConfigs", ())],
+        "deep_health_checks": request.get("OnStartDeepHealthChecks"),
+        "training_plan": request.get("TrainingPlanArn"),
+        "subnets": vpc.get("Subnets"),
+        "security_groups": vpc.get("SecurityGroupIds"),
+        "scheduled_update": _read(ScheduledUpdate, request.get("ScheduledUpdateConfig")),
+        "image_id": request.get("ImageId"),
+        "image_release_version": request.get("ImageReleaseVersion"),
+        "auto_patch": _read(AutoPatch, request.get("AutoPatchConfig")),
+        "capacity": next(
+            (_CAPACITIES[one] for one in request.get("CapacityRequirements", ())), None
+        ),
+        "network_interface": request.get("NetworkInterface", {}).get("InterfaceType"),
+    }
+    return GroupSpec.model_validate({k: v for k, v in said.items() if v is not None})
+
+
+def _read(section: type[_S], said: Mapping[str, Any] | None) -> _S | None:
+    """A section from the API's words. What it has no word for is found again in `_with_raw`."""
+    if not said:
+        return None
+    return section.model_validate(said, by_alias=True, by_name=False, extra="ignore")
+
+
+def _vpc(said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not said:
+        return None
+    return {"subnets": said["Subnets"], "security_groups": said["SecurityGroupIds"]}
+
+
+def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
+    """The spec with everything in `raw` that its fields do not say of the request."""
+    groups = tuple(
+        group.model_copy(update={"raw": _missing(theirs, group_request(spec, group))})
+        for group, theirs in zip(spec.groups, request["InstanceGroups"], strict=True)
+    )
+    rest = {key: value for key, value in request.items() if key != "InstanceGroups"}
+    raw = _missing(rest, create_request(spec))
+    return spec.model_copy(update={"instance_groups": groups, "raw": raw})
+
+
+def _missing(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """What a structure says that another does not."""
+    found: dict[str, Any] = {}
+    for key, value in theirs.items():
+        said = ours.get(key)
+        if isinstance(value, Mapping) and isinstance(said, Mapping):
+            if deeper := _missing(value, said):
+                found[key] = deeper
+        elif value != said and value not in (None, [], {}):
+            found[key] = value
+    return found

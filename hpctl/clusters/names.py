@@ -1,0 +1,390 @@
+"""A node's many names in one row: Slurm's, SageMaker's, its address, and what each says of it.
+
+ListClusterNodes names instances and, by their DNS host name, their Slurm nodes; the address, the
+zone and the image stand in DescribeClusterNode alone, one call a node. Those calls go side by
+side, and begin while the list is still being read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from hpctl.core.hostlist import HostlistError, expand
+from hpctl.core.model import Assessment, NodeName, SchedulerView
+from hpctl.core.view import jobs_on
+from hpctl.ports import Absent, Aws, HpctlError, Refused, Service, Unavailable
+
+AT_ONCE = 32
+"""Calls of DescribeClusterNode under way at once: as many connections as `ports.Aws` keeps."""
+
+PAGE = 100
+"""The most that ListClusterNodes gives in one page."""
+
+UNKNOWN = "UNKNOWN"
+NOT_FOUND = "NOT_FOUND"
+
+PROTECTED = ("controller", "login")
+"""Roles whose nodes no command here replaces, reboots or deletes."""
+
+_IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node. What nobody said is empty; Slurm's state is UNKNOWN where Slurm was not asked,
+    NOT_FOUND where it should know the node and does not, empty for head nodes outside of it.
+
+    `status` is the API's; `message` is its last failure, which stays after the failure has gone.
+    `role` is controller, login or compute, empty where neither the API nor Slurm tells.
+    `unread` says why DescribeClusterNode did not answer for this node alone.
+    """
+
+    node: str = ""
+    instance_id: str = ""
+    logical_id: str = ""
+    ip: str = ""
+    dns: str = ""
+    group: str = ""
+    role: str = ""
+    instance_name: str = ""
+    instance_type: str = ""
+    zone: str = ""
+    status: str = ""
+    message: str = ""
+    launched: datetime | None = None
+    image: str = ""
+    image_status: str = ""
+    capacity: str = ""
+    slurm_state: str = UNKNOWN
+    slurm_flags: tuple[str, ...] = ()
+    slurm_reason: str = ""
+    jobs: tuple[int, ...] = ()
+    health: str = "unknown"
+    health_why: str = ""
+    unread: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that a person may call it by, the shown one first."""
+        every = (
+            self.node, self.instance_id, self.logical_id, self.ip, self.instance_name, self.dns,
+        )  # fmt: skip
+        return tuple(dict.fromkeys(name for name in every if name))
+
+    @property
+    def shown(self) -> str:
+        """The one name by which to speak of it."""
+        return self.names[0] if self.names else f"(a new node of {self.group})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A cluster as DescribeCluster tells of it, and its nodes in natural order."""
+
+    described: Mapping[str, Any]
+    rows: tuple[NodeRow, ...]
+
+
+class NoSuchNode(HpctlError):
+    """A name that no node has, or that several have."""
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def node_rows(aws: Aws, cluster: str, *, details: bool = True) -> tuple[NodeRow, ...]:
+    """Every node of a cluster. Raises Absent where there is no such cluster, and as reads do."""
+    return read_fleet(aws, cluster, details=details).rows
+
+
+def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
+    """A cluster and its nodes, read side by side.
+
+    Without `details` a node is described only where its host name does not tell its address. A
+    node that is gone by the time it is described is looked for by its logical id, which its
+    replacement keeps, and else left out.
+    """
+    sagemaker = aws.service("sagemaker")
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        described = pool.submit(_described, sagemaker, cluster)
+        asked: list[tuple[NodeRow, Future[NodeRow | None] | None]] = []
+        for summary in _summaries(sagemaker, cluster):
+            row = _row(summary)
+            wanted = details or (row.instance_id and not row.ip)
+            more = pool.submit(_detailed, sagemaker, cluster, summary) if wanted else None
+            asked.append((row, more))
+        whole = described.result()
+        rows = [row if more is None else more.result() for row, more in asked]
+    finally:
+        pool.shutdown(cancel_futures=True)
+    role_of = roles(whole)
+    named = [replace(row, role=role_of.get(row.group, "")) for row in rows if row is not None]
+    return Fleet(whole, tuple(sorted(named, key=_order)))
+
+
+def _described(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
+    return sagemaker.read("describe_cluster", ClusterName=cluster)
+
+
+def targets_of(aws: Aws, cluster: str) -> dict[str, int]:
+    """The TargetCount of every group. Raises as reads do."""
+    described = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
+    groups = described.get("InstanceGroups", ())
+    return {str(g["InstanceGroupName"]): int(g.get("TargetCount", 0)) for g in groups}
+
+
+def roles(described: Mapping[str, Any]) -> Mapping[str, str]:
+    """Group to role, by SlurmConfig; nothing of a cluster that has none."""
+    return {
+        str(group["InstanceGroupName"]): str(group["SlurmConfig"]["NodeType"]).lower()
+        for group in described.get("InstanceGroups", ())
+        if group.get("SlurmConfig", {}).get("NodeType")
+    }
+
+
+def _summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
+    """Every summary; with logical ids, and so with nodes that have no instance yet, if it can be.
+
+    Only clusters with NodeProvisioningMode Continuous take IncludeNodeLogicalIds.
+    """
+    request = {"ClusterName": cluster, "MaxResults": PAGE}
+    pages = sagemaker.pages(
+        "list_cluster_nodes", "ClusterNodeSummaries", **request, IncludeNodeLogicalIds=True
+    )
+    try:
+        first = next(pages, None)
+    except Refused as error:
+        if error.code != "ValidationException":
+            raise
+        yield from sagemaker.pages("list_cluster_nodes", "ClusterNodeSummaries", **request)
+        return
+    if first is not None:
+        yield first
+        yield from pages
+
+
+def _detailed(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> NodeRow | None:
+    """The row with all that DescribeClusterNode knows; None where the node is gone."""
+    keys = {"NodeId": "InstanceId", "NodeLogicalId": "NodeLogicalId"}
+    for ask, key in keys.items():
+        if not summary.get(key):
+            continue
+        try:
+            answer = sagemaker.read(
+                "describe_cluster_node", ClusterName=cluster, **{ask: summary[key]}
+            )
+        except Absent:
+            continue
+        except Unavailable as error:
+            return replace(_row(summary), unread=str(error))
+        return _row({**summary, **answer["NodeDetails"]})
+    return None
+
+
+def _row(said: Mapping[str, Any]) -> NodeRow:
+    """A row of a summary or of a node's details: their words are the same."""
+    status = said.get("InstanceStatus", {})
+    dns = str(said.get("PrivateDnsHostname") or "")
+    ip = str(said.get("PrivatePrimaryIp") or _address(dns))
+    return NodeRow(
+        node=dns.partition(".")[0] or (f"ip-{ip.replace('.', '-')}" if ip else ""),
+        instance_id=str(said.get("InstanceId") or ""),
+        logical_id=str(said.get("NodeLogicalId") or ""),
+        ip=ip,
+        dns=dns,
+        group=str(said.get("InstanceGroupName") or ""),
+        instance_type=str(said.get("InstanceType") or ""),
+        zone=str(said.get("Placement", {}).get("AvailabilityZone") or ""),
+        status=str(status.get("Status") or ""),
+        message=str(status.get("Message") or ""),
+        launched=said.get("LaunchTime"),
+        image=str(said.get("CurrentImageReleaseVersion") or said.get("CurrentImageId") or ""),
+        image_status=str(said.get("ImageVersionStatus") or ""),
+        capacity=str(said.get("CapacityType") or ""),
+    )
+
+
+def _address(dns: str) -> str:
+    """The address that a host name of the form ip-10-1-0-3 spells; else nothing."""
+    match = _IP_HOST.match(dns.partition(".")[0])
+    return ".".join(match.groups()) if match else ""
+
+
+def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """A sort key that puts `n9` before `n10`."""
+    return tuple(
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in re.split(r"(\d+)", name)
+    )
+
+
+def _order(row: NodeRow) -> tuple[Any, ...]:
+    rank = PROTECTED.index(row.role) if row.role in PROTECTED else len(PROTECTED)
+    return rank, natural(row.group), natural(row.node or row.logical_id or row.instance_id)
+
+
+# --- joining what others know -----------------------------------------------------------------
+
+
+def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
+    """The rows with Slurm's state, reason and running jobs: by node name, else by address.
+
+    A node that Slurm has in a partition is a compute node, where the API gives no roles.
+    """
+    by_address = {node.address: name for name, node in slurm.nodes.items() if node.address}
+    found = {}
+    listed = list(rows)
+    for row in listed:
+        name = NodeName(row.node)
+        name = name if name in slurm.nodes else by_address.get(row.ip, name)
+        found[row] = slurm.nodes.get(name)
+    holding = jobs_on([node.name for node in found.values() if node], slurm.jobs)
+    joined = []
+    for row in listed:
+        node = found[row]
+        if node is None:
+            # Head nodes are in slurm.conf only where somebody also runs jobs there.
+            state = "" if row.role in PROTECTED else NOT_FOUND
+            joined.append(replace(row, slurm_state=state))
+            continue
+        jobs = (j.id for j in holding[node.name] if j.running or j.completing)
+        joined.append(
+            replace(
+                row,
+                node=str(node.name),
+                role=row.role or ("compute" if node.partitions else ""),
+                slurm_state=node.state,
+                slurm_flags=tuple(sorted(node.flags)),
+                slurm_reason=node.reason,
+                jobs=tuple(sorted(int(job) for job in jobs)),
+            )
+        )
+    return tuple(joined)
+
+
+def with_health(
+    rows: Iterable[NodeRow], assessments: Mapping[NodeName, Assessment]
+) -> tuple[NodeRow, ...]:
+    """The rows with what hpctl's daemon makes of each node's own instance."""
+    joined = []
+    for row in rows:
+        judged = assessments.get(NodeName(row.node))
+        if judged is None:
+            joined.append(replace(row, health_why="no agent has reported"))
+        elif judged.generation.instance not in ("", row.instance_id):
+            why = f"the last report is of {judged.generation.instance}, which was here before"
+            joined.append(replace(row, health_why=why))
+        else:
+            joined.append(replace(row, health=judged.condition.value, health_why=judged.why))
+    return tuple(joined)
+
+
+def with_instance_names(
+    rows: Iterable[NodeRow], resource_config: Mapping[str, Any]
+) -> tuple[NodeRow, ...]:
+    """The rows with `<group>-<n>` from a node's resource_config.json: by instance id, else address.
+
+    A replaced node keeps its address, and the file may be older than the replacement.
+    """
+    by_id: dict[str, str] = {}
+    by_ip: dict[tuple[str, str], str] = {}
+    for group in resource_config.get("InstanceGroups") or ():
+        for instance in group.get("Instances") or ():
+            name = str(instance.get("InstanceName") or "")
+            by_id[str(instance.get("InstanceId"))] = name
+            by_ip[str(group.get("Name")), str(instance.get("CustomerIpAddress"))] = name
+    return tuple(
+        replace(row, instance_name=by_id.get(row.instance_id) or by_ip.get((row.group, row.ip), ""))
+        for row in rows
+    )
+
+
+_NODE_SHAPE = re.compile(r"i-[0-9a-f]{8,17}|ip-\d+-\d+-\d+-[\d\[\],-]+(\..+)?|\d+\.\d+\.\d+\.\d+")
+
+
+def shaped_as_node(name: str) -> bool:
+    """Whether it can hardly be anything but a node's name: an instance id, an ip-... name or a
+    hostlist of them, an address."""
+    return _NODE_SHAPE.fullmatch(name) is not None
+
+
+# --- finding ----------------------------------------------------------------------------------
+
+
+def find_group(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A group of a described cluster. Raises Absent with the nearest that there are."""
+    groups: dict[str, Mapping[str, Any]] = {
+        str(group["InstanceGroupName"]): group for group in described.get("InstanceGroups", ())
+    }
+    if name not in groups:
+        near = difflib.get_close_matches(name, groups, n=2)
+        mend = f"did you mean {' or '.join(near)}? " if near else ""
+        raise Absent(
+            f"cluster {described['ClusterName']} has no instance group {name!r}",
+            f"{mend}its groups are: {', '.join(groups)}",
+        )
+    return groups[name]
+
+
+def resolve(
+    rows: Sequence[NodeRow], name: str, known: Mapping[str, Sequence[NodeRow]] | None = None
+) -> NodeRow:
+    """The one node of this name, of whatever kind the name is. Raises NoSuchNode.
+
+    Upper and lower case are one. The error names near misses, or those that share the name.
+    `known` is `by_name` of the rows, for who resolves many.
+    """
+    wanted = name.strip().casefold()
+    found = (by_name(rows) if known is None else known).get(wanted, ())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        every = ", ".join(row.instance_id or row.logical_id for row in found)
+        raise NoSuchNode(
+            f"{name!r} is the name of {len(found)} nodes: {every}", "call it by its instance id"
+        )
+    in_group = [row.shown for row in rows if row.group.casefold() == wanted]
+    if in_group:
+        some = ", ".join(in_group[:3]) + (", ..." if len(in_group) > 3 else "")
+        raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")
+    every_name = [other for row in rows for other in row.names]
+    near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.75)
+    mend = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster nodes` lists them"
+    raise NoSuchNode(f"no node is called {name!r}", mend)
+
+
+def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
+    """The nodes of each name, in lower case."""
+    found: dict[str, list[NodeRow]] = {}
+    for row in rows:
+        for name in {name.casefold() for name in row.names}:
+            found.setdefault(name, []).append(row)
+    return found
+
+
+def resolve_all(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
+    """Each node once, in the order named; a name may be a Slurm hostlist. Raises NoSuchNode.
+
+    The error tells of every name that is wrong.
+    """
+    found: dict[NodeRow, None] = {}
+    wrong: list[str] = []
+    known = by_name(rows)
+    for name in names:
+        try:
+            for one in expand(name):
+                found[resolve(rows, one, known)] = None
+        except HostlistError as error:
+            wrong.append(f"{name}: {error}")
+        except NoSuchNode as error:
+            wrong.append(f"{error}: {error.hint}")
+    if wrong:
+        raise NoSuchNode("\n  ".join(wrong))
+    return tuple(found)

@@ -1,0 +1,295 @@
+"""IAM policies of least privilege: for the daemon, for the nodes, for who operates clusters.
+
+The daemon's and the operator's are made from `operations`, the nodes' from what HyperPod needs of
+an execution role (SageMaker guide, "IAM for SageMaker HyperPod", and the managed policy
+AmazonSageMakerClusterInstanceRolePolicy), narrowed to one cluster and one bucket.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpctl.clusters.operations import (
+    AUTOSCALE,
+    HEAD_NODE,
+    LINKS_DATA,
+    OPERATOR,
+    PASSES_ROLES,
+    On,
+    Table,
+    actions,
+)
+from hpctl.ports import HpctlError
+
+SERVICE = "sagemaker.amazonaws.com"
+"""The principal that a role of a cluster's instances trusts."""
+
+DOCUMENTS = ("SSM-SessionManagerRunShell", "AWS-StartNonInteractiveCommand")
+"""What `hpctl cluster ssh` starts a session with: a shell, or one command."""
+
+_CLUSTER_ARN = re.compile(
+    r"arn:(aws[a-z-]*):sagemaker:([a-z0-9-]+):(\d{12}):cluster/([a-z0-9]{12})"
+)
+_CLUSTER_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a policy is narrowed to. `*` is anything."""
+
+    region: str = "*"
+    account: str = "*"
+    cluster: str = "*"
+    """Name: it stands in the ARNs of the log groups."""
+    cluster_id: str = "*"
+    """It, and not the name, stands in the cluster's ARN."""
+    bucket: str = "*"
+    role: str = "*"
+    """Name, or path and name, of the execution role."""
+    partition: str = "aws"
+    secret: str = ""
+    """ARN of the secret of an accounting database of one's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement, in IAM's words."""
+
+    sid: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    condition: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "Sid": self.sid,
+            "Effect": "Allow",
+            "Action": list(self.actions),
+            "Resource": self.resources[0] if len(self.resources) == 1 else list(self.resources),
+            **({"Condition": self.condition} if self.condition else {}),
+        }
+
+
+def scope(
+    *,
+    cluster: str = "",
+    account: str = "",
+    region: str = "",
+    bucket: str = "",
+    role: str = "",
+    secret: str = "",
+) -> Scope:
+    """A scope from what a person says; a cluster's ARN says region and account as well.
+
+    Raises HpctlError for what is no name, and for names that contradict each other.
+    """
+    partition, cluster_id = _partition(region), "*"
+    if found := _CLUSTER_ARN.fullmatch(cluster):
+        for said, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
+            if said not in ("", of_arn):
+                raise HpctlError(
+                    f"the cluster's ARN has {what} {of_arn}, not {said}",
+                    f"leave --{what} out: the ARN says it",
+                )
+        partition, region, account, cluster_id = found.groups()
+        cluster = ""
+    elif cluster and not _CLUSTER_NAME.fullmatch(cluster):
+        raise HpctlError(f"{cluster!r} is no cluster's name or ARN", "see `hpctl cluster list`")
+    if account and not re.fullmatch(r"\d{12}", account):
+        raise HpctlError(f"{account!r} is no account", "an account's id has 12 digits")
+    return Scope(
+        region or "*",
+        account or "*",
+        cluster or "*",
+        cluster_id,
+        bucket.removeprefix("s3://").partition("/")[0] or "*",
+        role.rpartition(":role/")[2] or "*",
+        partition,
+        secret,
+    )
+
+
+def head_node(to: Scope) -> tuple[Statement, ...]:
+    """What a controller needs beside the nodes' policy: the daemon, and the accounting's secret."""
+    return (*_from(HEAD_NODE, to), *accounting_secret(to.secret))
+
+
+def autoscale(to: Scope) -> tuple[Statement, ...]:
+    """What a controller needs where autoscaling is on."""
+    return (*_from(_both(HEAD_NODE, AUTOSCALE), to), *accounting_secret(to.secret))
+
+
+def accounting_secret(arn: str) -> tuple[Statement, ...]:
+    """What slurmdbd's set-up on a controller needs; nothing without a secret."""
+    if not arn:
+        return ()
+    return (Statement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
+
+
+def operator(to: Scope) -> tuple[Statement, ...]:
+    """What `hpctl cluster`, `lifecycle`, `storage` and `capacity` need."""
+    return _from(OPERATOR, to)
+
+
+def execution_role(to: Scope) -> tuple[Statement, ...]:
+    """What HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
+    return (
+        Statement("LogGroups", ("logs:CreateLogGroup",), (_log_group(to),)),
+        Statement(
+            "LogStreams",
+            ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"),
+            (f"{_log_group(to)}:log-stream:*",),
+        ),
+        Statement(
+            "Metrics",
+            ("cloudwatch:PutMetricData",),
+            ("*",),
+            {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}},
+        ),
+        Statement("LifecycleScripts", ("s3:GetObject",), _RESOURCES[On.OBJECTS](to)),
+        Statement("LifecyclePrefix", ("s3:ListBucket",), _RESOURCES[On.BUCKET](to)),
+        Statement(
+            "Sessions",
+            (
+                "ssmmessages:CreateControlChannel",
+                "ssmmessages:CreateDataChannel",
+                "ssmmessages:OpenControlChannel",
+                "ssmmessages:OpenDataChannel",
+            ),
+            ("*",),
+        ),
+        Statement(
+            "Interfaces",
+            (
+                "ec2:CreateNetworkInterface",
+                "ec2:CreateNetworkInterfacePermission",
+                "ec2:DeleteNetworkInterface",
+                "ec2:DeleteNetworkInterfacePermission",
+                "ec2:DescribeDhcpOptions",
+                "ec2:DescribeNetworkInterfaces",
+                "ec2:DescribeSecurityGroups",
+                "ec2:DescribeSubnets",
+                "ec2:DescribeVpcs",
+                "ec2:DetachNetworkInterface",
+            ),
+            ("*",),
+        ),
+        Statement(
+            "InterfaceTags",
+            ("ec2:CreateTags",),
+            (f"arn:{to.partition}:ec2:{to.region}:{to.account}:network-interface/*",),
+        ),
+    )
+
+
+PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
+    "head-node": head_node,
+    "autoscale": autoscale,
+    "execution-role": execution_role,
+    "operator": operator,
+}
+
+
+def document(statements: tuple[Statement, ...]) -> dict[str, Any]:
+    """A policy document."""
+    return {"Version": "2012-10-17", "Statement": [one.document() for one in statements]}
+
+
+def trust() -> dict[str, Any]:
+    """The trust policy of a role that instances of a cluster have."""
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Principal": {"Service": SERVICE}, "Action": "sts:AssumeRole"}
+        ],
+    }
+
+
+def _from(table: Table, to: Scope) -> tuple[Statement, ...]:
+    """One statement for each service and kind of resource."""
+    grouped: dict[tuple[str, On], set[str]] = defaultdict(set)
+    for service, operations in table.items():
+        for operation, on in operations.items():
+            grouped[service, on].update(actions(service, operation))
+    found = [
+        Statement(_sid(service, on), tuple(sorted(names)), _RESOURCES[on](to))
+        for (service, on), names in grouped.items()
+    ]
+    return (*found, *_beside(table, to))
+
+
+def _beside(table: Table, to: Scope) -> Iterator[Statement]:
+    """What a caller needs besides the operation's own action."""
+    if PASSES_ROLES & table.get("sagemaker", {}).keys():
+        condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
+        yield Statement("PassRoles", ("iam:PassRole",), _RESOURCES[On.ROLE](to), condition)
+    if LINKS_DATA & table.get("fsx", {}).keys():
+        # FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
+        yield Statement(
+            "FsxRoleForS3",
+            ("iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy"),
+            (
+                f"arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
+                "s3.data-source.lustre.fsx.amazonaws.com/*",
+            ),
+        )
+
+
+def _both(one: Table, other: Table) -> Table:
+    services = {**one, **other}
+    return {name: {**one.get(name, {}), **other.get(name, {})} for name in services}
+
+
+def _log_group(to: Scope) -> str:
+    """HyperPod's log group of a cluster is `/aws/sagemaker/Clusters/<name>/<id>`."""
+    arn = f"arn:{to.partition}:logs:{to.region}:{to.account}:log-group:/aws/sagemaker/Clusters"
+    anything = (to.cluster, to.cluster_id) == ("*", "*")
+    return f"{arn}/*" if anything else f"{arn}/{to.cluster}/{to.cluster_id}"
+
+
+def _sid(service: str, on: On) -> str:
+    words = f"{service}-{on.name.lower() if on is not On.ANY else 'look'}"
+    return "".join(word.capitalize() for word in re.split("[-_]", words))
+
+
+def _partition(region: str) -> str:
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def _at(service: str, what: str) -> Callable[[Scope], tuple[str, ...]]:
+    return lambda to: (
+        f"arn:{to.partition}:{service}:{to.region}:{to.account}:" + what.format(to=to),
+    )
+
+
+_RESOURCES: Mapping[On, Callable[[Scope], tuple[str, ...]]] = {
+    On.ANY: lambda _: ("*",),
+    On.CLUSTER: _at("sagemaker", "cluster/{to.cluster_id}"),
+    On.NEW_CLUSTER: _at("sagemaker", "cluster/*"),
+    On.TRAINING_PLAN: _at("sagemaker", "training-plan/*"),
+    On.BUCKET: lambda to: (f"arn:{to.partition}:s3:::{to.bucket}",),
+    On.OBJECTS: lambda to: (f"arn:{to.partition}:s3:::{to.bucket}/*",),
+    On.ROLE: lambda to: (f"arn:{to.partition}:iam::{to.account}:role/{to.role}",),
+    On.FILE_SYSTEM: lambda to: (
+        f"arn:{to.partition}:fsx:{to.region}:{to.account}:file-system/*",
+        f"arn:{to.partition}:fsx:{to.region}:{to.account}:file-cache/*",
+    ),
+    On.DATA_LINK: lambda to: (
+        f"arn:{to.partition}:fsx:{to.region}:{to.account}:file-system/*",
+        f"arn:{to.partition}:fsx:{to.region}:{to.account}:association/*",
+    ),
+    On.LOGS: lambda to: (_log_group(to),),
+    On.LOG_STREAMS: lambda to: (f"{_log_group(to)}:log-stream:*",),
+    On.SECRET: _at("secretsmanager", "secret:*"),
+    On.SESSION: lambda to: (
+        f"arn:{to.partition}:sagemaker:{to.region}:{to.account}:cluster/{to.cluster_id}",
+        *(f"arn:{to.partition}:ssm:{to.region}:*:document/{name}" for name in DOCUMENTS),
+    ),
+}

@@ -1,0 +1,224 @@
+"""Links between FSx for Lustre file systems and S3: data repository associations.
+
+Linked, a prefix of S3 appears as a directory. Its names come at once (BatchImportMetaDataOnCreate),
+a file's contents at its first read (lazy loading), or before that by `hpctl storage preload`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused
+
+EVENTS: Final = ("NEW", "CHANGED", "DELETED")
+SETTLED: Final = ("AVAILABLE", "FAILED", "MISCONFIGURED")
+POLL_S: Final = 10.0
+
+UNLINKABLE: Final = ("SCRATCH_1",)
+"""Deployment types without data repository associations (they know `ImportPath` only)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One association, in FSx's words. `path` is the directory below the file system's root."""
+
+    id: str
+    file_system: str
+    path: str
+    s3: str
+    lifecycle: str
+    why: str = ""
+    auto_import: tuple[str, ...] = ()
+    auto_export: tuple[str, ...] = ()
+    created: datetime | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self.lifecycle in SETTLED
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A link that somebody wants. Raises HpctlError from `of` where it cannot be one."""
+
+    file_system: str
+    path: str
+    s3: str
+    auto_import: bool = True
+    auto_export: bool = False
+
+    @classmethod
+    def of(
+        cls, file_system: str, s3: str, path: str, *, auto_import: bool, auto_export: bool
+    ) -> Wanted:
+        """Checked and in one spelling: `/x`, `s3://bucket/prefix/`."""
+        bucket = s3.removeprefix("s3://").partition("/")[0]
+        if not s3.startswith("s3://") or not bucket:
+            raise HpctlError(f"{s3!r} names no bucket", "write s3://BUCKET/PREFIX")
+        if not path.startswith("/") or path.rstrip("/") == "" or ".." in path.split("/"):
+            raise HpctlError(
+                f"--path {path!r} is no directory below the file system's root",
+                "write /data: it appears as MOUNT/data on the nodes",
+            )
+        return cls(file_system, path.rstrip("/"), s3.rstrip("/") + "/", auto_import, auto_export)
+
+    def request(self) -> dict[str, Any]:
+        """CreateDataRepositoryAssociation's."""
+        s3: dict[str, Any] = {}
+        if self.auto_import:
+            s3["AutoImportPolicy"] = {"Events": list(EVENTS)}
+        if self.auto_export:
+            s3["AutoExportPolicy"] = {"Events": list(EVENTS)}
+        return {
+            "FileSystemId": self.file_system,
+            "FileSystemPath": self.path,
+            "DataRepositoryPath": self.s3,
+            "BatchImportMetaDataOnCreate": True,
+            **({"S3": s3} if s3 else {}),
+        }
+
+
+def links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
+    """The links of one file system, or of all. Raises as `ports.Service.read` does.
+
+    Absent where a file system has none because it is not there itself.
+    """
+    request: dict[str, Any] = {}
+    if file_system:
+        request["Filters"] = [{"Name": "file-system-id", "Values": [file_system]}]
+    operation = "describe_data_repository_associations"
+    found = aws.service("fsx").pages(operation, "Associations", **request)
+    listed = tuple(sorted(map(_link, found), key=lambda link: (link.file_system, link.path)))
+    if file_system and not listed:
+        _described(aws, file_system)
+    return listed
+
+
+def link(aws: Aws, wanted: Wanted) -> tuple[Link, bool]:
+    """The link, and whether it was made now. One that is there already is recognised.
+
+    Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
+    Unavailable; InDoubt where it was ordered and is not to be seen.
+    """
+    there = looked_up(aws, wanted)
+    if there is not None:
+        return there, False
+    try:
+        made = aws.service("fsx").order("create_data_repository_association", **wanted.request())
+    except InDoubt:
+        there = _same(aws, wanted)
+        if there is None:
+            raise
+        return there, True
+    return _link(made["Association"]), True
+
+
+def looked_up(aws: Aws, wanted: Wanted) -> Link | None:
+    """The link where it is there already. Raises where it cannot be made, as `link` does."""
+    _check(aws, wanted.file_system)
+    return _same(aws, wanted)
+
+
+def wait(
+    aws: Aws,
+    known: Link,
+    *,
+    timeout_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Link]:
+    """The link each time that it was looked at, until it is settled or the time is up."""
+    until = clock() + timeout_s
+    yield known
+    while not known.settled and clock() < until:
+        sleep(min(POLL_S, max(0.0, until - clock())))
+        answer = aws.service("fsx").read(
+            "describe_data_repository_associations", AssociationIds=[known.id]
+        )
+        found = answer.get("Associations") or ()
+        if not found:
+            raise Absent(f"association {known.id} is gone", "somebody has deleted it")
+        known = _link(found[0])
+        yield known
+
+
+def _same(aws: Aws, wanted: Wanted) -> Link | None:
+    """The link that is wanted, if it is there. Raises Refused where its path is taken."""
+    for there in links(aws, wanted.file_system):
+        if there.path.rstrip("/") != wanted.path or there.lifecycle == "DELETING":
+            continue
+        if there.s3.rstrip("/") == wanted.s3.rstrip("/"):
+            return there
+        raise Refused(
+            f"{wanted.path} of {wanted.file_system} is linked to {there.s3} ({there.id})",
+            "choose another --path, or delete that association first "
+            f"(aws fsx delete-data-repository-association --association-id {there.id})",
+        )
+    return None
+
+
+def _check(aws: Aws, file_system: str) -> None:
+    """Whether a file system can be linked. Raises HpctlError, with what would have to be."""
+    known = _described(aws, file_system)
+    kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
+    if kind != "LUSTRE":
+        raise Refused(
+            f"{file_system} is {kind}: only FSx for Lustre links to S3",
+            "name the id of an FSx for Lustre file system",
+        )
+    deployment = known.get("LustreConfiguration", {}).get("DeploymentType", "")
+    version = str(known.get("FileSystemTypeVersion", ""))
+    if deployment in UNLINKABLE or version == "2.10":
+        raise Refused(
+            f"{file_system} is {deployment or 'Lustre'} {version}".rstrip()
+            + ": it takes no data repository associations",
+            "use PERSISTENT_2, PERSISTENT_1 or SCRATCH_2 with Lustre 2.12 or newer",
+        )
+    if state and state not in ("AVAILABLE", "UPDATING"):
+        raise Refused(f"{file_system} is {state}", "wait until it is AVAILABLE")
+
+
+def _described(aws: Aws, file_system: str) -> Mapping[str, Any]:
+    """A file system in FSx's words. Raises Absent with the nearest that there are."""
+    fsx = aws.service("fsx")
+    try:
+        found = fsx.read("describe_file_systems", FileSystemIds=[file_system]).get("FileSystems")
+    except Absent:
+        found = ()
+    if found:
+        one: Mapping[str, Any] = found[0]
+        return one
+    try:
+        every = [
+            str(fs["FileSystemId"]) for fs in fsx.pages("describe_file_systems", "FileSystems")
+        ]
+    except HpctlError:
+        # Who may ask for one may not for all: the answer is the same without them.
+        every = []
+    near = get_close_matches(file_system, every, n=2) or every[:5]
+    there = f"is it {' or '.join(near)}? " if near else ""
+    raise Absent(
+        f"there is no file system {file_system} in {aws.region}",
+        f"{there}check its id and --region",
+    )
+
+
+def _link(told: Mapping[str, Any]) -> Link:
+    s3 = told.get("S3", {})
+    return Link(
+        id=str(told.get("AssociationId", "")),
+        file_system=str(told.get("FileSystemId", "")),
+        path=str(told.get("FileSystemPath", "")),
+        s3=str(told.get("DataRepositoryPath", "")),
+        lifecycle=str(told.get("Lifecycle", "")),
+        why=str(told.get("FailureDetails", {}).get("Message", "")),
+        auto_import=tuple(s3.get("AutoImportPolicy", {}).get("Events", ())),
+        auto_export=tuple(s3.get("AutoExportPolicy", {}).get("Events", ())),
+        created=told.get("CreationTime"),
+    )

@@ -1,0 +1,215 @@
+"""Lifecycle scripts in S3, as the nodes will read them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from hpctl.clusters.bundle import MANIFEST
+from hpctl.clusters.validate import script_rules
+from hpctl.clusters.validate.bucket_facts import Prefix, parsed
+from hpctl.clusters.validate.facts import Facts
+from hpctl.clusters.validate.script_facts import CONFIG, PARAMETERS, Script
+from hpctl.clusters.validate.verdict import (
+    Check,
+    Family,
+    Finding,
+    Place,
+    Unanswered,
+    fail,
+    ok,
+    settled,
+    unknown,
+    warn,
+)
+from hpctl.clusters.validate.wanted import Group, Wanted
+
+Named = tuple[Prefix, Place, list[Group]]
+
+
+def bucket_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The bucket is there, and in the cluster's region."""
+    for group in wanted.groups:
+        uri = group.lifecycle.get("SourceS3Uri", "")
+        if uri and not parsed(uri):
+            yield unknown(
+                group.at("LifeCycleConfig", "SourceS3Uri"),
+                Unanswered(f"{uri} is not read here", "write it as s3://bucket/prefix"),
+            )
+    for prefix, place, _ in _named(wanted, facts):
+        if isinstance(prefix.region, Unanswered):
+            yield unknown(place, prefix.region)
+        elif prefix.region is None:
+            yield fail(
+                place,
+                f"there is no bucket {prefix.bucket}",
+                "check its name; `hpctl lifecycle push` uploads the scripts",
+            )
+        elif prefix.region != facts.region:
+            yield warn(
+                place,
+                f"{prefix.bucket} is in {prefix.region}, the cluster in {facts.region}: a gateway "
+                "endpoint does not reach it, and a node that is born needs it",
+                f"use a bucket in {facts.region}",
+            )
+        else:
+            yield ok(f"{prefix.bucket} is in {prefix.region}", place)
+
+
+def entry_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Each group's entry point lies under its prefix and can be run."""
+    for prefix, place, groups in _named(wanted, facts):
+        if isinstance(prefix.names, Unanswered):
+            yield unknown(place, prefix.names)
+            continue
+        if not isinstance(prefix.region, str):
+            continue
+        entries: dict[str, Place] = {}
+        for group in groups:
+            for key, name in group.scripts:
+                entries.setdefault(name, group.at("LifeCycleConfig", key))
+        for name, at in entries.items():
+            yield from _entry(prefix, name, at)
+
+
+def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Line ends and syntax of every script under the prefix."""
+    for prefix, place, _ in _named(wanted, facts):
+        read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
+        found = (f for script in read for f in script_rules.of_any(script, prefix.url, place))
+        if read:
+            yield from settled(
+                found, f"{len(read)} scripts under {prefix.url} have LF line ends and parse", place
+            )
+
+
+def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Where `hpctl lifecycle push` left a MANIFEST, it names what lies there."""
+    for prefix, place, _ in _named(wanted, facts):
+        manifest = prefix.scripts.get(MANIFEST)
+        if isinstance(manifest, Unanswered):
+            yield unknown(place, manifest)
+        if not isinstance(manifest, Script) or not isinstance(prefix.names, frozenset):
+            continue
+        said = [line.partition("  ") for line in (manifest.data or b"").decode().splitlines()]
+        digests = {path: digest for digest, _, path in said}
+        missing = [path for path in digests if path not in prefix.names]
+        changed = [
+            name
+            for name, script in prefix.scripts.items()
+            if isinstance(script, Script)
+            and script.data is not None
+            and name in digests
+            and hashlib.sha256(script.data).hexdigest() != digests[name]
+        ]
+        yield from settled(
+            (
+                fail(
+                    place,
+                    f"{prefix.url}/{name} {what}: nodes that are born would refuse the bundle",
+                    "`hpctl lifecycle push` sends what is missing",
+                )
+                for names, what in (
+                    (missing, f"is in {MANIFEST} and is not there"),
+                    (changed, f"is not what {MANIFEST} vouches for"),
+                )
+                for name in names
+            ),
+            f"{prefix.url} is as its {MANIFEST} says",
+            place,
+        )
+
+
+def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """provisioning_parameters.json lies where the scripts need it, and names the groups."""
+    for prefix, place, groups in _named(wanted, facts):
+        if not isinstance(prefix.region, str) or isinstance(prefix.names, Unanswered):
+            continue
+        if not wanted.by_api and not any("OnCreate" in group.lifecycle for group in groups):
+            continue
+        script = prefix.scripts.get(PARAMETERS)
+        if isinstance(script, Unanswered):
+            yield unknown(place, script)
+            continue
+        yield from settled(
+            script_rules.of_parameters(script, prefix.url, place, wanted),
+            f"{prefix.url} agrees with the groups on who sets Slurm up",
+            place,
+        )
+
+
+def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Where the API sets Slurm up, a bundle of ours has the roles that only it can tell."""
+    for prefix, _, groups in _named(wanted, facts) if wanted.by_api else ():
+        config = prefix.scripts.get(CONFIG)
+        if isinstance(prefix.names, Unanswered) or isinstance(config, Unanswered):
+            continue
+        yield from script_rules.of_roles(config, prefix.names, prefix.url, groups)
+
+
+def _entry(prefix: Prefix, name: str, place: Place) -> Iterator[Finding]:
+    key = f"{prefix.prefix}/{name}"
+    script = prefix.scripts.get(name)
+    if len(key.encode()) > script_rules.LONGEST_KEY:
+        yield fail(
+            place,
+            f"{key[:60]}... has {len(key.encode())} bytes; a key of S3 has at most "
+            f"{script_rules.LONGEST_KEY}",
+            "use a shorter prefix",
+        )
+    elif isinstance(script, Unanswered):
+        yield unknown(place, script)
+    elif script is None:
+        yield fail(
+            place,
+            f"there is no {prefix.url}/{name}",
+            f"`hpctl lifecycle push` uploads the scripts; {_has(prefix)}",
+        )
+    else:
+        yield from settled(
+            script_rules.of_entry(script, prefix.url, place),
+            f"{prefix.url}/{name} can be run",
+            place,
+        )
+
+
+def _has(prefix: Prefix) -> str:
+    names = sorted(prefix.names) if isinstance(prefix.names, frozenset) else []
+    if not names:
+        return "nothing lies under the prefix"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"there are {', '.join(names[:3])}{more}"
+
+
+def _named(wanted: Wanted, facts: Facts) -> Iterator[Named]:
+    """Each prefix once, with the place that names it first and the groups that do."""
+    groups: dict[str, list[Group]] = {}
+    for group in wanted.groups:
+        groups.setdefault(group.lifecycle.get("SourceS3Uri", ""), []).append(group)
+    for uri, prefix in facts.bucket.prefixes.items():
+        yield prefix, groups[uri][0].at("LifeCycleConfig", "SourceS3Uri"), groups[uri]
+
+
+FAMILY = Family(
+    "s3",
+    "Lifecycle scripts in S3.",
+    ("bucket",),
+    (
+        Check("bucket", "The bucket is there, and in the cluster's region.", bucket_there),
+        Check("entry", "Each entry point lies under its prefix and can be run.", entry_there),
+        Check("scripts", "Scripts have LF line ends, no byte order mark, and parse.", readable),
+        Check("manifest", "What lies there is what its `MANIFEST` vouches for.", vouched),
+        Check(
+            "who-sets-slurm-up",
+            "`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, "
+            "and stands beside no roles of the API.",
+            parameters,
+        ),
+        Check(
+            "roles",
+            "Where the API sets Slurm up, the `config.json` of a bundle of hpctl's says which "
+            "group's nodes are login nodes: on a node nothing else does.",
+            roles,
+        ),
+    ),
+)

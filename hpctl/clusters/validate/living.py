@@ -1,0 +1,139 @@
+"""The name of the cluster, and what stands under it already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpctl.clusters.validate.facts import Facts
+from hpctl.clusters.validate.verdict import (
+    Check,
+    Family,
+    Finding,
+    Unanswered,
+    fail,
+    ok,
+    unknown,
+    warn,
+)
+from hpctl.clusters.validate.wanted import Wanted
+
+BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
+NAME = ("ClusterName",)
+
+
+def name(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The name is free, or the cluster that has it is one that can be updated."""
+    living = facts.living.cluster
+    if isinstance(living, Unanswered):
+        yield unknown(NAME, living)
+        return
+    if living is None:
+        yield ok(f"the name {wanted.name} is free", NAME)
+        return
+    status = str(living.get("ClusterStatus", ""))
+    if "Eks" in living.get("Orchestrator", {}):
+        yield fail(
+            NAME,
+            f"{wanted.name} is a cluster of Amazon EKS in {facts.region}",
+            "choose another name: hpctl is for clusters with Slurm",
+        )
+    elif status == "Deleting":
+        yield fail(
+            NAME,
+            f"a cluster {wanted.name} is being deleted",
+            f"wait for it (`hpctl cluster wait {wanted.name}`) or choose another name",
+        )
+    elif status == "Failed":
+        why = living.get("FailureMessage")
+        yield warn(
+            NAME,
+            f"cluster {wanted.name} is there and has failed{f': {why}' if why else ''}",
+            "mend the cause and update it, or delete it first",
+        )
+    elif status in BUSY:
+        yield warn(
+            NAME,
+            f"cluster {wanted.name} is {status}: the service refuses updates meanwhile",
+            f"wait for it: `hpctl cluster wait {wanted.name}`",
+        )
+    else:
+        yield ok(f"{wanted.name} is a living cluster ({status}): the file is held against it", NAME)
+
+
+def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """What the living cluster has and the service cannot change is the same in the file."""
+    living = facts.living.cluster
+    if living is None or isinstance(living, Unanswered):
+        return
+    had, wants = living.get("VpcConfig"), wanted.request.get("VpcConfig")
+    if _network(had) != _network(wants):
+        yield fail(
+            ("VpcConfig",),
+            f"the network differs from that of the living cluster {wanted.name}, which the service "
+            "cannot change",
+            "put back its subnets and security groups, or give new groups subnets of their own",
+        )
+    mode = living.get("NodeProvisioningMode")
+    if mode != wanted.request.get("NodeProvisioningMode"):
+        yield fail(
+            ("NodeProvisioningMode",),
+            f"the living cluster {wanted.name} has node_provisioning_mode {mode or '(none)'}, "
+            "which the service cannot change",
+            "write what it has, or make a new cluster",
+        )
+    roles = {str(g["InstanceGroupName"]): _role(g) for g in facts.living.groups}
+    for group in wanted.groups:
+        had_role = roles.get(group.name)
+        if had_role and wanted.by_api and had_role != group.role:
+            yield fail(
+                group.at("SlurmConfig", "NodeType"),
+                f"{group.name} has role {had_role.lower()} in the living cluster, which the "
+                "service cannot change",
+                "give the new role to a group of another name",
+            )
+
+
+def secret(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The secret of the accounting database is there."""
+    if not wanted.secret:
+        return
+    place = wanted.secret_place
+    found = facts.living.secret
+    if isinstance(found, Unanswered):
+        yield unknown(place, found)
+    elif found is None:
+        yield fail(
+            place,
+            f"there is no secret {wanted.secret}",
+            "make it in AWS Secrets Manager, with the database user's username and password",
+        )
+    elif found.get("DeletedDate"):
+        yield fail(
+            place,
+            f"the secret {found.get('Name')} is scheduled for deletion",
+            "restore it (aws secretsmanager restore-secret) or name another one",
+        )
+    else:
+        yield ok(f"the secret {found.get('Name')} is there", place)
+
+
+def _network(config: object) -> tuple[frozenset[str], frozenset[str]]:
+    if not isinstance(config, dict):
+        return frozenset(), frozenset()
+    return frozenset(config.get("Subnets", ())), frozenset(config.get("SecurityGroupIds", ()))
+
+
+def _role(group: object) -> str:
+    return str(group.get("SlurmConfig", {}).get("NodeType", "")) if isinstance(group, dict) else ""
+
+
+FAMILY = Family(
+    "cluster",
+    "The cluster's name and what it stands for already.",
+    ("living",),
+    (
+        Check("name", "The name is free, or names a cluster that can be updated.", name),
+        Check("fixed", "What the service cannot change is as the living cluster has it.", fixed),
+        Check("accounting-secret", "The accounting database's secret is there.", secret),
+    ),
+)

@@ -1,0 +1,185 @@
+"""What can be known of a file without asking anybody. What must not even parse: `clusters.spec`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpctl.clusters.validate.facts import Facts
+from hpctl.clusters.validate.verdict import Check, Family, Finding, Place, fail, ok, settled, warn
+from hpctl.clusters.validate.wanted import Group, Wanted
+from hpctl.yaml_errors import near
+
+_ACCELERATED = re.compile(r"ml\.(p\d|g\d|gr\d|trn\d|inf\d)")
+_SMALL = re.compile(r"ml\.(t\d\w*\.\w+|\w+\.(medium|large))")
+_TYPE_KEYS = ("InstanceType", "InstanceTypes")
+
+
+def model(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The request that comes of the file is one that the service's model knows."""
+    if not facts.model.types:
+        return
+    others = [p for p in facts.model.problems if not _is_type(p[0])]
+    yield from settled(
+        (
+            fail(place, what, "see docs/cluster.md; what is newer than boto3 needs a newer boto3")
+            for place, what in others
+        ),
+        "the service's model knows every field",
+    )
+
+
+def types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Every instance type is one that the service's model knows."""
+    known = facts.model.types
+    if not known:
+        return
+    named = {kind: group for group in reversed(wanted.groups) for kind in group.types}
+    strange = [kind for kind in named if kind not in known]
+    for kind in strange:
+        yield fail(
+            named[kind].at_types,
+            f"the service's model has no instance type {kind!r}{near(kind, sorted(known))}",
+            "mend the name; a type that is newer than boto3 needs a newer boto3",
+        )
+    if named and not strange:
+        yield ok(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
+
+
+def head_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Controller and login nodes are neither accelerated nor too small."""
+    for group in wanted.groups:
+        if group.role not in ("Controller", "Login"):
+            continue
+        place, role = group.at_types, group.role.lower()
+        for kind in group.types:
+            if _ACCELERATED.match(kind):
+                yield warn(
+                    place,
+                    f"{group.name} has role {role} and type {kind}: its accelerators would idle",
+                    "use a general purpose type such as ml.m5.4xlarge",
+                )
+            elif _SMALL.fullmatch(kind) and group.role == "Controller":
+                yield warn(
+                    place,
+                    f"{group.name} has role {role} and type {kind}: slurmctld, slurmdbd, their "
+                    "database and hpctl's daemon share it",
+                    "use ml.m5.xlarge or larger",
+                )
+            else:
+                yield ok(f"{group.name}: {kind}", place)
+
+
+def spot_heads(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Head nodes are not on spot capacity."""
+    for group in wanted.groups:
+        place = group.at("CapacityRequirements")
+        if group.spot and group.role in ("Controller", "Login"):
+            yield fail(
+                place,
+                f"{group.name} has role {group.role.lower()}, and spot instances are taken away",
+                "leave capacity out, or write on_demand",
+            )
+
+
+def override(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Groups have subnets of their own only where the cluster has some (HyperPod guide)."""
+    if wanted.request.get("VpcConfig"):
+        return
+    for group in wanted.groups:
+        if "OverrideVpcConfig" in group.raw:
+            yield fail(
+                group.at("OverrideVpcConfig", "Subnets"),
+                f"{group.name} has a network of its own, and the cluster has none",
+                "name subnets and security groups under vpc as well",
+            )
+
+
+def deep_checks(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Deep health checks are asked of accelerated types, which alone have them."""
+    for group in wanted.groups:
+        plain = [kind for kind in group.types if not _ACCELERATED.match(kind)]
+        if group.raw.get("OnStartDeepHealthChecks") and plain:
+            yield warn(
+                group.at("OnStartDeepHealthChecks"),
+                f"{group.name} asks for deep health checks, and {', '.join(plain)} has none",
+                "leave deep_health_checks out",
+            )
+
+
+def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """What compute nodes mount, controller and login nodes mount as well."""
+    mounts = {
+        group.name: {fs.mount_path or _default(fs.kind): fs for fs in group.file_systems}
+        for group in wanted.groups
+    }
+    for head in wanted.groups:
+        if head.role not in ("Controller", "Login"):
+            continue
+        for group in wanted.groups:
+            lacking = set(mounts[group.name]) - set(mounts[head.name])
+            if group.role == "Compute" and lacking:
+                yield warn(
+                    head.at("InstanceStorageConfigs"),
+                    f"{group.name} mounts {', '.join(sorted(lacking))}, and {head.name} "
+                    f"({head.role.lower()}) does not: scripts, logs and homes are not where jobs "
+                    "look for them",
+                    f"give {head.name} the same storage",
+                )
+
+
+def someone_mends(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Somebody replaces broken nodes: the service, or hpctl in mode own."""
+    place: Place = ("NodeRecovery",)
+    if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):
+        yield warn(
+            place,
+            f"node_recovery is None and hpctl's mode is {wanted.mode}: nobody replaces a "
+            "broken node",
+            "leave node_recovery out, or write hpctl: {mode: own}",
+        )
+
+
+def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Where the API does not set Slurm up, every group has scripts that do."""
+    if wanted.by_api:
+        return
+    for group in wanted.groups:
+        if "OnCreate" not in group.lifecycle:
+            yield fail(
+                group.at("LifeCycleConfig"),
+                f"{group.name} has no on_create script, and slurm_config is "
+                "provisioning_parameters: nobody would set Slurm up",
+                "name lifecycle.on_create, or write slurm_config: api",
+            )
+
+
+def _default(kind: str) -> str:
+    return "/fsx" if kind == "LUSTRE" else "/home"
+
+
+def _is_type(place: Place) -> bool:
+    return any(part in _TYPE_KEYS for part in place)
+
+
+def accelerated(group: Group) -> bool:
+    """Whether a group's nodes have accelerators, by the name of its types."""
+    return any(_ACCELERATED.match(kind) for kind in group.types)
+
+
+FAMILY = Family(
+    "spec",
+    "The file itself.",
+    ("model",),
+    (
+        Check("service-model", "The service's model knows every field and value.", model),
+        Check("instance-types", "The service's model knows every instance type.", types),
+        Check("head-types", "Controller and login types are neither wasted nor small.", head_types),
+        Check("spot-heads", "Head nodes are not on spot capacity.", spot_heads),
+        Check("override", "Groups have own subnets only where the cluster has some.", override),
+        Check("deep-checks", "Deep health checks are asked of accelerated types.", deep_checks),
+        Check("one-view", "Head nodes mount what compute nodes mount.", one_view),
+        Check("someone-mends", "The service or hpctl replaces broken nodes.", someone_mends),
+        Check("set-up", "Somebody sets Slurm up: the API, or an on_create script.", set_up),
+    ),
+)

@@ -1,0 +1,229 @@
+"""FSx file systems: there, as the file says they are, and reachable from the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hpctl.clusters.validate import rules
+from hpctl.clusters.validate.facts import Facts
+from hpctl.clusters.validate.network_facts import blocks
+from hpctl.clusters.validate.rules import Peers
+from hpctl.clusters.validate.storage_facts import Guarded
+from hpctl.clusters.validate.verdict import (
+    Check,
+    Family,
+    Finding,
+    Unanswered,
+    fail,
+    ok,
+    unknown,
+    warn,
+)
+from hpctl.clusters.validate.wanted import FileSystem, Group, Wanted
+
+PORTS = {
+    # FSx for Lustre User Guide, "File system access control with Amazon VPC".
+    "LUSTRE": (("tcp", range(988, 989)), ("tcp", range(1018, 1024))),
+    # FSx for OpenZFS User Guide, "File system access control with Amazon VPC".
+    "OPENZFS": tuple(
+        (protocol, ports)
+        for protocol in ("tcp", "udp")
+        for ports in (range(111, 112), range(2049, 2050), range(20001, 20004))
+    ),
+}
+"""What a file system must let its clients in on."""
+
+Mounted = tuple[FileSystem, Group, Guarded]
+
+
+def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Every file system is there and AVAILABLE."""
+    for fs, _ in _mounts(wanted):
+        place = (*fs.place, "DnsName")
+        found = facts.storage.file_systems.get(fs.id)
+        if isinstance(found, Unanswered):
+            yield unknown(place, found)
+        elif found is None:
+            yield fail(
+                place,
+                f"there is no file system {fs.id or fs.dns_name} in {facts.region}",
+                "check the DNS name and --region",
+            )
+        elif found.entry.get("Lifecycle") not in ("AVAILABLE", "UPDATING"):
+            yield fail(
+                place,
+                f"{fs.id} is {found.entry.get('Lifecycle')}: nodes cannot mount it",
+                "wait until it is AVAILABLE",
+            )
+        else:
+            yield ok(f"{fs.id} is {found.entry['Lifecycle']}", place)
+
+
+def as_said(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Kind, DNS name and mount name are the file system's own."""
+    for fs, _, guarded in _found(wanted, facts):
+        entry = guarded.entry
+        kind = entry.get("FileSystemType") or entry.get("FileCacheType")
+        if kind != fs.kind:
+            yield fail(
+                fs.place,
+                f"{fs.id} is FSx for {kind}, and the file mounts it as {fs.kind}",
+                "name it under fsx_lustre or fsx_openzfs, whichever it is",
+            )
+            continue
+        dns = str(entry.get("DNSName") or fs.dns_name)
+        mount = str(entry.get("LustreConfiguration", {}).get("MountName") or fs.mount_name)
+        if dns.lower() != fs.dns_name.lower():
+            yield fail(
+                (*fs.place, "DnsName"),
+                f"{fs.id} has the DNS name {dns}, not {fs.dns_name}",
+                f"write {dns}",
+            )
+        if mount != fs.mount_name:
+            yield fail(
+                (*fs.place, "MountName"),
+                f"{fs.id} has the mount name {mount}, not {fs.mount_name}",
+                f"write {mount}",
+            )
+        if dns.lower() == fs.dns_name.lower() and mount == fs.mount_name:
+            yield ok(f"{fs.id} is as the file says", fs.place)
+
+
+def same_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The file system is in the nodes' VPC."""
+    for fs, group, guarded in _found(wanted, facts):
+        vpcs, own = facts.network.vpcs(group.network.subnets), str(guarded.entry.get("VpcId"))
+        if not group.network.subnets:
+            yield fail(
+                fs.place,
+                f"{group.name} has no subnets, so its nodes are in a VPC of the service and "
+                f"cannot reach {fs.id} in {own}",
+                f"name subnets and security groups of {own} under vpc",
+            )
+        elif vpcs and own not in vpcs:
+            yield fail(
+                fs.place,
+                f"{fs.id} is in {own}, {group.name} in {', '.join(sorted(vpcs))}",
+                "mount a file system of the nodes' own VPC",
+            )
+        elif vpcs:
+            yield ok(f"{fs.id} is in the nodes' VPC", fs.place)
+
+
+def same_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The file system is in the nodes' availability zone."""
+    for fs, group, guarded in _found(wanted, facts):
+        zones = {zone for zone, _ in facts.network.zones(group.network.subnets)}
+        if isinstance(guarded.subnets, Unanswered) or not guarded.subnets or not zones:
+            continue
+        own = {str(subnet["AvailabilityZone"]) for subnet in guarded.subnets.values()}
+        if own & zones:
+            yield ok(f"{fs.id} is in {', '.join(sorted(own))}, as {group.name} is", fs.place)
+            continue
+        yield warn(
+            fs.place,
+            f"{fs.id} is in {', '.join(sorted(own))}, {group.name} in {', '.join(sorted(zones))}: "
+            "every byte between them is slower and is charged for",
+            "use a file system in the nodes' zone",
+        )
+
+
+def ports_open(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The file system's security groups let the nodes in on its ports, and theirs let them out."""
+    groups = facts.network.security_groups
+    for fs, group, guarded in _found(wanted, facts):
+        guards = guarded.security_groups
+        for part in (guards, groups):
+            if isinstance(part, Unanswered):
+                yield unknown(fs.place, part)
+                break
+        if isinstance(guards, Unanswered) or isinstance(groups, Unanswered) or not guards:
+            continue
+        theirs = [groups[g] for g in group.network.security_groups if g in groups]
+        nodes = Peers(group.network.security_groups, facts.network.cidrs(group.network.subnets))
+        servers = Peers(set(guards), _cidrs(guarded))
+        if not nodes.cidrs or not servers.cidrs:
+            # Subnets that nobody knows: whether a rule for addresses covers them is open.
+            continue
+        shut_in = _shut(fs.kind, _rules(guards.values(), "IpPermissions"), nodes)
+        shut_out = _shut(fs.kind, _rules(theirs, "IpPermissionsEgress"), servers) if theirs else ""
+        yield _opened(fs, group, guards, shut_in, shut_out)
+
+
+def _opened(fs: FileSystem, group: Group, guards: Any, shut_in: str, shut_out: str) -> Finding:
+    own = ", ".join(group.network.security_groups)
+    if shut_in:
+        return fail(
+            fs.place,
+            f"{', '.join(guards)} of {fs.id} do not let {group.name} in on {shut_in}",
+            f"add inbound rules for {shut_in} from {own}",
+        )
+    if shut_out:
+        return fail(
+            fs.place,
+            f"{own} do not let {group.name} out to {fs.id} on {shut_out}",
+            f"add outbound rules for {shut_out} to {', '.join(guards)}",
+        )
+    return ok(f"{fs.id} lets {group.name} in", fs.place)
+
+
+def _shut(kind: str, permissions: list[Any], peers: Peers) -> str:
+    """The ports that are closed to these peers, as people write them."""
+    closed = [
+        f"{protocol} {_ports(wanted)}"
+        for protocol, wanted in PORTS[kind]
+        if not rules.ports(permissions, protocol, wanted, peers)
+    ]
+    return ", ".join(closed)
+
+
+def _ports(wanted: range) -> str:
+    return str(wanted.start) if len(wanted) == 1 else f"{wanted.start}-{wanted.stop - 1}"
+
+
+def _rules(entries: Any, key: str) -> list[Any]:
+    return [rule for entry in entries for rule in entry.get(key) or ()]
+
+
+def _cidrs(guarded: Guarded) -> tuple[str, ...]:
+    if isinstance(guarded.subnets, Unanswered):
+        return ()
+    return blocks(guarded.subnets.values())
+
+
+def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, Group]]:
+    """Each file system once for each network that it is mounted in: its first group's place."""
+    met = set()
+    for group in wanted.groups:
+        for fs in group.file_systems:
+            said = (fs.kind, fs.dns_name, fs.mount_name, group.network)
+            if said not in met:
+                met.add(said)
+                yield fs, group
+
+
+def _found(wanted: Wanted, facts: Facts) -> Iterator[Mounted]:
+    for fs, group in _mounts(wanted):
+        found = facts.storage.file_systems.get(fs.id)
+        if isinstance(found, Guarded):
+            yield fs, group, found
+
+
+FAMILY = Family(
+    "storage",
+    "FSx file systems.",
+    ("storage", "network"),
+    (
+        Check("file-system", "Every file system is there and AVAILABLE.", exists),
+        Check("as-said", "Its kind, DNS name and mount name are as the file says.", as_said),
+        Check("same-vpc", "It is in the nodes' VPC.", same_vpc),
+        Check("same-zone", "It is in the nodes' availability zone.", same_zone),
+        Check(
+            "ports",
+            "Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp "
+            "111, 2049 and 20001-20003 for OpenZFS.",
+            ports_open,
+        ),
+    ),
+)

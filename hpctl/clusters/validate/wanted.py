@@ -1,0 +1,206 @@
+"""What a CreateCluster request asks for, as the checks look at it.
+
+The checks read the request and not the spec: so they see what will be sent, whatever way it came
+there, the raw passthrough included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from hpctl.clusters.request import create_request
+from hpctl.clusters.spec import ClusterSpec
+from hpctl.clusters.validate.verdict import Place
+
+_FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
+
+
+class Network(NamedTuple):
+    """Subnets and security groups, and where they are said. No subnets: SageMaker's own network."""
+
+    place: Place
+    subnets: tuple[str, ...]
+    security_groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A file system that a group mounts. `kind` is FSx's word: LUSTRE or OPENZFS."""
+
+    place: Place
+    kind: str
+    dns_name: str
+    mount_name: str
+    mount_path: str
+
+    @property
+    def id(self) -> str:
+        """`fs-...`; empty where the DNS name does not begin with one."""
+        found = _FILE_SYSTEM.match(self.dns_name)
+        return found[1] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One instance group. `role` is SlurmConfig's word, empty where nothing says it."""
+
+    place: Place
+    name: str
+    types: tuple[str, ...]
+    count: int
+    role: str
+    network: Network
+    file_systems: tuple[FileSystem, ...]
+    raw: Mapping[str, Any]
+
+    @property
+    def spot(self) -> bool:
+        """Whether it runs on spot capacity."""
+        return "Spot" in self.raw.get("CapacityRequirements", {})
+
+    @property
+    def execution_role(self) -> str:
+        """ARN of the role of its instances."""
+        return str(self.raw.get("ExecutionRole", ""))
+
+    @property
+    def training_plan(self) -> str:
+        """ARN of its training plan, empty without one."""
+        return str(self.raw.get("TrainingPlanArn", ""))
+
+    @property
+    def lifecycle(self) -> Mapping[str, str]:
+        """LifeCycleConfig; empty where the AMI configures everything."""
+        found: Mapping[str, str] = self.raw.get("LifeCycleConfig") or {}
+        return found
+
+    @property
+    def scripts(self) -> Iterator[tuple[str, str]]:
+        """(`OnCreate` or `OnInitComplete`, entry point) as given."""
+        for key in ("OnCreate", "OnInitComplete"):
+            if key in self.lifecycle:
+                yield key, self.lifecycle[key]
+
+    def at(self, *more: str | int) -> Place:
+        """A place below the group's."""
+        return (*self.place, *more)
+
+    @property
+    def at_types(self) -> Place:
+        """Where its type is named, or its types are."""
+        flexible = ("InstanceRequirements", "InstanceTypes")
+        return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A cluster as it is to be."""
+
+    name: str
+    groups: tuple[Group, ...]
+    request: Mapping[str, Any]
+    mode: str = ""
+    """What hpctl's daemon is to do: `observe`, `assist` or `own`."""
+    secret: str = ""
+    """ARN of the secret of an accounting database of one's own, empty without one."""
+    secret_place: Place = ()
+
+    @property
+    def slurm(self) -> Mapping[str, Any]:
+        """Orchestrator.Slurm, empty where it is not given."""
+        found: Mapping[str, Any] = self.request.get("Orchestrator", {}).get("Slurm") or {}
+        return found
+
+    @property
+    def by_api(self) -> bool:
+        """Whether Slurm is configured through the API: any group has a SlurmConfig."""
+        return any("SlurmConfig" in group.raw for group in self.groups)
+
+
+def of_spec(spec: ClusterSpec) -> Wanted:
+    """A cluster's file: its request, and what it says beside that."""
+    wanted = of(create_request(spec))
+    roles = {group.name: (group.role or "").capitalize() for group in spec.groups}
+    mounts = tuple(_of_parameters(spec))
+    groups = tuple(
+        replace(
+            group,
+            role=group.role or roles.get(group.name, ""),
+            file_systems=(*group.file_systems, *mounts),
+        )
+        for group in wanted.groups
+    )
+    secret, place = _secret(spec)
+    return replace(wanted, groups=groups, mode=spec.hpctl.mode, secret=secret, secret_place=place)
+
+
+def _secret(spec: ClusterSpec) -> tuple[str, Place]:
+    """The controller reads it when it is born, whichever way Slurm is configured."""
+    if spec.accounting_database:
+        return spec.accounting_database.secret_arn, ("accounting_database", "secret_arn")
+    said = spec.provisioning_parameters
+    if said and said.head_nodes:
+        place = ("provisioning_parameters", "head_nodes", "database_secret_arn")
+        return said.head_nodes.database_secret_arn, place
+    return "", ()
+
+
+def of(request: Mapping[str, Any]) -> Wanted:
+    """Read a CreateCluster request, which need not be one that the service takes."""
+    vpc = _network(request.get("VpcConfig"), ("VpcConfig",))
+    groups = tuple(
+        _group(raw, ("InstanceGroups", at), vpc)
+        for at, raw in enumerate(request.get("InstanceGroups") or ())
+    )
+    return Wanted(str(request.get("ClusterName", "")), groups, request)
+
+
+def _group(raw: Mapping[str, Any], place: Place, vpc: Network) -> Group:
+    override = raw.get("OverrideVpcConfig")
+    types = raw.get("InstanceRequirements", {}).get("InstanceTypes") or ()
+    if "InstanceType" in raw:
+        types = (raw["InstanceType"], *types)
+    return Group(
+        place=place,
+        name=str(raw.get("InstanceGroupName", "")),
+        types=tuple(map(str, types)),
+        count=int(raw.get("InstanceCount") or 0),
+        role=str(raw.get("SlurmConfig", {}).get("NodeType", "")),
+        network=_network(override, (*place, "OverrideVpcConfig")) if override else vpc,
+        file_systems=tuple(_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
+        raw=raw,
+    )
+
+
+def _network(config: Mapping[str, Sequence[str]] | None, place: Place) -> Network:
+    config = config or {}
+    subnets, groups = config.get("Subnets") or (), config.get("SecurityGroupIds") or ()
+    return Network(place, tuple(subnets), tuple(groups))
+
+
+def _file_systems(configs: Sequence[Mapping[str, Any]], place: Place) -> Iterator[FileSystem]:
+    for at, config in enumerate(configs):
+        for key, kind in (("FsxLustreConfig", "LUSTRE"), ("FsxOpenZfsConfig", "OPENZFS")):
+            if key in config:
+                fsx = config[key]
+                yield FileSystem(
+                    (*place, "InstanceStorageConfigs", at, key),
+                    kind,
+                    str(fsx.get("DnsName", "")),
+                    str(fsx.get("MountName", "")),
+                    str(fsx.get("MountPath", "")),
+                )
+
+
+def _of_parameters(spec: ClusterSpec) -> Iterator[FileSystem]:
+    """What the lifecycle scripts mount on every node: the places are the file's own."""
+    said = spec.provisioning_parameters
+    place = "provisioning_parameters"
+    if said and said.fsx_lustre:
+        fsx = said.fsx_lustre
+        yield FileSystem((place, "fsx_lustre"), "LUSTRE", fsx.dns_name, fsx.mount_name, "/fsx")
+    if said and said.fsx_openzfs:
+        yield FileSystem((place, "fsx_openzfs"), "OPENZFS", said.fsx_openzfs.dns_name, "", "/home")

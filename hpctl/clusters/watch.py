@@ -1,0 +1,251 @@
+"""Follow a cluster until something about it holds: what every command that waits is built on.
+
+One look is DescribeCluster, ListClusterNodes and, where provisioning is Continuous, the events
+since the look before. A look that fails is told and tried again: a network that is away for a
+minute does not end a wait of an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from hpctl.clusters import failures, zones
+from hpctl.clusters.events import failure_message
+from hpctl.clusters.progress import (
+    DELETED,
+    RUNNING,
+    EventLine,
+    GroupProgress,
+    NodeProgress,
+    Progress,
+    Verdict,
+)
+from hpctl.clusters.trouble import Cause, Trouble, Where
+from hpctl.clusters.until import Until
+from hpctl.ports import Absent, Aws, Refused, Service, Unavailable
+
+EVERY_S = 10.0
+TIMEOUT_S = 3 * 3600.0
+"""The service itself gives a minimum count three hours (MinInstanceCount)."""
+
+READ_A_LOOK = 4
+"""Lifecycle logs, and events' details, that one look reads at most: a thousand nodes may fail."""
+
+
+def watch(
+    aws: Aws,
+    cluster: str,
+    until: Until,
+    *,
+    now: Callable[[], datetime],
+    sleep: Callable[[float], None],
+    every_s: float = EVERY_S,
+    timeout_s: float | None = TIMEOUT_S,
+) -> Iterator[Progress]:
+    """Looks at a cluster, `every_s` apart; the last one has a verdict other than WAITING.
+
+    Ends when `until` says REACHED or FAILED, or with DEADLINE after `timeout_s`. Raises
+    Unavailable where the very first look fails, Refused (but Absent is a look: DELETED).
+    """
+    view = _View(aws, cluster, now())
+    last: Progress | None = None
+    while True:
+        at = now()
+        try:
+            seen = view.look(at)
+        except Unavailable as error:
+            if last is None:
+                raise
+            waited_s = (at - view.began).total_seconds()
+            seen = replace(last, at=at, waited_s=waited_s, events=(), unread=str(error))
+        verdict, why = (Verdict.WAITING, "") if seen.unread else until(seen)
+        if verdict is Verdict.WAITING and timeout_s is not None and seen.waited_s >= timeout_s:
+            verdict, why = Verdict.DEADLINE, f"not there after {timeout_s:.0f} s"
+        last = replace(seen, verdict=verdict, why=why)
+        yield last
+        if last.ended:
+            return
+        sleep(every_s if timeout_s is None else min(every_s, timeout_s - seen.waited_s))
+
+
+def look(aws: Aws, cluster: str, now: datetime) -> Progress:
+    """One look alone. Raises Unavailable, Refused; Absent is a look with status DELETED."""
+    return _View(aws, cluster, now).look(now)
+
+
+@dataclass(slots=True)
+class _View:
+    """What is remembered from one look to the next."""
+
+    aws: Aws
+    cluster: str
+    began: datetime
+    changed: datetime | None = None
+    shape: tuple[Any, ...] = ()
+    statuses: set[str] = field(default_factory=set)
+    since: dict[str, tuple[str, str, datetime]] = field(default_factory=dict)
+    troubles: dict[tuple[str, str], Trouble] = field(default_factory=dict)
+    failures: dict[str, NodeProgress] = field(default_factory=dict)
+    places: dict[str, Where] = field(default_factory=dict)
+    events_told: set[str] = field(default_factory=set)
+    logs_left: int = READ_A_LOOK
+    logs_dark: bool = False
+    events_left: int = READ_A_LOOK
+
+    def look(self, at: datetime) -> Progress:
+        sagemaker = self.aws.service("sagemaker")
+        self.logs_left = self.events_left = READ_A_LOOK
+        try:
+            answer = sagemaker.read("describe_cluster", ClusterName=self.cluster)
+            continuous = answer.get("NodeProvisioningMode") == "Continuous"
+            more = {"IncludeNodeLogicalIds": True} if continuous else {}
+            listed = list(
+                sagemaker.pages(
+                    "list_cluster_nodes",
+                    "ClusterNodeSummaries",
+                    ClusterName=self.cluster,
+                    **more,
+                )
+            )
+        except Absent:
+            answer, listed, continuous = {"ClusterStatus": DELETED}, [], False
+        nodes = tuple(self._node(answer, summary, at) for summary in listed)
+        progress = Progress(
+            cluster=str(answer.get("ClusterName", self.cluster)),
+            status=str(answer["ClusterStatus"]),
+            at=at,
+            arn=str(answer.get("ClusterArn", "")),
+            failure=str(answer.get("FailureMessage", "")),
+            groups=tuple(_group(g) for g in answer.get("InstanceGroups", ())),
+            nodes=tuple(sorted(nodes, key=lambda n: (n.group, n.node, n.key))),
+            events=self._events() if continuous else (),
+            waited_s=(at - self.began).total_seconds(),
+        )
+        return self._timed(progress)
+
+    def _timed(self, progress: Progress) -> Progress:
+        self.statuses.add(progress.status)
+        for node in progress.nodes:
+            if node.failed:
+                self.failures[node.key] = node
+            elif node.status == RUNNING:
+                self.failures.pop(node.key, None)
+        # A node that failed and is tried again goes round in circles: that is no movement.
+        shape = (
+            progress.status,
+            progress.groups,
+            {
+                (n.key, n.instance_id, n.status)
+                for n in progress.nodes
+                if n.key not in self.failures
+            },
+        )
+        if self.changed is None or shape != self.shape:
+            self.changed, self.shape = progress.at, shape
+        still_s = (progress.at - self.changed).total_seconds()
+        return replace(
+            progress,
+            still_s=still_s,
+            seen=frozenset(self.statuses),
+            failures=tuple(self.failures.values()),
+        )
+
+    def _node(
+        self, answer: Mapping[str, Any], summary: Mapping[str, Any], at: datetime
+    ) -> NodeProgress:
+        state = summary["InstanceStatus"]
+        node = NodeProgress(
+            group=str(summary["InstanceGroupName"]),
+            instance_id=str(summary.get("InstanceId") or ""),
+            logical_id=str(summary.get("NodeLogicalId") or ""),
+            node=str(summary.get("PrivateDnsHostname") or "").partition(".")[0],
+            status=str(state["Status"]),
+            message=str(state.get("Message") or ""),
+            since=_utc(summary.get("LaunchTime"), at),
+        )
+        before = self.since.get(node.key)
+        if before is None:
+            # Nobody says since when: what is still coming up does so since its launch.
+            self.since[node.key] = (node.status, node.instance_id, node.since)
+        elif before[:2] != (node.status, node.instance_id):
+            self.since[node.key] = (node.status, node.instance_id, at)
+        node = replace(node, since=self.since[node.key][2])
+        return replace(node, trouble=self._trouble(answer, node)) if node.failed else node
+
+    def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> Trouble:
+        """What a failure means. An instance's lifecycle log is read until it has a line."""
+        key = (node.key, node.instance_id)
+        known = self.troubles.get(key) or failures.meaning(self.aws, answer, node, self.places)
+        if known.cause is Cause.LIFECYCLE and not known.line and self._may_read():
+            # Logs that cannot be reached cost half a minute each time: once is enough.
+            known, self.logs_dark = failures.with_log(self.aws, answer, node, known)
+        self.troubles[key] = known
+        return known
+
+    def _may_read(self) -> bool:
+        self.logs_left -= 1
+        return self.logs_left >= 0 and not self.logs_dark
+
+    def _events(self) -> tuple[EventLine, ...]:
+        """Events since the last look, oldest first. They are an extra: a refusal is none."""
+        sagemaker = self.aws.service("sagemaker")
+        try:
+            listed = list(
+                sagemaker.pages(
+                    "list_cluster_events",
+                    "Events",
+                    ClusterName=self.cluster,
+                    EventTimeAfter=self.began,
+                )
+            )
+        except Refused:
+            return ()
+        fresh = [e for e in listed if e["EventId"] not in self.events_told]
+        self.events_told |= {e["EventId"] for e in fresh}
+        fresh.sort(key=lambda e: e["EventTime"])
+        return tuple(self._event(sagemaker, e) for e in fresh)
+
+    def _may_describe(self) -> bool:
+        self.events_left -= 1
+        return self.events_left >= 0
+
+    def _event(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
+        level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
+        if level == "Error" and self._may_describe():
+            text = f"{text} {_failure_of(sagemaker, self.cluster, event)}".strip()
+        return EventLine(
+            _utc(event["EventTime"], self.began),
+            level,
+            text,
+            str(event.get("InstanceGroupName", "")),
+            str(event.get("InstanceId", "")),
+        )
+
+
+def _failure_of(sagemaker: Service, cluster: str, event: Mapping[str, Any]) -> str:
+    """The FailureMessage of an event: it stands in one of several subtrees of its metadata."""
+    try:
+        answer = sagemaker.read(
+            "describe_cluster_event", ClusterName=cluster, EventId=event["EventId"]
+        )
+    except (Refused, Unavailable):
+        return ""
+    metadata = answer.get("EventDetails", {}).get("EventDetails", {}).get("EventMetadata", {})
+    return failure_message(metadata)
+
+
+def _group(group: Mapping[str, Any]) -> GroupProgress:
+    return GroupProgress(
+        str(group.get("InstanceGroupName", "")),
+        zones.types_of(group),
+        str(group.get("Status", "")),
+        int(group.get("CurrentCount", 0)),
+        int(group.get("TargetCount", 0)),
+    )
+
+
+def _utc(moment: datetime | None, otherwise: datetime) -> datetime:
+    return moment.astimezone(UTC) if moment else otherwise

@@ -1,0 +1,196 @@
+"""hpctl itself, from the bundle's wheels and never from a network: daemon or agent, by role."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from lifecycle import munge
+from lifecycle.failure import Failure, No
+from lifecycle.node import Node
+
+HOME = "/opt/hpctl"
+PYTHON = "/opt/hpctl-python"
+PACKED = "python.tar.gz"
+MARK = "/opt/hpctl/.wheels"
+ETC = "/etc/hpctl"
+UNITS = {"controller": "hpctl-daemon.service", "compute": "hpctl-agent.service"}
+CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.14", "python3")
+
+
+def _wheels(node: Node) -> list[Path]:
+    return sorted((node.bundle / "wheels").glob("*.whl"))
+
+
+def applies(node: Node) -> Any:
+    """Where the bundle has wheels."""
+    if not _wheels(node):
+        return No("no wheels in this bundle: hpctl lifecycle bundle --wheels")
+    return node.machine.needs("systemd")
+
+
+def _digest(node: Node) -> str:
+    """Which wheels these are, and for which Python of the bundle's own."""
+    total = hashlib.sha256()
+    packed = node.bundle / PACKED
+    for path in [*_wheels(node), *([packed] if packed.is_file() else [])]:
+        total.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def _files(node: Node) -> dict[str, str]:
+    """What is to lie where, by role; a site's own hpctl.yaml stays."""
+    files = {}
+    units = node.bundle / "systemd"
+    unit = _unit(node)
+    if unit:
+        files["/etc/systemd/system/" + unit] = (units / unit).read_text()
+    if node.role == "compute":
+        files["/etc/systemd/system/hpctl.slice"] = (units / "hpctl.slice").read_text()
+        files[ETC + "/agent.env"] = _agent_env(node)
+        settings = node.bundle / "agent.yaml"
+        if settings.is_file():
+            files[ETC + "/agent.yaml"] = settings.read_text()
+    if node.role == "controller":
+        settings = node.bundle / "hpctl.yaml"
+        files[ETC + "/hpctl.yaml"] = settings.read_text() if settings.is_file() else _yaml(node)
+    return files
+
+
+def _unit(node: Node) -> str | None:
+    """The service of this node; None for a login node.
+
+    A second controller has one only where the site's hpctl.yaml says which database they share:
+    two daemons that know nothing of each other would both act.
+    """
+    alone = node.role == "controller" and node.address != node.controllers[0]
+    if alone and not (node.bundle / "hpctl.yaml").is_file():
+        return None
+    return UNITS.get(node.role)
+
+
+def _agent_env(node: Node) -> str:
+    port = node.config["hpctl"]["port"]
+    heads = node.config["hpctl"]["head"] or ",".join(
+        f"http://{address}:{port}" for address in node.controllers
+    )
+    lines = [
+        "# Written by hpctl at the node's birth.",
+        f"HPCTL_AGENT_HEAD={heads}",
+        f"HPCTL_AGENT_NODE={node.name}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _yaml(node: Node) -> str:
+    settings = node.config["hpctl"]
+    lines = [
+        "# Written by hpctl at the node's birth. A file hpctl.yaml in the bundle takes its place.",
+        "mode: {}".format(settings["mode"]),
+        "intake: {{listen: '0.0.0.0:{}'}}".format(settings["port"]),
+    ]
+    if node.cluster:
+        region = f", region: {node.region}" if node.region else ""
+        lines.append(f"cluster: {{provider: sagemaker, name: {node.cluster}{region}}}")
+    return "\n".join(lines) + "\n"
+
+
+def done(node: Node) -> bool:
+    """These wheels are installed, the files are there, the service is up."""
+    machine = node.machine
+    mark = machine.path(MARK)
+    if not mark.exists() or mark.read_text() != _digest(node):
+        return False
+    for path, text in _files(node).items():
+        if not machine.path(path).is_file() or (
+            machine.path(path).read_text() != text and not path.endswith("hpctl.yaml")
+        ):
+            return False
+    if node.role == "compute" and not munge.vouches(node):
+        return False
+    unit = _unit(node)
+    return unit is None or machine.up(unit)
+
+
+def run(node: Node) -> None:
+    """Install beside nothing: an environment of its own, whole or made again."""
+    machine = node.machine
+    mark = machine.path(MARK)
+    if not mark.exists() or mark.read_text() != _digest(node):
+        _install(node)
+    changed = False
+    for path, text in _files(node).items():
+        if path.endswith("hpctl.yaml") and machine.path(path).exists():
+            continue
+        changed |= machine.write(machine.path(path), text)
+    if node.role == "compute" and not munge.vouches(node):
+        munge.mend(node)
+    unit = _unit(node)
+    if unit:
+        machine.start(unit, again=changed)
+    elif node.role == "controller":
+        print("a second controller: hpctl.yaml in the bundle must name a shared database_url")
+
+
+def _install(node: Node) -> None:
+    machine, home = node.machine, node.machine.path(HOME)
+    python = _python(node)
+    for left in [home / "bin", home / "pyvenv.cfg", home / "lib", home / "lib64", home / "include"]:
+        # What a run that was killed left behind: pip would take half a package for a whole one.
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(str(left))
+        elif left.is_symlink() or left.exists():
+            left.unlink()
+    # Without ensurepip, which Ubuntu keeps in a package of its own: pip comes as a wheel.
+    machine.run(python, "-m", "venv", "--without-pip", str(home), timeout=120)
+    pip = next((path for path in _wheels(node) if path.name.startswith("pip-")), None)
+    if pip is None:
+        raise Failure("no pip among the bundle's wheels")
+    machine.run(
+        str(home / "bin/python"),
+        str(pip / "pip"),
+        "install",
+        "--no-index",
+        "--no-cache-dir",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--find-links",
+        str(node.bundle / "wheels"),
+        "hpctl",
+        timeout=500,
+    )
+    version = machine.run(str(home / "bin/hpctl"), "--version", timeout=60).strip()
+    machine.write(machine.path(MARK), _digest(node))
+    print(version)
+
+
+def _python(node: Node) -> str:
+    """An interpreter for hpctl: the bundle's own, or a new enough one of the machine."""
+    packed = node.bundle / PACKED
+    if packed.is_file():
+        return _unpacked(node, packed)
+    for name in CANDIDATES:
+        found: str | None = shutil.which(name)
+        fits = "import sys, venv; sys.exit(sys.version_info < (3, 11))"
+        if found and node.machine.works(found, "-I", "-c", fits):
+            return found
+    raise Failure("no Python 3.11 or later here: hpctl lifecycle bundle --python packs one")
+
+
+def _unpacked(node: Node, packed: Path) -> str:
+    """Beside its place and then renamed; asked for only where it, or what it is for, is new."""
+    place = node.machine.path(PYTHON)
+    part = place.with_name(place.name + ".part")
+    for left in (part, place):
+        if left.exists():
+            shutil.rmtree(str(left))
+    with tarfile.open(str(packed)) as archive:
+        archive.extractall(str(part))  # noqa: S202 -- MANIFEST vouches for the archive
+    inner = part / "python" if (part / "python").is_dir() else part
+    inner.rename(place)
+    if part.exists():
+        shutil.rmtree(str(part))
+    return str(place / "bin/python3")

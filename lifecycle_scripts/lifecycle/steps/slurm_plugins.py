@@ -1,0 +1,87 @@
+"""hpctl's plugins for Slurm: `--resilient` (SPANK), the epilog that wakes the daemon, a prolog.
+
+Scripts lie at one path on every node. Lines go into a controller's slurm.conf only where nobody
+has set them: a site's own Prolog or EpilogSlurmctld stays.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lifecycle.failure import No
+from lifecycle.node import Node
+from lifecycle.slurm_files import add_line, program, value
+
+SCRIPTS = "/opt/hpctl/slurm"
+PLUGIN = "/opt/hpctl/slurm/hpctl_spank.so"
+
+
+def _sources(node: Node) -> Path:
+    """In a bundle beside the scripts, in hpctl's source tree beside their folder."""
+    inside = node.bundle / "slurm_plugins"
+    return inside if inside.is_dir() else node.bundle.parent / "slurm_plugins"
+
+
+def applies(node: Node) -> Any:
+    """Where Slurm is, and these are."""
+    if not any(node.machine.path(at).is_dir() for at in ("/opt/slurm", "/etc/slurm")):
+        return No(f"no Slurm below {node.machine.root}")
+    return _sources(node).is_dir() or No("no slurm_plugins in this bundle")
+
+
+def _lines(node: Node) -> list[tuple[str, str]]:
+    if node.role != "controller":
+        return []
+    lines = [("EpilogSlurmctld", f"{SCRIPTS}/epilog_slurmctld.sh")]
+    if node.config["hpctl"]["prolog"]:
+        lines.append(("Prolog", f"{SCRIPTS}/prolog.sh"))
+    return lines
+
+
+def _compiles(node: Node) -> bool:
+    """Whether the plugin can be built: it needs a compiler and the headers of this very Slurm."""
+    headers = ("/opt/slurm/include", "/usr/include", "/usr/local/include")
+    found = any(node.machine.path(at).joinpath("slurm/spank.h").is_file() for at in headers)
+    return found and shutil.which("cc") is not None
+
+
+def done(node: Node) -> bool:
+    """Scripts, lines and, where it can be built, the plugin are there."""
+    machine, conf = node.machine, node.slurm_etc / "slurm.conf"
+    for name in ("epilog_slurmctld.sh", "prolog.sh"):
+        path = machine.path(SCRIPTS) / name
+        if not path.is_file() or path.read_text() != (_sources(node) / name).read_text():
+            return False
+    if conf.is_file() and any(value(conf, key) is None for key, _ in _lines(node)):
+        return False
+    if not _compiles(node):
+        return True
+    plugstack = node.slurm_etc / "plugstack.conf"
+    named = not conf.is_file() or (plugstack.is_file() and PLUGIN in plugstack.read_text())
+    return machine.path(PLUGIN).is_file() and named
+
+
+def run(node: Node) -> None:
+    """Install them; a running slurmctld reads its files again."""
+    machine, conf = node.machine, node.slurm_etc / "slurm.conf"
+    for name in ("epilog_slurmctld.sh", "prolog.sh"):
+        machine.install(_sources(node) / name, machine.path(SCRIPTS) / name, 0o755)
+    if _compiles(node):
+        env = {
+            "HPCTL_SPANK": str(machine.path(PLUGIN)),
+            "HPCTL_PLUGINS": str(_sources(node)),
+            "SLURM_ETC": str(node.slurm_etc),
+        }
+        print(machine.run("sh", str(node.bundle / "install_spank.sh"), env=env, timeout=240))
+    else:
+        print("no compiler or no slurm/spank.h here: no --resilient on this node")
+    if not conf.is_file():
+        return
+    changed = False
+    for key, path in _lines(node):
+        if value(conf, key) is None:
+            changed |= add_line(node, conf, f"{key}={path}")
+    if changed and machine.running and machine.up("slurmctld.service"):
+        machine.run(program("scontrol"), "reconfigure", timeout=60)
