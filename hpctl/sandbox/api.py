@@ -1,0 +1,356 @@
+"""Sandboxes from Python: what the CLI, the tests and the demo use."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from hpctl.ports import HpctlError, Unavailable
+from hpctl.sandbox import packages
+from hpctl.sandbox.bootplan import child_env, environment
+from hpctl.sandbox.control import ask
+from hpctl.sandbox.proctree import kill_stragglers, start_time
+from hpctl.sandbox.spec import (
+    MAX_NODES,
+    Spec,
+    free_ports,
+    load,
+    new_id,
+    own_directory,
+    private_directory,
+    save,
+    state_directory,
+)
+
+UP_TIMEOUT_S = 240.0
+
+Progress = Callable[[str], None]
+
+
+class Sandbox:
+    """One sandbox, by its name and state directory.
+
+    As a context manager it is up inside the block, and gone after it or with this process:
+    the keeper holds our end of a pipe. `settings` are the fields of hpctl.sandbox.spec.Spec.
+    """
+
+    def __init__(
+        self, name: str = "default", *, state_dir: Path | str | None = None, **settings: Any
+    ) -> None:
+        self.name = name
+        self.state_dir = Path(state_dir) if state_dir else state_directory(name)
+        self._settings = settings
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    # --- its life -----------------------------------------------------------------------------
+
+    def up(self, progress: Progress = lambda _line: None, *, detach: bool = False) -> Sandbox:
+        """Start it and return when every node is idle.
+
+        With `detach` it outlives this process; without, it ends with it. Raises HpctlError, and
+        then nothing is left running; the logs stay until `down`.
+        """
+        wanted = self._spec()
+        packages.find(wanted.prefix, netns=wanted.netns)
+        if wanted.netns and os.geteuid() != 0:
+            raise HpctlError("--netns needs root", "Run it with sudo, or leave --netns out.")
+        if self.running:
+            raise HpctlError(
+                f"sandbox {self.name} runs already",
+                f"End it: hpctl sandbox down --name {self.name}",
+            )
+        self.down()
+        own_directory(self.state_dir)
+        wanted.layout.logs.mkdir()
+        save(wanted)
+        try:
+            self._start(wanted)
+            self._follow(wanted, progress)
+        except BaseException:
+            self._end_keeper()
+            raise
+        if detach:
+            self._detach()
+        return self
+
+    def down(self) -> None:
+        """End every process of it and remove its state directory. Idempotent."""
+        known = load(self.state_dir)
+        if known is not None:
+            with contextlib.suppress(HpctlError):
+                ask(known.layout.control, {"op": "down"}, timeout=10)
+            self._end_keeper()
+            self._await_keeper(known)
+            if left := kill_stragglers(known.id, known.cluster):
+                raise HpctlError(f"processes that will not die: {left}", f"State: {self.state_dir}")
+        shutil.rmtree(self.state_dir, ignore_errors=True)
+        if self.state_dir.parent == private_directory():
+            with contextlib.suppress(OSError):  # other sandboxes may live there
+                self.state_dir.parent.rmdir()
+
+    def __enter__(self) -> Sandbox:
+        return self.up()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    @property
+    def running(self) -> bool:
+        """Whether its keeper lives."""
+        return bool(self._keeper_pid())
+
+    # --- what is in it ------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        """What it was started as. Raises Unavailable where there is no such sandbox."""
+        known = load(self.state_dir)
+        if known is None:
+            raise Unavailable(
+                f"there is no sandbox {self.name} at {self.state_dir}",
+                f"Start it: hpctl sandbox up --name {self.name}",
+            )
+        return known
+
+    @property
+    def nodes(self) -> list[str]:
+        """The Slurm names of its worker nodes."""
+        return self.spec.names
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment that puts a command on this cluster, over our own."""
+        return {**os.environ, **environment(self.spec)}
+
+    @property
+    def exports(self) -> dict[str, str]:
+        """Only what `env` adds to our own environment."""
+        return dict(environment(self.spec))
+
+    @property
+    def config_path(self) -> Path:
+        """The daemon's configuration file."""
+        return self.spec.layout.config
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where the emulated SageMaker API is (with netns: inside the head's namespace)."""
+        return f"http://127.0.0.1:{self.spec.ports.emulator}"
+
+    @property
+    def aws(self) -> dict[str, Any]:
+        """What moto was filled with: vpc, subnets (with their zones), security_group,
+        execution_role, lifecycle (the S3 prefix), fsx_lustre.
+        """
+        filled: dict[str, Any] = json.loads(self.spec.layout.aws.read_text())
+        return filled
+
+    @property
+    def cluster_file(self) -> Path:
+        """A cluster.yaml for `hpctl cluster create`: a controller, and half of the places."""
+        return self.spec.layout.cluster_file
+
+    @property
+    def munge_socket(self) -> Path:
+        """The head node's munged."""
+        return self.spec.layout.munge_socket
+
+    def node_dir(self, node: str) -> Path:
+        """A node's own files: boot_id, kmsg, munge.sock, lifecycle.log."""
+        return self.spec.layout.of_node(node)
+
+    def log_files(self) -> list[Path]:
+        """Everybody's logs, those of the instances' own disks included."""
+        own = (self.state_dir / "nodes").glob("*/*.log")
+        return sorted(self.spec.layout.logs.iterdir()) + sorted(own)
+
+    def status(self) -> dict[str, Any]:
+        """What runs. Raises Unavailable."""
+        return self._ask({"op": "status"})
+
+    # --- using it -----------------------------------------------------------------------------
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The command line that runs `arguments` where the head node is."""
+        if not self.spec.netns:
+            return list(arguments)
+        pid = self.status()["supervisor_pid"]
+        return ["nsenter", f"--net=/proc/{pid}/ns/net", "--", *arguments]
+
+    def run(
+        self, arguments: Sequence[str], *, timeout: float = 60.0, check: bool = True, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the head node, capturing text. With `check`, HpctlError on failure."""
+        done = subprocess.run(
+            self.command(arguments),
+            env={**self.env, "LC_ALL": "C.UTF-8", **more.pop("env", {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            **more,
+        )
+        if check and done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            raise HpctlError(f"{' '.join(arguments)} exited with {done.returncode}: {said}")
+        return done
+
+    def scontrol(self, *arguments: str) -> str:
+        """Run scontrol; what it printed."""
+        return self.run(["scontrol", *arguments]).stdout
+
+    def inject(self, node: str, kind: str, **how: Any) -> str:
+        """Break a node (faults.NODE_KINDS); a line that says what was done."""
+        return str(self._ask({"op": "inject", "node": node, "kind": kind, **how})["done"])
+
+    def inject_api(self, kind: str, **how: Any) -> str:
+        """Break the emulated service; `clear` ends that. A line that says what was done."""
+        return str(self._ask({"op": "inject-api", "kind": kind, "how": how})["done"])
+
+    def start_daemon(self) -> int:
+        """Start `hpctl daemon run`; its pid, once its intake listens."""
+        return self._service("daemon", "start")
+
+    def kill_daemon(self) -> None:
+        """SIGKILL the daemon."""
+        self._service("daemon", "SIGKILL")
+
+    def start_slurmctld(self) -> int:
+        """Start slurmctld again; its pid, once it listens."""
+        return self._service("slurmctld", "start")
+
+    def kill_slurmctld(self) -> None:
+        """SIGKILL slurmctld."""
+        self._service("slurmctld", "SIGKILL")
+
+    def signal_service(self, name: str, signal_name: str) -> None:
+        """Send `SIGSTOP`, `SIGCONT`, ... to munged, slurmctld or daemon of the head node."""
+        self._service(name, signal_name)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        return ask(self.spec.layout.control, request)
+
+    def _service(self, name: str, do: str) -> int:
+        return int(self._ask({"op": "service", "name": name, "do": do})["pid"])
+
+    def _spec(self) -> Spec:
+        settings = {
+            "name": self.name,
+            "id": new_id(self.name),
+            "state": str(self.state_dir),
+            "nodes": 8,
+            **self._settings,
+        }
+        if not 1 <= settings["nodes"] <= MAX_NODES:
+            raise HpctlError(f"a sandbox has 1 to {MAX_NODES} nodes, not {settings['nodes']}")
+        if not 1 <= settings.get("groups", 1) <= settings["nodes"]:
+            raise HpctlError("there must be at least one worker group, and a node in each")
+        if settings.get("empty"):
+            settings = {**settings, "emulator": True, "moto": True}
+        places = max(settings["nodes"], settings.get("slots", 0))
+        if places > MAX_NODES:
+            raise HpctlError(f"a sandbox has at most {MAX_NODES} slots, not {places}")
+        settings["ports"] = free_ports(places)
+        return msgspec.convert(settings, Spec)
+
+    def _start(self, wanted: Spec) -> None:
+        python = [sys.executable, "-m"]
+        state = str(self.state_dir)
+        supervisor = [*python, "hpctl.sandbox.supervisor", state]
+        if wanted.netns:
+            supervisor = ["unshare", "--net", "--", *supervisor]
+        log = wanted.layout.logs / "supervisor.log"
+        with log.open("ab") as sink:
+            self._keeper = subprocess.Popen(
+                [*python, "hpctl.sandbox.keeper", state, *supervisor],
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=sink,
+                env=child_env(wanted),
+                cwd="/",
+                start_new_session=True,
+            )
+        pid = self._keeper.pid
+        (self.state_dir / "keeper.pid").write_text(f"{pid} {start_time(pid)}")
+
+    def _follow(self, wanted: Spec, progress: Progress) -> None:
+        """Pass the supervisor's account on until it is ready. Raises HpctlError."""
+        assert self._keeper is not None
+        deadline = time.monotonic() + UP_TIMEOUT_S
+        seen = 0
+        while True:
+            over = self._keeper.poll() is not None or time.monotonic() > deadline
+            lines = list(_lines(wanted.layout.progress))
+            for line in lines[seen:]:
+                if "failed" in line:
+                    raise HpctlError(f"sandbox {self.name}: {line['what']}", line["hint"])
+                if "ready" in line:
+                    return
+                progress(line["what"])
+            seen = len(lines)
+            if over:
+                log = wanted.layout.logs / "supervisor.log"
+                said = log.read_text().strip().splitlines() or ["(nothing)"]
+                raise HpctlError(f"the supervisor died: {said[-1]}", f"Its log: {log}")
+            time.sleep(0.05)
+
+    def _detach(self) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(b"detach\n")
+        self._keeper.stdin.close()
+        # It is nobody's child to wait for now; init collects it when we are gone.
+        self._keeper.returncode = 0
+        self._keeper = None
+
+    def _keeper_pid(self) -> int:
+        """The keeper's pid if it lives and is the one we started."""
+        try:
+            pid, started = (self.state_dir / "keeper.pid").read_text().split()
+        except (FileNotFoundError, ValueError):
+            return 0
+        return int(pid) if start_time(int(pid)) == started else 0
+
+    def _end_keeper(self) -> None:
+        if self._keeper is None:
+            return
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(30)
+        self._keeper = None
+
+    def _await_keeper(self, known: Spec) -> None:
+        """Wait for the keeper's end; past that, kill it: the stragglers' sweep does its work."""
+        deadline = time.monotonic() + 20
+        while pid := self._keeper_pid():
+            if time.monotonic() > deadline:
+                os.kill(pid, 9)
+            time.sleep(0.02)
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The whole lines of a JSON-lines file that may still grow."""
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)

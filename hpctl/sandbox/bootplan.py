@@ -1,0 +1,297 @@
+"""What an instance runs when it boots, and in which environment: plain data for its init."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpctl.sandbox import hardware
+from hpctl.sandbox.machines import LifecycleFailed, Machine
+from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.proctree import OWNED
+from hpctl.sandbox.spec import Spec
+
+LIFECYCLE_TIMEOUT_S = 60.0
+
+HARDWARE = "hardware"
+"""Under a node's directory: the root below which its checks look for hardware."""
+NVML_SCRIPT = "nvml.script"
+"""Under a node's directory: what its played GPUs answer, where there are any."""
+LASTING = "lasting"
+"""Under a node's directory: while this file is there, a reboot mends nothing."""
+
+
+def plan(
+    spec: Spec,
+    programs: Programs,
+    machine: Machine,
+    lifecycle: dict[str, Any] | None,
+    *,
+    alone: bool = False,
+) -> dict[str, Any]:
+    """What an instance's init does, in its own words (see hpctl.sandbox.init).
+
+    `alone`: it runs the lifecycle script and nothing else.
+    """
+    if alone:
+        return {"wait": False, "lifecycle": lifecycle}
+    logs = spec.layout.logs
+    directory = spec.layout.of_node(machine.node)
+    sock = directory / "munge.sock"
+    number = int(machine.address.rsplit(".")[-1])
+    steps: dict[str, Any] = {
+        "wait": spec.netns,
+        "munged": {
+            "command": munged(programs, spec, sock, directory, machine.address),
+            "socket": str(sock),
+            "log": str(directory / "munged.out"),
+        },
+        "lifecycle": lifecycle,
+        "slurmd": {
+            "command": [
+                programs["slurmd"],
+                "-D",
+                "-b",
+                "-N",
+                machine.node,
+                "-f",
+                str(directory / "slurm.conf"),
+            ],
+            "port": spec.ports.slurmd + number,
+            "log": str(logs / f"slurmd.{machine.node}.out"),
+            "pidfile": str(directory / "slurmd.pid"),
+        },
+    }
+    if spec.agents:
+        steps["agent"] = {
+            "command": _agent(spec, machine, directory, sock),
+            "env": _nvml(spec, directory),
+            "log": str(logs / f"agent.{machine.node}.log"),
+            "pidfile": str(directory / "agent.pid"),
+        }
+    return steps
+
+
+def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[str]:
+    head = f"http://{spec.head_address}:{spec.ports.intake}"
+    root, settings = directory / HARDWARE, directory / "agent.yaml"
+    lasts = (directory / LASTING).exists()
+    if not lasts:
+        hardware.boot(root, spec.hardware)
+        (directory / NVML_SCRIPT).write_text(spec.nvml_script)
+    if not settings.exists():
+        settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
+    return [
+        sys.executable,
+        "-m",
+        "hpctl",
+        "agent",
+        "run",
+        "--head",
+        head,
+        "--node",
+        machine.node,
+        "--instance-id",
+        machine.instance_id,
+        "--boot-id-file",
+        str(directory / "boot_id"),
+        "--kmsg",
+        str(directory / "kmsg"),
+        "--munge-socket",
+        str(sock),
+        "--spool",
+        str(directory / "agent"),
+        # Not this machine's hardware and scripts: the node's own, as faults make them.
+        "--root",
+        str(root),
+        "--config",
+        str(settings),
+        "--socket",
+        str(directory / "agent.sock"),
+        "--plugins",
+        str(directory / "checks.d"),
+        "--hma-log",
+        str(directory / "hma.log"),
+    ]
+
+
+def expect_spot(spec: Spec, machine: Machine, metadata_url: str) -> None:
+    """Write a new spot instance's agent.yaml: its agent is to ask for EC2's notice."""
+    expected = {**spec.agent_config.get("expected", {}), "spot": True}
+    settings = {**spec.agent_config, "expected": {**expected, "metadata_url": metadata_url}}
+    path = spec.layout.of_node(machine.node) / "agent.yaml"
+    path.write_text(yaml.safe_dump(settings))
+
+
+def _nvml(spec: Spec, directory: Path) -> dict[str, str]:
+    """The environment in which an agent's NVML child meets the node's played GPUs."""
+    if not spec.nvml_library:
+        return {}
+    script = str(directory / NVML_SCRIPT)
+    return {"LD_LIBRARY_PATH": spec.nvml_library, "HPCTL_NVML_STUB": script}
+
+
+def lifecycle(
+    spec: Spec,
+    machine: Machine,
+    resources: dict[str, Any],
+    fetch: Callable[[str, Path], None] | None,
+) -> dict[str, Any] | None:
+    """The plan's lifecycle step: a copy of what the S3 prefix holds, and its entry script.
+
+    `resources` is resource_config.json; `fetch` brings what lies below an S3 URI into a
+    directory, None stands for a copy of the sandbox's own. Raises LifecycleFailed.
+    """
+    script = machine.on_create or machine.on_init_complete
+    if not script:
+        return None
+    directory = spec.layout.of_node(machine.node)
+    target = directory / "lifecycle"
+    if fetch:
+        target.mkdir()
+        fetch(machine.source_s3_uri, target)
+    else:
+        _copy(spec, machine, target)
+    entry = target / script
+    if not entry.is_file():
+        raise LifecycleFailed(
+            f"Lifecycle script {script} is not in {machine.source_s3_uri}",
+            "Put it there, with the name that LifeCycleConfig gives it.",
+        )
+    entry.chmod(0o755)
+    interpreted = entry.read_bytes()[:2] == b"#!"
+    config = directory / "resource_config.json"
+    config.write_text(json.dumps(resources, indent=1))
+    return {
+        "script": script,
+        "command": [f"./{script}"] if interpreted else ["sh", script],
+        "cwd": str(target),
+        "env": {
+            **_role(spec),
+            "SAGEMAKER_RESOURCE_CONFIG_PATH": str(config),
+            # An instance is processes: what the scripts do to the node stays in its directory.
+            "HPCTL_LIFECYCLE_ROOT": str(directory / "root"),
+            "HPCTL_LIFECYCLE_IP": machine.address,
+        },
+        "log": str(directory / "lifecycle.log"),
+        "timeout": LIFECYCLE_TIMEOUT_S,
+    }
+
+
+def _role(spec: Spec) -> dict[str, str]:
+    """What the instance's execution role lets a script reach: the emulated AWS."""
+    if not spec.moto:
+        return {}
+    return {k: v for k, v in environment(spec).items() if k.startswith("AWS_")}
+
+
+def _copy(spec: Spec, machine: Machine, target: Path) -> None:
+    source = spec.lifecycle_dir
+    if not source.is_dir():
+        raise LifecycleFailed(
+            f"{source}, which stands for {machine.source_s3_uri}, is not there",
+            "Name a directory with the lifecycle scripts: --lifecycle DIR.",
+        )
+    shutil.copytree(source, target)
+
+
+def resource_config(
+    cluster: str, arn: str, groups: Mapping[str, str], everybody: Iterable[Machine]
+) -> dict[str, Any]:
+    """resource_config.json, in the shape that HyperPod's host agent writes.
+
+    `groups` are the instance types by group; a group without instances has `Instances` null.
+    """
+    members: dict[str, list[Machine]] = {name: [] for name in groups}
+    controllers = []
+    for machine in everybody:
+        members.setdefault(machine.group, []).append(machine)
+        if machine.role == "controller":
+            controllers.append(machine.address)
+    return {
+        "ClusterConfig": {"ClusterArn": arn, "ClusterName": cluster},
+        "ClusterType": "Slurm",
+        "SlurmConfig": {
+            "PrimaryControllerIp": next(iter(controllers), None),
+            "SecondaryControllerIps": controllers[1:],
+        },
+        "InstanceGroups": [
+            {
+                "Name": name,
+                "InstanceType": groups.get(name) or machines[0].instance_type,
+                "Instances": [_instance(m) for m in machines] or None,
+            }
+            for name, machines in members.items()
+        ],
+    }
+
+
+def _instance(machine: Machine) -> dict[str, Any]:
+    return {
+        "InstanceName": machine.name,
+        "AgentIpAddress": machine.address,
+        "CustomerIpAddress": machine.address,
+        "InstanceId": machine.instance_id,
+        "InstanceLabel": None,
+    }
+
+
+def child_env(spec: Spec) -> dict[str, str]:
+    """The environment of a sandbox's own processes: marked, and free of the starter's Slurm."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "MUNGE"))}
+    root = str(Path(__file__).resolve().parents[2])
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    env[OWNED] = spec.id
+    env["SLURM_CONF"] = str(spec.layout.slurm_conf)
+    env["LC_ALL"] = "C.UTF-8"
+    if spec.prefix:
+        env["PATH"] = f"{spec.prefix}/bin:{spec.prefix}/sbin:{env.get('PATH', '')}"
+    return env
+
+
+def munged(programs: Programs, spec: Spec, sock: Path, directory: Path, origin: str) -> list[str]:
+    """A munged of its own key and socket, whose credentials carry `origin`."""
+    return [
+        programs["munged"],
+        "--foreground",
+        f"--socket={sock}",
+        f"--key-file={spec.layout.munge_key}",
+        f"--log-file={directory / 'munged.log'}",
+        f"--pid-file={directory / 'munged.pid'}",
+        f"--seed-file={directory / 'munged.seed'}",
+        f"--origin={origin}",
+        "--num-threads=2",
+        "--group-update-time=-1",
+    ]
+
+
+def environment(spec: Spec) -> Mapping[str, str]:
+    """What a user needs to be on this cluster: Slurm, the emulated AWS, the daemon's file."""
+    env = {
+        "SLURM_CONF": str(spec.layout.slurm_conf),
+        "HPCTL_CONFIG": str(spec.layout.config),
+        # Jobs inherit it; the munged of their node they find by the SLURM_CONF of its slurmd.
+        "HPCTL_HEAD": f"http://{spec.head_address}:{spec.ports.intake}",
+    }
+    if spec.prefix:
+        env["PATH"] = f"{spec.prefix}/bin:{spec.prefix}/sbin:{os.environ.get('PATH', '')}"
+    emulator = f"http://127.0.0.1:{spec.ports.emulator}"
+    # What moto does not have, the emulator answers.
+    others = ("SAGEMAKER", "SSM", "SERVICE_QUOTAS")
+    return {
+        **env,
+        **{f"AWS_ENDPOINT_URL_{name}": emulator for name in others},
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{spec.ports.moto}" if spec.moto else emulator,
+        "AWS_ACCESS_KEY_ID": "sandbox",
+        "AWS_SECRET_ACCESS_KEY": "sandbox",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }

@@ -1,0 +1,391 @@
+"""The demo: a GPU falls off the bus under a training job, and two clusters race to heal.
+
+Nothing is simulated but the GPU: two real Slurm clusters, real training, a kernel-log line, and
+on one of them the real daemon, which replaces the instance through the (emulated) cloud API. On
+the other, plain Slurm gets the best that it can hope for: its node is set DOWN by hand at the
+very instant of the fault, and Slurm requeues the job by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpctl.config import load
+from hpctl.core.journal import Event, State
+from hpctl.core.tell import Line, event_line
+from hpctl.ports import HpctlError
+from hpctl.sandbox.api import Sandbox
+from hpctl.sandbox.training.record import FINAL, attempts, last_step
+from hpctl.sandbox.watch import Watch, drained, ended, in_service, runs
+from hpctl.wiring import open_store
+
+STEPS = 300
+STEP_S = 0.1
+CHECKPOINT_EVERY = 20
+FAULT_AFTER_STEP = 50
+RANKS_ON = 2
+FLOOR_RUNS = 3
+
+SITE = {
+    # What this site has decided: a GPU that fell off the bus is replaced at first sight, not
+    # rebooted. And patience fit for watching: a real cluster keeps the defaults.
+    "catalogue": {"xid-79": {"ladder": ["replace"]}},
+    "node": {"verify_healthy_s": 2.0, "remedy_after_s": 0.0},
+    "job": {"prove_s": 5.0},
+    "cluster": {"busy_poll_s": 0.5},
+}
+
+SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
+"""What `hpctl doctor` advises, on both clusters: a startable job waits no 3 s for a look."""
+
+
+class Screen(Protocol):
+    """Where the demo tells its story; `hpctl.cli` has one for terminals and one for pipes."""
+
+    def chapter(self, title: str) -> None:
+        """A new part begins."""
+
+    def line(self, who: str, text: str, seconds: float | None) -> None:
+        """One thing happened, `seconds` after the fault."""
+
+    def progress(self, facts: dict[str, str]) -> None:
+        """How it stands now."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What the demo measured; the JSON file's fields. Seconds, as seen in slurmctld."""
+
+    slurm_version: str = ""
+    nodes: int = 0
+    fault: str = ""
+    fault_injected_at: str = ""
+    fault_to_drained_s: float | None = None
+    fault_to_job_running_s: float | None = None
+    fault_to_first_step_s: float | None = None
+    fault_to_node_returned_s: float | None = None
+    plain_requeue_s: float | None = None
+    floor_s: float | None = None
+    speedup: float | None = None
+    steps_lost: int | None = None
+    weights_identical: bool = False
+    weights_sha256: str = ""
+    api_replace_calls: int = 0
+    instance_before: str = ""
+    instance_after: str = ""
+    recoveries: list[dict[str, str]] = field(default_factory=list)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document, schema `hpctl.sandbox.demo/1`."""
+        return {"schema": "hpctl.sandbox.demo/1", **asdict(self)}
+
+
+class Demo:
+    """One run of the demo, from two fresh sandboxes to their end."""
+
+    def __init__(self, screen: Screen, *, nodes: int = 8, xid: int = 79, prefix: str = "") -> None:
+        """`prefix`: another Slurm installation. Raises HpctlError for too few nodes."""
+        if nodes < RANKS_ON + 1:
+            raise HpctlError(
+                f"{nodes} nodes leave no spare for a job of {RANKS_ON}",
+                f"give --nodes {RANKS_ON + 1} or more",
+            )
+        site = SITE if xid == 79 else {k: v for k, v in SITE.items() if k != "catalogue"}
+        tag = f"{time.time_ns() // 1_000_000 % 100_000_000:x}"
+        self._healed = Sandbox(
+            f"demo-{tag}",
+            nodes=nodes,
+            mode="own",
+            daemon=True,
+            boot_time=3.0,
+            prefix=prefix,
+            config=site,
+            slurm_conf=SLURM_CONF,
+        )
+        plain: dict[str, Any] = {"agents": False, "prefix": prefix, "slurm_conf": SLURM_CONF}
+        self._plain = Sandbox(f"plain-{tag}", nodes=nodes, **plain)
+        self._screen = screen
+        self._xid = xid
+        self._fault = 0.0
+        self._fault_at = datetime.now(UTC)
+        self.result = Result(nodes=nodes, fault=f"xid {xid}")
+
+    def run(self) -> Result:
+        """Run it all; both sandboxes are gone afterwards, whatever happened."""
+        say = self._screen
+        say.chapter("Two Slurm clusters on this machine")
+        with self._healed, self._plain:
+            self.result.slurm_version = str(self._healed.status()["slurm_version"])
+            say.line("both", f"Slurm {self.result.slurm_version}, every node idle", None)
+            with Watch(self._healed) as healed, Watch(self._plain, 0.1) as plain:
+                say.chapter("What an undisturbed run gives, and what the fastest restart takes")
+                reference = self._reference(plain)
+                self._floor(plain)
+                say.chapter("Training, and then a GPU falls off the bus")
+                self._race(healed, plain, reference)
+        self._judge()
+        return self.result
+
+    # --- before the fault ---------------------------------------------------------------------
+
+    def _submit(self, sandbox: Sandbox, name: str, *, resumable: bool, step_s: float) -> int:
+        directory = self._runs(sandbox, name)
+        directory.mkdir(parents=True, exist_ok=True)
+        script = directory / "train.sbatch"
+        script.write_text(_script(sys.executable, directory, step_s), encoding="utf-8")
+        words = ["sbatch"] if not resumable else [sys.executable, "-m", "hpctl", "sbatch"]
+        mine = ["--checkpoint-dir", str(directory)] if resumable else ["--requeue"]
+        log = f"--output={directory}/job.log"
+        done = sandbox.run([*words, *mine, "--parsable", log, str(script)], cwd=directory)
+        return int(done.stdout.strip().split(";")[0])
+
+    def _runs(self, sandbox: Sandbox, name: str) -> Path:
+        return sandbox.state_dir / "runs" / name
+
+    def _reference(self, plain: Watch) -> str:
+        """The weights of an undisturbed run of the same program, as a job on the plain cluster."""
+        job = self._submit(self._plain, "reference", resumable=False, step_s=0.0)
+        plain.expect("reference", lambda v: ended(job)(v) and job in v.jobs)
+        plain.wait("reference", 90)
+        directory = self._runs(self._plain, "reference")
+        sha = str(_final(directory).get("sha256", ""))
+        if not sha:
+            raise HpctlError(f"the undisturbed run did not finish: {_tail(directory)}")
+        self._screen.line("plain", f"undisturbed: {STEPS} steps, weights {sha[:16]}", None)
+        return sha
+
+    def _floor(self, plain: Watch) -> None:
+        """scancel and a fresh sbatch of the same job: nothing that restarts can be faster."""
+        taken = []
+        job = self._submit(self._plain, "floor-0", resumable=False, step_s=STEP_S)
+        for number in range(1, FLOOR_RUNS + 1):
+            plain.expect("floor", runs(job))
+            plain.wait("floor", 30)
+            begun = time.monotonic()
+            self._plain.run(["scancel", str(job)])
+            job = self._submit(self._plain, f"floor-{number}", resumable=False, step_s=STEP_S)
+            plain.expect("again", runs(job))
+            taken.append(plain.wait("again", 60) - begun)
+        self._plain.run(["scancel", str(job)])
+        self.result.floor_s = round(sorted(taken)[len(taken) // 2], 3)
+        self._screen.line("plain", f"scancel + sbatch to RUNNING: {self.result.floor_s} s", None)
+
+    # --- the race -----------------------------------------------------------------------------
+
+    def _race(self, healed: Watch, plain: Watch, reference: str) -> None:
+        mine = self._submit(self._healed, "train", resumable=True, step_s=STEP_S)
+        theirs = self._submit(self._plain, "train", resumable=False, step_s=STEP_S)
+        for watch, job, who in ((healed, mine, "hpctl"), (plain, theirs, "plain")):
+            watch.expect("running", runs(job))
+            watch.wait("running", 60)
+            known = watch.job(job)
+            on = ",".join(known.nodes) if known else "?"
+            self._screen.line(who, f"job {job} trains on {on}", None)
+        directory = self._runs(self._healed, "train")
+        self._until_step(directory, FAULT_AFTER_STEP)
+        victim = self._break(healed, plain, mine, theirs)
+        self._heal(healed, plain, mine, theirs, victim, directory)
+        final = _final(directory)
+        self.result.weights_sha256 = str(final.get("sha256", ""))
+        self.result.weights_identical = bool(reference) and final.get("sha256") == reference
+        lost = final.get("steps_lost") or []
+        self.result.steps_lost = sum(lost) if final else None
+        self._calls(victim)
+
+    def _until_step(self, directory: Path, step: int) -> None:
+        limit = time.monotonic() + 60
+        while _step(directory) < step:
+            if time.monotonic() > limit:
+                raise HpctlError(f"the training did not reach step {step}: {_tail(directory)}")
+            self._screen.progress({"training": f"step {_step(directory)} of {STEPS}"})
+            time.sleep(0.1)
+
+    def _break(self, healed: Watch, plain: Watch, mine: int, theirs: int) -> str:
+        job, other = healed.job(mine), plain.job(theirs)
+        if job is None or other is None:
+            raise HpctlError("the training job vanished before the fault")
+        victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
+        self.result.instance_before = self._instance(victim)
+        healed.expect("drained", drained(victim))
+        healed.expect("again", runs(mine, job.restarts + 1))
+        plain.expect("again", runs(theirs, other.restarts + 1))
+        self._fault_at, self._fault = datetime.now(UTC), time.monotonic()
+        self._healed.inject(victim, "xid", code=self._xid)
+        self._plain.scontrol("update", f"NodeName={twin}", "State=DOWN", "Reason=GPU lost")
+        self.result.fault_injected_at = self._fault_at.isoformat()
+        self._screen.line("hpctl", f"the kernel of {victim} logs Xid {self._xid}", 0.0)
+        self._screen.line("plain", f"{twin} is set DOWN by hand at the same instant", 0.0)
+        return victim
+
+    def _instance(self, node: str) -> str:
+        found = [n for n in self._healed.status()["nodes"] if n["node"] == node]
+        return str(found[0].get("instance_id", "")) if found else ""
+
+    def _heal(
+        self, healed: Watch, plain: Watch, mine: int, theirs: int, victim: str, directory: Path
+    ) -> None:
+        """Tell what the daemon writes down as it happens, until everything has ended."""
+        story = _Story(self._healed, self._fault_at)
+        told: set[str] = set()
+        limit = time.monotonic() + 170
+        while time.monotonic() < limit:
+            for line in story.news():
+                seconds = (line.at - self._fault_at).total_seconds()
+                self._screen.line("hpctl", line.text, seconds)
+                self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
+            if "drained" not in told and healed.seen("drained"):
+                healed.expect("returned", in_service(victim))
+            self._note(healed, "drained", "fault_to_drained_s", told)
+            self._note(healed, "again", "fault_to_job_running_s", told)
+            self._note(healed, "returned", "fault_to_node_returned_s", told)
+            if self._note(plain, "again", "plain_requeue_s", told, key="plain"):
+                self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
+                self._plain.run(["scancel", str(theirs)], check=False)
+            self._screen.progress(self._standing(healed, plain, mine, theirs, victim, directory))
+            if len(told) == 4 and _final(directory) and not story.open:
+                break
+            time.sleep(0.1)
+        self.result.recoveries = story.recoveries()
+        self.result.fault_to_first_step_s = self._first_step(directory)
+
+    def _note(self, watch: Watch, mark: str, name: str, told: set[str], key: str = "") -> bool:
+        seen = watch.seen(mark)
+        if seen is None or (key or mark) in told:
+            return False
+        told.add(key or mark)
+        setattr(self.result, name, round(seen - self._fault, 3))
+        return True
+
+    def _first_step(self, directory: Path) -> float | None:
+        begun = [a for a in attempts(directory) if a.get("event") == "first_step"]
+        if len(begun) < 2:
+            return None
+        at = datetime.fromisoformat(str(begun[1]["at"]))
+        return round((at - self._fault_at).total_seconds(), 3)
+
+    def _standing(
+        self, healed: Watch, plain: Watch, mine: int, theirs: int, victim: str, directory: Path
+    ) -> dict[str, str]:
+        node, job, other = healed.node(victim), healed.job(mine), plain.job(theirs)
+        flags = "+".join(sorted(node.flags)) if node else ""
+        return {
+            "since the fault": f"{time.monotonic() - self._fault:.1f} s",
+            "hpctl: node": f"{node.state}+{flags}".rstrip("+") if node else "?",
+            "hpctl: job": f"{job.state} {job.reason}".strip() if job else "?",
+            "hpctl: training": f"step {_step(directory)} of {STEPS}",
+            "plain: job": f"{other.state} {other.reason}".strip() if other else "?",
+        }
+
+    # --- the proof ----------------------------------------------------------------------------
+
+    def _calls(self, victim: str) -> None:
+        self.result.instance_after = self._instance(victim)
+        url = f"{self._healed.endpoint_url}/_emulator/calls"
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, loopback
+            calls = json.load(answer)
+        listed = calls["calls"] if isinstance(calls, dict) else calls
+        self.result.api_replace_calls = sum(
+            c["operation"] == "BatchReplaceClusterNodes" for c in listed
+        )
+
+    def _judge(self) -> None:
+        """What did not really happen. Empty: it all did."""
+        r = self.result
+        if r.plain_requeue_s and r.fault_to_job_running_s:
+            r.speedup = round(r.plain_requeue_s / r.fault_to_job_running_s, 1)
+        ends = {e["id"][:1]: e["end"] for e in r.recoveries}
+        checks: Sequence[tuple[bool, str]] = (
+            (r.fault_to_drained_s is not None, "the faulty node was not drained"),
+            (r.fault_to_job_running_s is not None, "the job did not run again"),
+            (r.fault_to_node_returned_s is not None, "the node did not come back"),
+            (r.plain_requeue_s is not None, "plain Slurm did not run its job again in time"),
+            (r.weights_identical, "the weights differ from the undisturbed run's"),
+            (r.api_replace_calls == 1, f"{r.api_replace_calls} replace calls, not 1"),
+            (r.instance_after != r.instance_before, "the instance is still the old one"),
+            (ends == {"n": "returned", "j": "resumed"}, f"recoveries ended as {ends}"),
+        )
+        r.problems = [text for fine, text in checks if not fine]
+
+
+class _Story:
+    """The daemon's journal, read as it grows."""
+
+    def __init__(self, sandbox: Sandbox, since: datetime) -> None:
+        self._store = open_store(load(sandbox.config_path))
+        self._state = State()
+        self._seen = 0
+        self._since = since
+
+    def news(self) -> list[Line]:
+        """The lines of the events since the last time."""
+        lines = []
+        for event in self._fresh():
+            self._state.fold(event)
+            line = event_line(event, self._state)
+            if line is not None and event.at >= self._since:
+                lines.append(line)
+        return lines
+
+    def _fresh(self) -> list[Event]:
+        events = list(self._store.events(after=self._seen))
+        self._seen += len(events)
+        return events
+
+    @property
+    def open(self) -> bool:
+        """Whether a recovery is under way, or none has begun yet."""
+        state = self._state
+        return bool(state.open_nodes or state.open_jobs) or not state.nodes
+
+    def recoveries(self) -> list[dict[str, str]]:
+        """Ids and ends."""
+        nodes = [{"id": str(r.id), "end": str(r.phase)} for r in self._state.nodes.values()]
+        jobs = [{"id": str(r.id), "end": str(r.phase)} for r in self._state.jobs.values()]
+        return nodes + jobs
+
+
+def _script(python: str, directory: Path, step_s: float) -> str:
+    train = (
+        f"srun --kill-on-bad-exit=1 {python} -m hpctl.sandbox.training"
+        f" --checkpoint-dir {directory} --steps {STEPS} --step-s {step_s}"
+        f" --checkpoint-every {CHECKPOINT_EVERY}"
+    )
+    return f"""#!/bin/sh
+#SBATCH --job-name=train
+#SBATCH --nodes={RANKS_ON}
+#SBATCH --ntasks-per-node=2
+#SBATCH --gres=gpu:8
+#SBATCH --open-mode=append
+exec {train}
+"""
+
+
+def _final(directory: Path) -> dict[str, Any]:
+    try:
+        document = json.loads((directory / FINAL).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _tail(directory: Path) -> str:
+    """The end of a job's log, for the message of a demo that failed."""
+    try:
+        return (directory / "job.log").read_text(errors="replace")[-1500:]
+    except OSError:
+        return "it has no log"
+
+
+def _step(directory: Path) -> int:
+    starts = [a for a in attempts(directory) if a.get("event") == "start"]
+    return last_step(directory, str(starts[-1]["attempt"])) if starts else 0

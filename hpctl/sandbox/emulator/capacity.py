@@ -1,0 +1,201 @@
+"""How many instances there are to be had, what quotas allow, and what training plans hold.
+
+Everything is plentiful unless a test says otherwise: `types` and `groups` bound how many
+instances of a type, or in a group (`<cluster>/<group>`), the service can find; `quotas` is what
+Service Quotas grants of a type over all clusters, a call beyond which is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hpctl.sandbox.emulator.errors import limit_exceeded, not_found, validation
+from hpctl.sandbox.emulator.pages import page
+from hpctl.sandbox.emulator.shapes import Body
+from hpctl.sandbox.emulator.state import Cluster, Group, Node, World
+
+_ONLY_DESCRIBED = ("UnhealthyInstanceCount", "AvailableSpareInstanceCount")
+_SORTS = {"TrainingPlanName": "TrainingPlanName", "Status": "Status", "StartTime": "StartTime"}
+
+
+@dataclass(slots=True)
+class Capacity:
+    """The account's instances. Hold the world's lock to call anything."""
+
+    world: World
+    types: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
+    quotas: dict[str, int] = field(default_factory=dict)
+    places: int | None = None
+    """How many instances of all kinds whoever runs them has room for."""
+    plans: dict[str, Body] = field(default_factory=dict)
+    """Training plans by ARN, as DescribeTrainingPlan answers without its counts in use."""
+
+    def set(self, given: Mapping[str, Any]) -> None:
+        """Change the bounds by name: `{"types": {"ml.p5.48xlarge": 3}}`; None lifts one."""
+        bounds = {"types": self.types, "groups": self.groups, "quotas": self.quotas}
+        for kind, changes in given.items():
+            for name, count in changes.items():
+                if count is None:
+                    bounds[kind].pop(name, None)
+                else:
+                    bounds[kind][name] = int(count)
+        with self.world.changed:
+            self.world.changed.notify_all()
+
+    def shown(self) -> Body:
+        """The bounds in force, for the admin route."""
+        return {
+            "types": dict(self.types),
+            "groups": dict(self.groups),
+            "quotas": dict(self.quotas),
+        }
+
+    def take(self, cluster: Cluster, node: Node) -> bool:
+        """Give a node the first type of its group that is to be had; False where none is.
+
+        A node that holds an instance gives it back first.
+        """
+        node.instance_type = ""
+        mine = f"{cluster.name}/{node.group.name}"
+        if self._held(lambda n: n.group is node.group) >= self.groups.get(mine, 1 << 30):
+            return False
+        plan = self.plans.get(str(node.group.spec.get("TrainingPlanArn", "")))
+        for kind in node.group.instance_types:
+            held = self._held(partial(_is, kind))
+            if held < self.types.get(kind, 1 << 30) and (plan is None or self._in(plan, kind)):
+                node.instance_type = kind
+                return True
+        return False
+
+    def check_quota(self, cluster: Cluster | None, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise ApiError ResourceLimitExceeded where these groups of a cluster go too far.
+
+        `groups` are specifications by name, over those that the cluster has. A flexible group
+        is counted against its first type.
+        """
+        wanted: Counter[str] = Counter()
+        used: Counter[str] = Counter()
+        for one in self.world.clusters.values():
+            for group in one.groups.values():
+                used[group.instance_type] += group.target
+                if one is not cluster or group.name not in groups:
+                    wanted[group.instance_type] += group.target
+        for spec in groups.values():
+            kind = spec.get("InstanceType") or spec["InstanceRequirements"]["InstanceTypes"][0]
+            wanted[kind] += spec["InstanceCount"]
+        for kind, quota in self.quotas.items():
+            if wanted[kind] > quota and wanted[kind] > used[kind]:
+                raise limit_exceeded(kind, quota, used[kind], wanted[kind] - used[kind])
+        self._check_places(cluster, groups)
+
+    def _check_places(
+        self, cluster: Cluster | None, groups: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        if self.places is None:
+            return
+        there = Counter(n.group.name for n in cluster.nodes.values()) if cluster else Counter()
+        more = sum(max(0, s["InstanceCount"] - there[name]) for name, s in groups.items())
+        used = sum(len(c.nodes) for c in self.world.clusters.values())
+        if more and used + more > self.places:
+            raise limit_exceeded("instances of this sandbox", self.places, used, more)
+
+    def check_plans(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise ApiError where a group names a training plan that it cannot use."""
+        for name, spec in groups.items():
+            arn = spec.get("TrainingPlanArn")
+            if arn is None:
+                continue
+            plan = self.plans.get(arn)
+            if plan is None:
+                raise not_found(f"Training plan {arn} not found.")
+            kinds = {s["InstanceType"] for s in plan.get("ReservedCapacitySummaries", ())}
+            if spec.get("InstanceType") not in kinds:
+                raise validation(
+                    f"Instance group {name}: training plan {plan['TrainingPlanName']} holds "
+                    f"{', '.join(sorted(kinds)) or 'nothing'}, not {spec.get('InstanceType')}."
+                )
+
+    # --- training plans -----------------------------------------------------------------------
+
+    def add_plan(self, name: str, **more: Any) -> str:
+        """A training plan for tests, Active unless `more` says otherwise; its ARN.
+
+        `more` are members of DescribeTrainingPlan's answer.
+        """
+        arn = f"arn:aws:sagemaker:{self.world.region}:{self.world.account}:training-plan/{name}"
+        total = sum(s["TotalInstanceCount"] for s in more.get("ReservedCapacitySummaries", ()))
+        self.plans[arn] = {
+            "TrainingPlanArn": arn,
+            "TrainingPlanName": name,
+            "Status": "Active",
+            "TargetResources": ["hyperpod-cluster"],
+            "TotalInstanceCount": total,
+            **more,
+        }
+        return arn
+
+    def describe_plan(self, request: Body) -> Body:
+        """DescribeTrainingPlan, by name or ARN."""
+        wanted = request["TrainingPlanName"]
+        for arn, plan in self.plans.items():
+            if wanted in (arn, plan["TrainingPlanName"]):
+                return self._counted(plan)
+        raise not_found(f"Training plan {wanted} not found.")
+
+    def list_plans(self, request: Body) -> Body:
+        """ListTrainingPlans, with its filter and sort orders."""
+        states = {f["Value"] for f in request.get("Filters", ())}
+        found = [p for p in self.plans.values() if not states or p["Status"] in states]
+        key = _SORTS[request.get("SortBy", "TrainingPlanName")]
+        found.sort(
+            key=lambda p: str(p.get(key, "")), reverse=request.get("SortOrder") == "Descending"
+        )
+        plans, token = page(found, request)
+        summaries = [
+            {k: v for k, v in self._counted(p).items() if k not in _ONLY_DESCRIBED} for p in plans
+        ]
+        body: Body = {"TrainingPlanSummaries": summaries}
+        return {**body, "NextToken": token} if token else body
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _counted(self, plan: Body) -> Body:
+        used = self._held(lambda n: n.group.spec.get("TrainingPlanArn") == plan["TrainingPlanArn"])
+        left = plan["TotalInstanceCount"] - used
+        return {"InUseInstanceCount": used, "AvailableInstanceCount": max(0, left), **plan}
+
+    def _in(self, plan: Body, kind: str) -> bool:
+        if plan["Status"] != "Active":
+            return False
+        total = sum(
+            int(s["TotalInstanceCount"])
+            for s in plan.get("ReservedCapacitySummaries", ())
+            if s["InstanceType"] == kind
+        )
+        arn = plan["TrainingPlanArn"]
+        return total > self._held(
+            lambda n: n.group.spec.get("TrainingPlanArn") == arn and n.instance_type == kind
+        )
+
+    def _held(self, counts: Callable[[Node], bool]) -> int:
+        return sum(
+            1
+            for cluster in self.world.clusters.values()
+            for node in cluster.nodes.values()
+            if node.instance_type and counts(node)
+        )
+
+
+def _is(kind: str, node: Node) -> bool:
+    return node.instance_type == kind
+
+
+def plan_status(capacity: Capacity, group: Group) -> Body:
+    """What DescribeCluster says of a group's training plan."""
+    plan = capacity.plans.get(str(group.spec.get("TrainingPlanArn", "")))
+    return {"TrainingPlanStatus": plan["Status"]} if plan else {}

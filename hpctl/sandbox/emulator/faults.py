@@ -1,0 +1,149 @@
+"""Faults of the API and of the service behind it, switched at run time.
+
+A fault holds for a number of calls (or instances), or until it is cleared. The random draw of a
+fault with a probability is seeded, so a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from hpctl.ports import HpctlError
+
+
+class FaultKind(StrEnum):
+    """What goes wrong. The first five befall a call, the others what the service does."""
+
+    THROTTLE = "throttle"
+    """The call is refused with ThrottlingException."""
+    INTERNAL_ERROR = "internal_error"
+    """The call is answered with status 500; with `accepted` it took effect all the same."""
+    ACCESS_DENIED = "access_denied"
+    """The call is refused with AccessDeniedException."""
+    LATENCY = "latency"
+    """The call is acted on only `seconds` later."""
+    DROP_REPLY = "drop_reply"
+    """The call is accepted and the connection closed without a reply."""
+    FAIL_NODES = "fail_nodes"
+    """Nodes of a batch get `code` in Failed ("" leaves them out of both lists)."""
+    NO_CAPACITY = "no_capacity"
+    """A replacement stays Pending for `seconds`, then becomes Failure for lack of capacity; an
+    instance that is launched (operation `Create`) finds none. Lasting shortage: `capacity`."""
+    FAIL_HEALTH_CHECK = "fail_health_check"
+    """A deep health check condemns a node; `code` is the remedy, `reboot` or `replace`."""
+    STUCK = "stuck"
+    """A replacement stays Pending until this kind of fault is cleared."""
+    VANISH = "vanish"
+    """ListClusterNodes leaves the named nodes out."""
+    LIST_LAG = "list_lag"
+    """Lists and counts show the cluster as it was `seconds` ago."""
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One fault. Empty `operations` or `nodes` means any; `calls` None means until cleared.
+
+    `nodes` holds instance ids, node names or logical ids. `calls` counts calls; for NO_CAPACITY
+    and STUCK it counts replacements, for FAIL_NODES the nodes failed. After `for_s` seconds the
+    fault ends by itself.
+    """
+
+    kind: FaultKind
+    operations: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    calls: int | None = None
+    probability: float = 1.0
+    seconds: float = 0.0
+    for_s: float | None = None
+    code: str = "InternalServerError"
+    accepted: bool = False
+
+
+@dataclass(slots=True)
+class _Armed:
+    fault: Fault
+    left: int | None
+    until: float | None
+
+
+class Faults:
+    """The faults in force. Every method may be called from any thread."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._armed: list[_Armed] = []
+        self._random = random.Random(seed)  # noqa: S311 -- a repeatable draw, not a secret
+        self._released = threading.Event()
+
+    def add(self, kind: FaultKind | str, **settings: Any) -> Fault:
+        """Put a fault in force; `settings` are the fields of Fault."""
+        try:
+            fault = msgspec.convert({"kind": str(kind), **settings}, Fault)
+        except msgspec.ValidationError as error:
+            kinds = ", ".join(FaultKind)
+            raise HpctlError(f"not a fault: {error}", f"kinds are: {kinds}") from error
+        with self._lock:
+            until = None if fault.for_s is None else time.monotonic() + fault.for_s
+            self._armed.append(_Armed(fault, fault.calls, until))
+        return fault
+
+    def clear(self, kind: FaultKind | str | None = None) -> None:
+        """End the faults of a kind, or all. Replacements that were stuck go on."""
+        wanted = None if kind is None else FaultKind(kind)
+        with self._lock:
+            self._armed = [a for a in self._armed if wanted not in (None, a.fault.kind)]
+            if wanted in (None, FaultKind.STUCK):
+                self._released.set()
+                self._released = threading.Event()
+
+    def active(self) -> tuple[dict[str, Any], ...]:
+        """The faults in force, with the calls each has left."""
+        with self._lock:
+            return tuple({**msgspec.to_builtins(a.fault), "left": a.left} for a in self._armed)
+
+    def take(
+        self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
+    ) -> Fault | None:
+        """The fault of this kind that befalls this call or node, spending one of its calls."""
+        with self._lock:
+            armed = self._find(kind, operation, frozenset(names))
+            if armed is None:
+                return None
+            if armed.left is not None:
+                armed.left -= 1
+                self._armed = [a for a in self._armed if a.left is None or a.left > 0]
+            return armed.fault
+
+    def holds(
+        self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
+    ) -> Fault | None:
+        """The fault of this kind in force here, spending nothing."""
+        with self._lock:
+            armed = self._find(kind, operation, frozenset(names))
+            return armed.fault if armed else None
+
+    def stuck_gate(self) -> threading.Event:
+        """Set when the replacements that are stuck now may go on."""
+        with self._lock:
+            return self._released
+
+    def _find(self, kind: FaultKind, operation: str, names: frozenset[str]) -> _Armed | None:
+        for armed in self._armed:
+            fault = armed.fault
+            if fault.kind is not kind or (armed.until and time.monotonic() > armed.until):
+                continue
+            if fault.operations and operation not in fault.operations:
+                continue
+            if fault.nodes and not names & set(fault.nodes):
+                continue
+            if fault.probability < 1.0 and self._random.random() >= fault.probability:
+                continue
+            return armed
+        return None

@@ -1,0 +1,374 @@
+"""The emulator as a whole: dispatch of checked calls, faults, and the service's own deeds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpctl.core.model import InstanceId, InstanceStatus
+from hpctl.ports import HpctlError
+from hpctl.sandbox.emulator import shapes
+from hpctl.sandbox.emulator.batch import BatchOperations
+from hpctl.sandbox.emulator.calls import CallLog
+from hpctl.sandbox.emulator.capacity import Capacity
+from hpctl.sandbox.emulator.clusters import ClusterOperations
+from hpctl.sandbox.emulator.describe import DescribeOperation
+from hpctl.sandbox.emulator.errors import (
+    ApiError,
+    access_denied,
+    internal,
+    throttled,
+    validation,
+)
+from hpctl.sandbox.emulator.events import Events
+from hpctl.sandbox.emulator.faults import FaultKind, Faults
+from hpctl.sandbox.emulator.health_checks import HealthCheckOperation
+from hpctl.sandbox.emulator.launch import Launches, Timings
+from hpctl.sandbox.emulator.neighbours import Quotas, Sessions
+from hpctl.sandbox.emulator.nodes import NodeOperations
+from hpctl.sandbox.emulator.operations import Operations
+from hpctl.sandbox.emulator.scaling import Scaling
+from hpctl.sandbox.emulator.server import Server
+from hpctl.sandbox.emulator.shapes import Body
+from hpctl.sandbox.emulator.software import SoftwareOperation
+from hpctl.sandbox.emulator.specs import RoleOf
+from hpctl.sandbox.emulator.state import (
+    Allocate,
+    Cluster,
+    Node,
+    Role,
+    World,
+    loopback_addresses,
+    new_operation_id,
+)
+from hpctl.sandbox.emulator.tags import TagOperations
+from hpctl.sandbox.emulator.threads import Threads
+from hpctl.sandbox.emulator.updates import UpdateOperation
+from hpctl.sandbox.emulator.walks import Walks
+from hpctl.sandbox.machines import Machine, Machines
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back over the wire. `body` None: the connection is closed without a reply."""
+
+    request_id: str
+    status: int
+    body: Body | None
+
+
+class Emulator:
+    """SageMaker's HyperPod cluster API on a loopback port, in front of `machines`.
+
+    `boot_time_s` is how long a replacement or an added node is Pending before it boots,
+    `create_time_s` the same for a new cluster, `shutdown_time_s` how long an instance is listed
+    as ShuttingDown after its processes died, `retry_time_s` after how long a launch that failed
+    under continuous provisioning is tried again (None: never), `health_check_time_s` how long
+    deep health checks take. `allocate` gives a new place its address and Slurm
+    node name; `roles` says what groups without SlurmConfig are. With `watch_interval_s` the
+    service itself looks whether instances live, and with NodeRecovery=Automatic replaces those
+    that do not.
+    """
+
+    def __init__(
+        self,
+        machines: Machines,
+        *,
+        region: str = "us-west-2",
+        account: str = "000000000000",
+        boot_time_s: float = 1.0,
+        create_time_s: float = 0.0,
+        shutdown_time_s: float = 0.0,
+        allocate: Allocate | None = None,
+        roles: RoleOf | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        watch_interval_s: float | None = None,
+        parallel_boots: int = 4,
+        retry_time_s: float | None = None,
+        health_check_time_s: float = 0.0,
+    ) -> None:
+        self.world = World(region, account, allocate or loopback_addresses())
+        self.faults = Faults()
+        self.calls = CallLog()
+        self.events = Events(self.world)
+        self.response_errors: list[str] = []
+        self.operations = Operations(self.world)
+        self.capacity = Capacity(self.world)
+        self.sessions = Sessions(self.world)
+        self.threads = Threads(self.world)
+        self.launches = Launches(
+            self.world,
+            machines,
+            self.faults,
+            self.events,
+            self.operations,
+            self.capacity,
+            self.threads,
+            Timings(
+                create_time_s,
+                shutdown_time_s,
+                boot_time_s,
+                retry_s=retry_time_s,
+                health_check_s=health_check_time_s,
+            ),
+            parallel_boots,
+        )
+        self.walks = Walks(self.launches)
+        self.handlers = self._operations(roles or _compute)
+        self.give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
+        """Whom a spot instance's own notice goes to: its metadata service."""
+        self._watch_interval_s = watch_interval_s
+        self._server = Server(self, host, port)
+
+    def _operations(self, roles: RoleOf) -> dict[str, Callable[[Body], Body]]:
+        world, walks = self.world, self.walks
+        scaling = Scaling(self.launches, walks)
+        clusters = ClusterOperations(world, walks, scaling, roles)
+        nodes = NodeOperations(world, self.faults)
+        batch = BatchOperations(world, walks, scaling)
+        tags = TagOperations(world)
+        quotas = Quotas(world, self.capacity)
+        return {
+            "StartSession": self.sessions.start,
+            "TerminateSession": self.sessions.terminate,
+            "ListServiceQuotas": quotas.list,
+            "ListAWSDefaultServiceQuotas": quotas.list,
+            "GetServiceQuota": quotas.get,
+            "CreateCluster": clusters.create_cluster,
+            "DescribeCluster": DescribeOperation(self.launches).describe_cluster,
+            "ListClusters": clusters.list_clusters,
+            "UpdateCluster": UpdateOperation(world, walks, scaling, roles).update_cluster,
+            "UpdateClusterSoftware": SoftwareOperation(world, walks, scaling).update_software,
+            "StartClusterHealthCheck": HealthCheckOperation(world, walks).start,
+            "ListClusterOperations": self.operations.list_operations,
+            "DescribeClusterOperation": self.operations.describe_operation,
+            "ListTrainingPlans": self.capacity.list_plans,
+            "DescribeTrainingPlan": self.capacity.describe_plan,
+            "AddTags": tags.add,
+            "ListTags": tags.list,
+            "DeleteTags": tags.delete,
+            "DeleteCluster": clusters.delete_cluster,
+            "ListClusterNodes": nodes.list_nodes,
+            "DescribeClusterNode": nodes.describe_node,
+            "BatchReplaceClusterNodes": batch.replace,
+            "BatchRebootClusterNodes": batch.reboot,
+            "BatchDeleteClusterNodes": batch.delete,
+            "BatchAddClusterNodes": batch.add,
+            "ListClusterEvents": self.events.list_events,
+            "DescribeClusterEvent": self.events.describe_event,
+        }
+
+    # --- life ---------------------------------------------------------------------------------
+
+    @property
+    def endpoint_url(self) -> str:
+        """What to give boto3 as `endpoint_url`, the AWS CLI as `--endpoint-url`."""
+        return self._server.url
+
+    def start(self) -> None:
+        """Serve, in threads of this process."""
+        self._server.start()
+        if self._watch_interval_s is not None:
+            interval = self._watch_interval_s
+            self.threads.spawn(lambda: self._watch(interval), "watch")
+
+    def stop(self) -> None:
+        """Stop serving and end every operation where it stands. Machines are left as they are."""
+        self.threads.stop()
+        self._server.stop()
+
+    # --- in-process use -----------------------------------------------------------------------
+
+    def create(self, spec: Mapping[str, Any]) -> str:
+        """CreateCluster without HTTP; the ARN. Raises ApiError. Not in the log of calls."""
+        return str(self._checked("CreateCluster", dict(spec))["ClusterArn"])
+
+    def delete(self, cluster: str) -> None:
+        """DeleteCluster without HTTP. Raises ApiError."""
+        self._checked("DeleteCluster", {"ClusterName": cluster})
+
+    def machines_of(self, cluster: str) -> tuple[Machine, ...]:
+        """The machines of a cluster that have an instance, in the order of their creation."""
+        with self.world.lock:
+            nodes = self.world.cluster(cluster).nodes.values()
+            return tuple(n.machine() for n in nodes if n.state.instance_id)
+
+    def cluster_of(self, logical_id: str) -> Cluster | None:
+        """The cluster of a node, by its logical id. Hold the world's lock."""
+        for cluster in self.world.clusters.values():
+            if logical_id in cluster.nodes:
+                return cluster
+        return None
+
+    def wait_until(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something about the world to hold; false where the time ran out."""
+        with self.world.changed:
+            return self.world.changed.wait_for(done, timeout_s)
+
+    def wait_in_service(self, cluster: str, timeout_s: float = 60.0) -> None:
+        """Wait until a cluster is InService and all its nodes settled. Raises HpctlError."""
+
+        def settled() -> bool:
+            found = self.world.cluster(cluster)
+            busy = any(n.operation for n in found.nodes.values())
+            return found.status == "Failed" or (found.status == "InService" and not busy)
+
+        done = self.wait_until(settled, timeout_s)
+        found = self.world.cluster(cluster)
+        if not done or found.status == "Failed":
+            raise HpctlError(
+                f"cluster {cluster} is {found.status} after {timeout_s:g} s: "
+                f"{found.trouble or found.failure}",
+                "look at the lifecycle scripts' log in the sandbox's state directory",
+            )
+
+    # --- the second actor ---------------------------------------------------------------------
+
+    def act_by_itself(self, instance_id: str) -> bool:
+        """The service replaces an instance with no call of the customer's.
+
+        False where it cannot: no such instance, a controller, or an operation is in progress.
+        """
+        with self.world.lock:
+            found = self._find(instance_id)
+            if found is None or found[1].operation or found[1].group.role == "controller":
+                return False
+            self.launches.claim(found[1], "Replace")
+            self.walks.replace(found[0], found[1], by="service")
+            return True
+
+    def mark_unhealthy(self, instance_id: str) -> bool:
+        """The service's own health agent condemns an instance.
+
+        With NodeRecovery=Automatic it is replaced; otherwise it is only marked. True where a
+        replacement began.
+        """
+        with self.world.lock:
+            found = self._find(instance_id)
+            if found is None:
+                return False
+            cluster, node = found
+            self.events.record(cluster, "Instance is unhealthy.", node=node)
+            return cluster.automatic and self.act_by_itself(instance_id)
+
+    def interrupt(self, instance_id: str, notice_s: float = 120.0) -> bool:
+        """Spot capacity is taken back, `notice_s` after an event has said so.
+
+        False where that is no spot instance.
+        """
+        with self.world.lock:
+            found = self._find(instance_id)
+            if found is None or not found[1].spot:
+                return False
+            cluster, node = found
+            what = f"Spot instance {instance_id} will be interrupted in {notice_s:g} s."
+            self.events.record(cluster, what, node=node, level="Warn")
+            self.give_notice(node.machine(), self.world.now() + timedelta(seconds=notice_s))
+
+        def work() -> None:
+            self.threads.stopping.wait(notice_s)
+            with self.world.lock:
+                if cluster.of_instance(instance_id) is not node or node.operation:
+                    return
+                self.launches.claim(node, "Reclaim")
+                self.walks.reclaim(cluster, node)
+
+        self.threads.spawn(work, f"interrupt-{instance_id}")
+        return True
+
+    def publish(self, version: str) -> None:
+        """HyperPod has a newer AMI from now on."""
+        with self.world.lock:
+            self.world.releases.append(version)
+
+    def _find(self, instance_id: str) -> tuple[Cluster, Node] | None:
+        for cluster in self.world.clusters.values():
+            if node := cluster.of_instance(instance_id):
+                return cluster, node
+        return None
+
+    def _watch(self, interval_s: float) -> None:
+        while not self.threads.stopping.wait(interval_s):
+            for instance in self._dead():
+                log.info("instance %s does not live; the service acts", instance)
+                self.mark_unhealthy(instance)
+
+    def _dead(self) -> list[InstanceId]:
+        with self.world.lock:
+            watched = [
+                node.machine()
+                for cluster in self.world.clusters.values()
+                for node in cluster.nodes.values()
+                if not node.operation and node.state.status is InstanceStatus.RUNNING
+            ]
+        return [m.instance_id for m in watched if not self.launches.machines.alive(m)]
+
+    # --- a call over HTTP ---------------------------------------------------------------------
+
+    def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Answer:
+        """Answer one call: faults first, then the checks, then the operation."""
+        request_id = new_operation_id()
+        number = self.calls.begin(self.world.now(), operation, request_id, request)
+        try:
+            body = self._with_faults(operation, request, service)
+        except ApiError as error:
+            self.calls.finish(number, None, error.code)
+            wire = {"__type": error.code, "message": error.message, "Message": error.message}
+            return Answer(request_id, error.status, wire)
+        if self.faults.take(FaultKind.DROP_REPLY, operation=operation):
+            self.calls.finish(number, body, replied=False)
+            return Answer(request_id, 200, None)
+        self.calls.finish(number, body)
+        return Answer(request_id, 200, body)
+
+    def _with_faults(self, operation: str, request: Body, service: str) -> Body:
+        if late := self.faults.take(FaultKind.LATENCY, operation=operation):
+            self.threads.stopping.wait(late.seconds)
+        if self.faults.take(FaultKind.THROTTLE, operation=operation):
+            raise throttled()
+        if self.faults.take(FaultKind.ACCESS_DENIED, operation=operation):
+            raise access_denied(f"{service.replace('-', '')}:{operation}")
+        if broken := self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation):
+            if broken.accepted:
+                self._checked(operation, request, service)
+            raise internal()
+        return self._checked(operation, request, service)
+
+    def _checked(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Body:
+        """Run an operation between the two checks against the service model."""
+        model = shapes.operation_model(operation, service)
+        handler = self.handlers.get(operation)
+        if handler is None or model is None:
+            raise _unknown(operation, service, known=model is not None)
+        wrong = shapes.request_errors(model, request)
+        if wrong:
+            count = f"{len(wrong)} validation error{'s' if len(wrong) > 1 else ''} detected: "
+            raise validation(count + "; ".join(wrong))
+        with self.world.lock:
+            body = handler(shapes.decode(model, request))
+        drifted = shapes.response_errors(model, body)
+        if drifted:
+            self.response_errors += [f"{operation}: {line}" for line in drifted]
+            log.error("%s answered what the service model forbids: %s", operation, drifted)
+            raise internal(f"emulator bug: {operation} broke the service model: {drifted[0]}")
+        return shapes.encode(model, body)
+
+
+def _compute(_spec: Mapping[str, Any]) -> Role:
+    return "compute"
+
+
+def _unknown(operation: str, service: str, *, known: bool) -> ApiError:
+    if not known:
+        return ApiError("UnknownOperationException", f"{service} has no operation {operation!r}.")
+    return ApiError(
+        "UnknownOperationException",
+        f"{operation} is an operation of {service} that this emulator does not offer: it speaks "
+        "the HyperPod cluster operations only.",
+    )

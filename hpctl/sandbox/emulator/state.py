@@ -1,0 +1,335 @@
+"""The clusters, groups and nodes that the emulator keeps, and their identity rules.
+
+A node is a place in a group: its name, address, Slurm node name and logical id stay for life.
+The instance in it comes and goes, and with it the instance id. Every change of a node is kept
+with its time, so that lists can be shown late, as the service's are.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
+from hpctl.sandbox.emulator.errors import not_found
+from hpctl.sandbox.machines import Machine
+
+Role = Literal["controller", "login", "compute"]
+Allocate = Callable[[str, Role], tuple[str, NodeName]]
+"""Given an instance name (`<group>-<n>`) and its role, its IP address and Slurm node name."""
+
+_GONE = 200
+"""Deleted nodes kept a cluster, for lists that are late."""
+
+FIRST_RELEASE = "1.0.0"
+"""The HyperPod AMI release that clusters are created with while no later one is published."""
+
+_HISTORY = 16
+"""States kept a node: two whole replacements, more than any list is late."""
+
+
+def new_instance_id() -> InstanceId:
+    """`i-` and 17 hexadecimal digits, never the same twice."""
+    return InstanceId(f"i-{secrets.token_hex(9)[:17]}")
+
+
+def new_operation_id() -> str:
+    """A UUID-shaped id, as SageMaker gives its operations and events."""
+    text = secrets.token_hex(16)
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What the API says of a node at one time. No instance id: no instance was launched yet.
+
+    `message` is sticky, as the service's is: the last failure stands there after it is mended.
+    """
+
+    instance_id: InstanceId | None
+    status: InstanceStatus
+    message: str
+    launched: datetime
+
+
+@dataclass(slots=True)
+class Software:
+    """The image that a group has and is to have, by release version, and the last update's fate."""
+
+    current: str = FIRST_RELEASE
+    desired: str = FIRST_RELEASE
+    image: str = ""
+    """A custom AMI, "" for HyperPod's own of that release."""
+    status: str = ""
+    rollout: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Group:
+    """An instance group: the specification as the customer gave it, and how many nodes it has."""
+
+    spec: dict[str, Any]
+    role: Role
+    target: int = 0
+    phase: str = ""
+    """The status that an operation gives the group while it lasts, "" for none."""
+    software: Software = field(default_factory=Software)
+
+    @property
+    def name(self) -> str:
+        """InstanceGroupName."""
+        return str(self.spec["InstanceGroupName"])
+
+    @property
+    def instance_types(self) -> tuple[str, ...]:
+        """InstanceType, or the types of a flexible group in the order of its wishes."""
+        plain = self.spec.get("InstanceType")
+        return (plain,) if plain else tuple(self.spec["InstanceRequirements"]["InstanceTypes"])
+
+    @property
+    def instance_type(self) -> str:
+        """InstanceType; of a flexible group the first."""
+        return str(self.instance_types[0])
+
+    @property
+    def minimum(self) -> int:
+        """MinInstanceCount, 0 where there is none."""
+        return int(self.spec.get("MinInstanceCount", 0))
+
+    @property
+    def lifecycle(self) -> dict[str, Any]:
+        """LifeCycleConfig, empty where the AMI does everything."""
+        return dict(self.spec.get("LifeCycleConfig", {}))
+
+    @property
+    def partition(self) -> str:
+        """The one partition of SlurmConfig, "" where there is none."""
+        names = self.spec.get("SlurmConfig", {}).get("PartitionNames") or [""]
+        return str(names[0])
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A place for an instance. `operation` names what is being done to it, "" for nothing.
+
+    `doomed` is set when the cluster or group goes away under an operation, which then gives up.
+    `wanting` is set while the service means to try a launch that failed again. `trouble` is what
+    really went wrong last, which the API does not tell.
+    """
+
+    group: Group
+    number: int
+    logical_id: LogicalId
+    address: str
+    node: NodeName
+    operation: str = ""
+    operation_id: str = ""
+    doomed: bool = False
+    wanting: bool = False
+    trouble: str = ""
+    instance_type: str = ""
+    """What it was launched as; "" while it holds no capacity."""
+    release: str = FIRST_RELEASE
+    updated: datetime | None = None
+    states: deque[tuple[float, NodeState | None]] = field(
+        default_factory=lambda: deque(maxlen=_HISTORY)
+    )
+
+    @property
+    def name(self) -> str:
+        """HyperPod's InstanceName, `<group>-<n>`."""
+        return f"{self.group.name}-{self.number}"
+
+    @property
+    def spot(self) -> bool:
+        """Whether its group asks for spot capacity."""
+        return "Spot" in self.group.spec.get("CapacityRequirements", {})
+
+    @property
+    def state(self) -> NodeState:
+        """The state now. A node that was deleted has none, and is not reached any more."""
+        state = self.states[-1][1]
+        if state is None:
+            raise KeyError(self.name)
+        return state
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything a fault may call this node by."""
+        state = self.states[-1][1]
+        instance = (str(state.instance_id),) if state and state.instance_id else ()
+        return frozenset({*instance, self.logical_id, self.node, self.name})
+
+    def state_at(self, moment: float) -> NodeState | None:
+        """The state at a moment of the monotonic clock; None before its birth, after its end."""
+        found: NodeState | None = None
+        for when, state in self.states:
+            if when > moment:
+                break
+            found = state
+        return found
+
+    def machine(self) -> Machine:
+        """The instance as the sandbox makes it real."""
+        lifecycle = self.group.lifecycle
+        return Machine(
+            instance_id=self.state.instance_id or InstanceId(""),
+            logical_id=self.logical_id,
+            name=self.name,
+            group=self.group.name,
+            instance_type=self.instance_type or self.group.instance_type,
+            role=self.group.role,
+            address=self.address,
+            node=self.node,
+            partition=self.group.partition,
+            source_s3_uri=str(lifecycle.get("SourceS3Uri", "")),
+            on_create=str(lifecycle.get("OnCreate", "")),
+            on_init_complete=str(lifecycle.get("OnInitComplete", "")),
+            spot=self.spot,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """A cluster. `spec` is CreateCluster's request as later updates have left it."""
+
+    arn: str
+    spec: dict[str, Any]
+    created: datetime
+    status: str = "Creating"
+    failure: str = ""
+    trouble: str = ""
+    """What really went wrong, which the API does not tell."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    nodes: dict[LogicalId, Node] = field(default_factory=dict)
+    deleted: deque[Node] = field(default_factory=lambda: deque(maxlen=_GONE))
+    added: dict[str, tuple[float, dict[str, Any], list[LogicalId]]] = field(default_factory=dict)
+    """BatchAddClusterNodes' client tokens: when, the request, the nodes it made."""
+
+    @property
+    def name(self) -> str:
+        """ClusterName."""
+        return str(self.spec["ClusterName"])
+
+    @property
+    def continuous(self) -> bool:
+        """NodeProvisioningMode=Continuous: logical ids, events, BatchAdd."""
+        return bool(self.spec.get("NodeProvisioningMode") == "Continuous")
+
+    @property
+    def automatic(self) -> bool:
+        """NodeRecovery=Automatic, which is the service's default."""
+        return bool(self.spec.get("NodeRecovery", "Automatic") == "Automatic")
+
+    def of_instance(self, instance: str) -> Node | None:
+        """The node whose instance has that id now; ids of replaced instances find nothing."""
+        for node in self.nodes.values():
+            if node.state.instance_id == instance:
+                return node
+        return None
+
+
+class World:
+    """All clusters of one account in one region. Hold `lock` to read or change them."""
+
+    def __init__(self, region: str, account: str, allocate: Allocate) -> None:
+        self.region = region
+        self.account = account
+        self.allocate = allocate
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.clusters: dict[str, Cluster] = {}
+        self.releases = [FIRST_RELEASE]
+        self.zones: dict[str, str] = {}
+        """Availability zones by subnet, where a test has told them."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, UTC."""
+        return datetime.now(UTC)
+
+    def cluster(self, name_or_arn: str) -> Cluster:
+        """The cluster of that name or ARN. Raises ApiError ResourceNotFound."""
+        for cluster in self.clusters.values():
+            if name_or_arn in (cluster.name, cluster.arn):
+                return cluster
+        raise not_found(f"Cluster with name or ARN {name_or_arn} not found.")
+
+    def new_arn(self) -> str:
+        """An ARN with a fresh cluster id of 12 characters."""
+        return f"arn:aws:sagemaker:{self.region}:{self.account}:cluster/{secrets.token_hex(6)}"
+
+    def dns_name(self, node: Node) -> str:
+        """PrivateDnsHostname: the Slurm node name and the region's domain."""
+        if self.region == "us-east-1":
+            return f"{node.node}.ec2.internal"
+        return f"{node.node}.{self.region}.compute.internal"
+
+    def placement(self, cluster: Cluster, node: Node) -> dict[str, str]:
+        """Where a node's instance stands."""
+        zone = self.zone_of(cluster, node.group)
+        number = ord(zone[-1]) - ord("a") + 1
+        words = self.region.split("-")
+        short = words[0] + "".join(w[0] for w in words[1:-1]) + words[-1]
+        return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
+
+    def zone_of(self, cluster: Cluster, group: Group) -> str:
+        """The availability zone of a group's first subnet."""
+        vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
+        subnet = next(iter(vpc.get("Subnets", ())), "")
+        return self.zones.get(subnet, f"{self.region}a")
+
+    def version_status(self, release: str) -> str:
+        """ImageVersionStatus of what runs this release."""
+        return "UpToDate" if release == self.releases[-1] else "UpdateAvailable"
+
+    def image_of(self, release: str) -> str:
+        """The id of HyperPod's own AMI of a release."""
+        return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
+
+    def new_node(self, cluster: Cluster, group: Group, *, launched: bool) -> Node:
+        """A node more in a group, Pending, with the lowest free number."""
+        taken = {n.number for n in cluster.nodes.values() if n.group is group}
+        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        address, slurm_name = self.allocate(f"{group.name}-{number}", group.role)
+        logical = LogicalId(f"node-{secrets.token_hex(6)}")
+        node = Node(group, number, logical, address, slurm_name, release=group.software.desired)
+        cluster.nodes[logical] = node
+        instance = new_instance_id() if launched else None
+        self.set(node, NodeState(instance, InstanceStatus.PENDING, "", self.now()))
+        return node
+
+    def set(self, node: Node, state: NodeState | None) -> None:
+        """Change a node and wake whoever waits for it."""
+        with self.changed:
+            node.states.append((time.monotonic(), state))
+            self.changed.notify_all()
+
+    def drop(self, cluster: Cluster, node: Node) -> None:
+        """Take a node out of its cluster; late lists show it a while longer."""
+        with self.changed:
+            self.set(node, None)
+            cluster.nodes.pop(node.logical_id, None)
+            cluster.deleted.append(node)
+
+
+def loopback_addresses() -> Allocate:
+    """127.0.1.1, 127.0.1.2, ... with Slurm names `ip-127-0-1-1`, ...; an instance name that
+    comes again gets its old address.
+    """
+    given: dict[str, tuple[str, NodeName]] = {}
+
+    def allocate(name: str, _role: Role) -> tuple[str, NodeName]:
+        if name not in given:
+            high, low = divmod(len(given), 250)
+            address = f"127.0.{high + 1}.{low + 1}"
+            given[name] = (address, NodeName(f"ip-{address.replace('.', '-')}"))
+        return given[name]
+
+    return allocate

@@ -1,0 +1,208 @@
+"""Faults on nodes: what the kernel would log, and what a dying machine does."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpctl.ports import HpctlError
+from hpctl.sandbox import hardware, netns
+from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT
+from hpctl.sandbox.instances import LocalMachines
+from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.proctree import send
+from hpctl.sandbox.spec import Layout, Spec
+
+NODE_KINDS = (
+    "xid", "sxid", "kmsg", "hang-agent", "kill-agent", "kill-slurmd", "kill-node", "freeze-node",
+    "thaw-node", "partition", "heal", "file", "hardware", "gpu",
+)  # fmt: skip
+
+_KERNEL_ERROR = 3
+"""Facility kernel (0), level error: the PRI of NVIDIA's driver lines in /dev/kmsg."""
+
+_PROCESS = "pid=4242, name=python3"
+
+# What the driver prints after the number, from NVIDIA's Xid catalogue and its driver's sources.
+XID_TEXT = {
+    13: f"{_PROCESS}, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address",
+    31: f"{_PROCESS}, Ch 00000008, intr 10000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 "
+    "faulted @ 0x7f2a_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
+    43: f"{_PROCESS}, Ch 00000008",
+    45: f"{_PROCESS}, Ch 00000008",
+    48: "pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been "
+    "detected on GPU in the framebuffer at partition 3, subpartition 0.",
+    63: "pid='<unknown>', name=<unknown>, Row Remapper: New row (0x0000000000abcdef) marked for "
+    "remapping, reset gpu to activate.",
+    64: "pid='<unknown>', name=<unknown>, Row Remapper: Failed to remap row",
+    74: "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 2(0x10000, 0x0, "
+    "0x0, 0x0, 0x0, 0x0, 0x0)",
+    79: "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    94: f"{_PROCESS}, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+    95: "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
+    119: f"{_PROCESS}, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected "
+    "function 76 (GSP_RM_CONTROL) (0x20800a4c 0x10).",
+    120: "pid='<unknown>', name=<unknown>, GSP task timeout @ pc:0x4bd36c4, task: 1",
+    154: "pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x2 "
+    "(Node Reboot Required)",
+}
+SXID_TEXT = {
+    12028: "Non-fatal, Link 32 egress non-posted PRIV error (First)",
+    20034: "Fatal, Link 48 LTSSM Fault Up",
+}
+_DEFAULT_XID = f"{_PROCESS}, reported by the driver"
+_DEFAULT_SXID = "Non-fatal, Link 0 reported by the switch"
+
+
+def xid_line(code: int, pci: str = "", text: str = "") -> str:
+    """The driver's line for an Xid on the GPU at `pci` (`0000:53:00`)."""
+    tail = text or XID_TEXT.get(code, _DEFAULT_XID)
+    return f"NVRM: Xid (PCI:{pci or '0000:53:00'}): {code}, {tail}"
+
+
+def sxid_line(code: int, pci: str = "", text: str = "") -> str:
+    """The NVSwitch driver's line for an SXid on the switch at `pci` (`0000:c5:00.0`)."""
+    tail = text or SXID_TEXT.get(code, _DEFAULT_SXID)
+    return f"nvidia-nvswitch0: SXid (PCI:{pci or '0000:c5:00.0'}): {code}, {tail}"
+
+
+class NodeFaults:
+    """Breaks nodes of one sandbox."""
+
+    def __init__(self, spec: Spec, programs: Programs, machines: LocalMachines) -> None:
+        self._spec = spec
+        self._programs = programs
+        self._machines = machines
+
+    def inject(self, node: str, kind: str, **how: Any) -> str:
+        """Do it; a line that says what was done. Raises HpctlError."""
+        machine = self._machines.machine_of(node)
+        if machine is None or machine.role != "compute":
+            names = ", ".join(m.node for m in self._machines.machines() if m.role == "compute")
+            raise HpctlError(f"there is no node {node}", f"Nodes here: {names}.")
+        if kind in ("xid", "sxid", "kmsg"):
+            return self._kernel(node, kind, **how)
+        if kind in ("file", "hardware", "gpu"):
+            return self._device(node, kind, **how)
+        if kind in ("partition", "heal"):
+            return self._cable(machine.address, node, up=kind == "heal")
+        if kind == "kill-node":
+            self._machines.crash(node)
+            return f"{node}: every process killed"
+        if kind in ("freeze-node", "thaw-node"):
+            return self._freeze(node, stop=kind == "freeze-node")
+        if kind in ("hang-agent", "kill-agent", "kill-slurmd"):
+            verb, _, what = kind.partition("-")
+            return self._one(node, what, signal.SIGSTOP if verb == "hang" else signal.SIGKILL)
+        raise HpctlError(f"unknown fault {kind!r}", f"Faults on nodes: {', '.join(NODE_KINDS)}.")
+
+    def _kernel(
+        self,
+        node: str,
+        kind: str,
+        code: int = 0,
+        pci: str = "",
+        text: str = "",
+        real_kmsg: bool = False,
+    ) -> str:
+        lines = {"xid": xid_line, "sxid": sxid_line}
+        line = lines[kind](code, pci, text) if kind in lines else text
+        if real_kmsg:
+            write_kmsg(line)
+            return f"/dev/kmsg: {line}"
+        append_kmsg(self._spec.layout, node, line)
+        return f"{node}: {line}"
+
+    def _device(self, node: str, kind: str, *, lasting: bool = False, **how: Any) -> str:
+        """What the node's checks find; a reboot mends it, unless it is `lasting`."""
+        directory = self._spec.layout.of_node(node)
+        if kind == "gpu":
+            done = self._gpu(directory, **how)
+        elif kind == "file":
+            done = change_file(directory / HARDWARE, **how)
+        else:
+            done = have_devices(directory / HARDWARE, **how)
+        if lasting:
+            (directory / LASTING).touch()
+        return f"{node}: {done}{', whatever is rebooted' if lasting else ''}"
+
+    def _gpu(self, directory: Path, answers: Mapping[str, str], index: int | None = None) -> str:
+        if not self._spec.nvml_library:
+            raise HpctlError(
+                "this sandbox plays no GPUs",
+                "Give it a directory with a played libnvidia-ml.so.1: Sandbox(nvml_library=...).",
+            )
+        place = "" if index is None else f"gpu{index}."
+        change_script(directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()})
+        return ", ".join(f"{place}{k}={v}" for k, v in answers.items())
+
+    def _cable(self, address: str, node: str, *, up: bool) -> str:
+        if not self._spec.netns:
+            raise HpctlError(
+                "this sandbox has no network namespaces: its nodes share one network",
+                "Start it as root with --netns.",
+            )
+        netns.set_cable(self._programs, address, up=up)
+        return f"{node}: cable {'plugged in' if up else 'pulled'}"
+
+    def _freeze(self, node: str, *, stop: bool) -> str:
+        number = signal.SIGSTOP if stop else signal.SIGCONT
+        done: set[int] = set()
+        # What was forked between the listing and the signal is in the next listing.
+        while new := set(self._machines.processes(node)) - done:
+            send(new, number)
+            done |= new
+        if not done:
+            raise HpctlError(f"{node} is dead: it has no processes", "Nothing to freeze or thaw.")
+        return f"{node}: {len(done)} processes {'stopped' if stop else 'continued'}"
+
+    def _one(self, node: str, what: str, number: signal.Signals) -> str:
+        pid = self._machines.pid_of(node, what)
+        if pid not in self._machines.processes(node):
+            raise HpctlError(f"{node} runs no {what}", f"Its log: {self._spec.layout.logs}")
+        send([pid], number)
+        return f"{node}: {number.name} to its {what} (pid {pid})"
+
+
+def change_file(root: Path, path: str, text: str = "", *, remove: bool = False) -> str:
+    """Write or remove a file of the node's hardware. Raises HpctlError."""
+    hardware.change(root, path, None if remove else text)
+    return f"{path} removed" if remove else f"{path}: {text}"
+
+
+def have_devices(root: Path, device: str, count: int) -> str:
+    """Let the node have so many `efa` or `neuron` devices in service. Raises HpctlError."""
+    hardware.have(root, device, count)
+    return f"{count} {device} devices"
+
+
+def change_script(script: Path, answers: Mapping[str, str]) -> None:
+    """Lay answers over those that the played GPUs give. In one piece: it may be read just now."""
+    kept = [
+        line for line in script.read_text().splitlines() if line.partition("=")[0] not in answers
+    ]
+    part = script.with_suffix(".part")
+    part.write_text("\n".join([*kept, *(f"{k}={v}" for k, v in answers.items())]) + "\n")
+    part.replace(script)
+
+
+def append_kmsg(layout: Layout, node: str, line: str) -> None:
+    """Append a record to the node's kernel-log stand-in, as /dev/kmsg words it."""
+    path = layout.of_node(node) / "kmsg"
+    booted = float((layout.of_node(node) / "boot_time").read_text())
+    with path.open("r+b") as log:
+        sequence = log.read().count(b"\n")
+        usec = int((time.time() - booted) * 1_000_000)
+        log.write(f"{_KERNEL_ERROR},{sequence},{usec},-;{line}\n".encode())
+
+
+def write_kmsg(line: str) -> None:
+    """Write to the real kernel log. The kernel files it under facility user, never its own."""
+    try:
+        with Path("/dev/kmsg").open("wb", buffering=0) as log:
+            log.write(f"<{_KERNEL_ERROR}>{line}\n".encode())
+    except OSError as error:
+        raise HpctlError(f"/dev/kmsg: {error.strerror}", "Only root may write there.") from error

@@ -1,0 +1,246 @@
+"""The seam to the emulated service: it owns the instances, and boots them through Machines."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpctl.clusters.lifecycle_log import place
+from hpctl.core.model import NodeName
+from hpctl.ports import HpctlError
+from hpctl.sandbox import roster
+from hpctl.sandbox.bootplan import resource_config
+from hpctl.sandbox.emulator.faults import Fault
+from hpctl.sandbox.emulator.service import Emulator
+from hpctl.sandbox.emulator.state import Role
+from hpctl.sandbox.instances import LocalMachines, Service
+from hpctl.sandbox.machines import Machine
+from hpctl.sandbox.spec import Spec
+
+if TYPE_CHECKING:
+    from hpctl.sandbox.other_aws import OtherAws
+
+CREATE_TIMEOUT_S = 180.0
+WATCH_INTERVAL_S = 1.0
+
+# What the issue of a fault is called on the command line -> the emulator's kind and its defaults.
+_MUTATIONS = ("BatchReplaceClusterNodes", "BatchRebootClusterNodes")
+API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "throttle": ("throttle", {"for_s": 30.0}),
+    "latency": ("latency", {"seconds": 5.0}),
+    "drop-reply": ("drop_reply", {"operations": _MUTATIONS, "calls": 1}),
+    "partial": ("fail_nodes", {"calls": 1}),
+    "no-capacity": ("no_capacity", {"seconds": 5.0, "calls": 1}),
+    "stuck-replace": ("stuck", {}),
+    "internal-error": ("internal_error", {"calls": 1}),
+    "access-denied": ("access_denied", {}),
+    "vanish": ("vanish", {}),
+    "list-lag": ("list_lag", {"seconds": 10.0}),
+}
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "calls": int,
+    "probability": float,
+    "seconds": float,
+    "for_s": float,
+    "accepted": lambda text: text.lower() in ("1", "true", "yes"),
+    "operations": lambda text: tuple(text.split(",")),
+    "nodes": lambda text: tuple(text.split(",")),
+}
+
+
+class HyperPod:
+    """The emulator of one sandbox, with the one cluster that it starts with, or none."""
+
+    def __init__(self, spec: Spec, machines: LocalMachines, aws: OtherAws | None = None) -> None:
+        self._spec = spec
+        self._machines = machines
+        self._aws = aws
+        self.emulator = Emulator(
+            machines,
+            region="us-east-1",
+            account="123456789012" if aws else "000000000000",
+            boot_time_s=spec.boot_time,
+            allocate=self._allocate,
+            roles=self._role,
+            port=spec.ports.emulator,
+            watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
+            retry_time_s=spec.retry_time if spec.empty else None,
+            health_check_time_s=spec.health_check_time,
+        )
+        self.emulator.give_notice = lambda m, at: machines.imds.give_notice(m.address, at)
+        self.emulator.capacity.places = spec.places + 1
+        if aws:
+            self.emulator.world.zones.update(aws.filled["subnets"])
+            self._machines.service = Service(self._resource_config, aws.fetch, self._log)
+        else:
+            self._machines.service = Service(self._resource_config)
+
+    def start(self) -> None:
+        """Serve, and create the cluster; returns when all its instances run."""
+        self.emulator.start()
+        if self._spec.empty:
+            return
+        self.emulator.create(cluster_request(self._spec))
+        self.emulator.wait_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
+        if failed := [n for n in self._spec.names if self._machines.machine_of(n) is None]:
+            raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
+
+    # --- what the emulator asks ---------------------------------------------------------------
+
+    def _allocate(self, name: str, role: Role) -> tuple[str, NodeName]:
+        """An address of a slot that nobody has; the head's for the first controller.
+
+        The instances that a sandbox starts with have the slots of their place in it.
+        """
+        spec = self._spec
+        taken = {n.node for c in self.emulator.world.clusters.values() for n in c.nodes.values()}
+        if role == "controller" and roster.head_node(spec) not in taken:
+            return spec.head_address, roster.head_node(spec)
+        free = [n for n in range(1, spec.places + 1) if spec.node(n) not in taken]
+        mine = () if spec.empty else spec.own_slot(name)
+        newer = [n for n in free if n > spec.nodes]
+        number = next((n for n in (*mine, *newer, *free) if n in free), None)
+        if number is None:
+            raise HpctlError(f"slurm.conf has no node for {name}", "Start it with more --slots.")
+        return spec.address(number), NodeName(spec.node(number))
+
+    def _role(self, group: Mapping[str, Any]) -> Role:
+        """The role that provisioning_parameters.json in the group's S3 prefix gives it."""
+        uri = group.get("LifeCycleConfig", {}).get("SourceS3Uri", "")
+        if not self._aws or not uri:
+            return "compute"
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                self._aws.fetch(uri, Path(directory))
+                text = (Path(directory) / "provisioning_parameters.json").read_text()
+                told = json.loads(text)
+            except (HpctlError, OSError, ValueError):
+                return "compute"
+        name = group["InstanceGroupName"]
+        if name == told.get("controller_group"):
+            return "controller"
+        return "login" if name == told.get("login_group") else "compute"
+
+    def _resource_config(self, machine: Machine) -> dict[str, Any]:
+        """resource_config.json: all groups and instances of the machine's cluster as of now."""
+        with self.emulator.world.lock:
+            cluster = self.emulator.cluster_of(machine.logical_id)
+            if cluster is None:
+                return {}
+            instances = [n.machine() for n in cluster.nodes.values() if n.state.instance_id]
+            groups = {g.name: g.instance_type for g in cluster.groups.values()}
+            return resource_config(cluster.name, cluster.arn, groups, instances)
+
+    def _log(self, machine: Machine, lines: list[str]) -> None:
+        """Ship an instance's lifecycle log to where HyperPod puts it."""
+        with self.emulator.world.lock:
+            cluster = self.emulator.cluster_of(machine.logical_id)
+        if cluster is None or self._aws is None:
+            return
+        where = place(cluster.arn, cluster.name, machine.group, machine.instance_id)
+        self._aws.log(where.group, where.stream, lines)
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def inject(self, kind: str, how: dict[str, Any]) -> str:
+        """Put a fault of the API in force, or `clear` them. A line that says what was done."""
+        if kind == "clear":
+            which = API_KINDS[how["kind"]][0] if how.get("kind") in API_KINDS else None
+            self.emulator.faults.clear(which)
+            return f"api: {which or 'all faults'} cleared"
+        if kind == "capacity":
+            return self._capacity(how)
+        if kind == "spot-interruption":
+            return self._interrupt(str(how.get("node", "")), float(how.get("seconds", 120)))
+        if kind == "second-actor":
+            return self._second_actor(str(how.get("node", "")))
+        if kind not in API_KINDS:
+            kinds = ", ".join(
+                [*API_KINDS, "capacity", "spot-interruption", "second-actor", "clear"]
+            )
+            raise HpctlError(f"unknown fault of the API: {kind!r}", f"There are: {kinds}.")
+        name, defaults = API_KINDS[kind]
+        try:
+            given = {k: _READ.get(k, str)(v) if isinstance(v, str) else v for k, v in how.items()}
+        except ValueError as error:
+            raise HpctlError(f"api {kind}: {error}") from error
+        return _describe(kind, self.emulator.faults.add(name, **{**defaults, **given}))
+
+    def _capacity(self, how: dict[str, Any]) -> str:
+        """`capacity ml.p5.48xlarge=3`: only so many are to be had; `quota=...` refuses instead."""
+        bounds = {"types": how} if "quota" not in how else {"quotas": _quota(how)}
+        try:
+            given = {
+                kind: {n: None if c == "any" else int(c) for n, c in names.items()}
+                for kind, names in bounds.items()
+            }
+        except ValueError as error:
+            raise HpctlError(
+                f"api capacity: {error}", "As in: ml.p5.48xlarge=3, or =any."
+            ) from None
+        self.emulator.capacity.set(given)
+        return f"api: {json.dumps(self.emulator.capacity.shown())}"
+
+    def _interrupt(self, node: str, notice_s: float) -> str:
+        machine = self._machines.machine_of(node)
+        if machine is None or not self.emulator.interrupt(machine.instance_id, notice_s):
+            raise HpctlError(
+                f"{node or 'nothing'} is no spot instance",
+                "Name a worker whose group has CapacityRequirements Spot: node=NODE",
+            )
+        return f"api: {machine.instance_id} ({node}) is interrupted in {notice_s:g} s"
+
+    def _second_actor(self, node: str) -> str:
+        machine = self._machines.machine_of(node)
+        if machine is None or not self.emulator.act_by_itself(machine.instance_id):
+            raise HpctlError(
+                f"the service cannot replace {node or 'no node'} by itself",
+                "Name a worker on which no operation runs: inject api second-actor node=NODE",
+            )
+        return f"api: the service replaces {machine.instance_id} ({node}) by itself"
+
+
+def _quota(how: dict[str, Any]) -> dict[str, Any]:
+    """`quota=1 ml.p5.48xlarge=3`: the types, without the word that says what they are."""
+    return {name: count for name, count in how.items() if name != "quota"}
+
+
+def _describe(kind: str, fault: Fault) -> str:
+    parts = [
+        f"{name}={value}"
+        for name in ("operations", "nodes", "calls", "seconds", "for_s", "probability")
+        if (value := getattr(fault, name)) not in ((), None, 0.0, 1.0)
+    ]
+    return " ".join([f"api: {kind}", *parts])
+
+
+def cluster_request(spec: Spec) -> dict[str, Any]:
+    """CreateCluster's request for this sandbox: a controller and the worker groups."""
+    groups = [_group("controller", roster.CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
+    for number in range(1, spec.groups + 1):
+        name = f"worker-{number}"
+        slurm = {"NodeType": "Compute", "PartitionNames": [name]}
+        groups.append(_group(name, roster.WORKER_TYPE, len(spec.members(number)), slurm))
+    return {
+        "ClusterName": spec.cluster,
+        "InstanceGroups": groups,
+        "Orchestrator": {"Slurm": {}},
+        "NodeProvisioningMode": "Continuous",
+        "NodeRecovery": spec.node_recovery,
+    }
+
+
+def _group(name: str, kind: str, count: int, slurm: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "InstanceGroupName": name,
+        "InstanceType": kind,
+        "InstanceCount": count,
+        "LifeCycleConfig": {"SourceS3Uri": roster.LIFECYCLE_S3, "OnCreate": roster.ON_CREATE},
+        "ExecutionRole": "arn:aws:iam::000000000000:role/hpctl-sandbox",
+        "ThreadsPerCore": 1,
+        "SlurmConfig": slurm,
+    }

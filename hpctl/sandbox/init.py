@@ -1,0 +1,190 @@
+"""An instance's first process: what systemd and HyperPod's agents are on the real thing.
+
+    python -m hpctl.sandbox.init PLAN.json
+
+Starts munged, runs the lifecycle script, starts slurmd and the agent, as the plan says, and
+then only reaps. It is a child subreaper, so everything that ever runs on the instance, jobs
+included, stays below it: killing the instance is killing this tree. Standard output carries
+one JSON line a step for the supervisor; end of file on standard input means that the
+supervisor died, and so does the instance; with `wait` the boot starts at the first line there,
+when the supervisor has made the network. Standard library only: it must start in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hpctl.sandbox.proctree import become_subreaper, kill_below, listening
+
+STEP_TIMEOUT_S = 30.0
+
+
+class BootFailed(Exception):
+    """A step of the boot did not work; the text is the whole story."""
+
+
+def main(plan: dict[str, Any]) -> int:
+    """Boot by the plan, then live until the supervisor is gone."""
+    become_subreaper()
+    if plan["wait"] and not os.read(0, 64):
+        return 1
+    try:
+        if "munged" in plan:
+            _munged(plan)
+        _lifecycle(plan)
+        if "slurmd" in plan:
+            _slurmd(plan)
+    except BootFailed as error:
+        _say({"failed": str(error)})
+        kill_below(os.getpid())
+        return 1
+    agent = Agent(plan)
+    agent.start()
+    _say({"ready": True})
+    _live(agent)
+    kill_below(os.getpid())
+    return 0
+
+
+def _say(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _last_line(log: str) -> str:
+    lines = Path(log).read_text(errors="replace").strip().splitlines() if Path(log).exists() else []
+    return lines[-1] if lines else "(no output)"
+
+
+def _spawn(
+    command: list[str], log: str, env: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    with Path(log).open("ab") as sink:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _until(what: str, process: subprocess.Popen[bytes], log: str, there: Any) -> None:
+    """Wait until `there()`; BootFailed when the process ends first or time runs out."""
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    while not there():
+        if process.poll() is not None:
+            raise BootFailed(f"{what} ended with code {process.returncode}: {_last_line(log)}")
+        if time.monotonic() > deadline:
+            raise BootFailed(f"{what} did not come up in {STEP_TIMEOUT_S:.0f} s: {_last_line(log)}")
+        time.sleep(0.02)
+
+
+def _munged(plan: dict[str, Any]) -> None:
+    step = plan["munged"]
+    Path(step["socket"]).unlink(missing_ok=True)
+    process = _spawn(step["command"], step["log"])
+    _until("munged", process, step["log"], Path(step["socket"]).exists)
+
+
+def _lifecycle(plan: dict[str, Any]) -> None:
+    step = plan.get("lifecycle")
+    if not step:
+        return
+    _say({"lifecycle": step["script"]})
+    name = f"Lifecycle script {step['script']}"
+    try:
+        with Path(step["log"]).open("wb") as sink:
+            process = subprocess.Popen(
+                step["command"],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **step["env"]},
+                cwd=step["cwd"],
+            )
+    except OSError as error:
+        raise BootFailed(f"{name} cannot be run: {error.strerror}") from None
+    try:
+        code = process.wait(step["timeout"])
+    except subprocess.TimeoutExpired:
+        last = _last_line(step["log"])
+        raise BootFailed(f"{name} still ran after {step['timeout']:.0f} s: {last}") from None
+    if code != 0:
+        raise BootFailed(f"{name} exited with code {code}: {_last_line(step['log'])}")
+
+
+def _slurmd(plan: dict[str, Any]) -> None:
+    step = plan["slurmd"]
+    process = _spawn(step["command"], step["log"])
+    Path(step["pidfile"]).write_text(str(process.pid))
+    _until("slurmd", process, step["log"], lambda: listening(step["port"]))
+
+
+class Agent:
+    """The node agent, started again when it ends, as its systemd unit does: 1 s, 2 s, ... 60 s."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._step = plan.get("agent")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._delay = 1.0
+        self._due = float("inf")
+
+    def start(self) -> None:
+        """Start it and note its pid."""
+        if not self._step:
+            return
+        self._process = _spawn(self._step["command"], self._step["log"], self._step["env"])
+        Path(self._step["pidfile"]).write_text(str(self._process.pid))
+        self._due = float("inf")
+
+    def look(self, gone: set[int]) -> float:
+        """Start it again where that is due; seconds until the next look."""
+        now = time.monotonic()
+        if self._process is not None and self._process.pid in gone:
+            self._process = None
+            self._due = now + self._delay
+            self._delay = min(self._delay * 2, 60.0)
+        if self._due <= now:
+            self.start()
+        return max(0.0, self._due - now) if self._due != float("inf") else 3600.0
+
+
+def _live(agent: Agent) -> None:
+    """Reap, and keep the agent running, until standard input ends."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        wait = agent.look(_reap())
+        ready, _, _ = select.select([0, wake_read], [], [], wait)
+        if 0 in ready and not os.read(0, 64):
+            return
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+
+
+def _reap() -> set[int]:
+    gone: set[int] = set()
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return gone
+        if pid == 0:
+            return gone
+        gone.add(pid)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,0 +1,268 @@
+"""Instances as real processes: one tree each, below an init of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpctl.sandbox import bootplan, netns, slurmconf
+from hpctl.sandbox.imds import Imds
+from hpctl.sandbox.machines import LifecycleFailed, Machine
+from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.proctree import descendants, kill_below, start_time
+from hpctl.sandbox.slots import Slots
+from hpctl.sandbox.spec import Spec
+
+BOOT_TIMEOUT_S = 90.0
+
+
+@dataclass(slots=True)
+class Service:
+    """What an instance gets from the service that owns it, and gives to it.
+
+    `resource_config` is the content of resource_config.json, empty for that of the machines that
+    are known here. `fetch` brings what lies below an S3 URI into a directory; None copies the
+    sandbox's own lifecycle directory. `log` takes the lines of a lifecycle log.
+    """
+
+    resource_config: Callable[[Machine], dict[str, Any]] = lambda _machine: {}
+    fetch: Callable[[str, Path], None] | None = None
+    log: Callable[[Machine, list[str]], None] = lambda _machine, _lines: None
+
+
+class LocalMachines:
+    """Boots, kills, freezes and reboots instances on this machine. Thread-safe per machine."""
+
+    def __init__(self, spec: Spec, programs: Programs) -> None:
+        self._spec = spec
+        self._programs = programs
+        self._slots = Slots(spec, programs)
+        self.service = Service()
+        self.imds = Imds(spec.ports.emulator)
+        self._inits: dict[str, subprocess.Popen[bytes]] = {}
+        self._machines: dict[str, Machine] = {}
+        self._lock = threading.Lock()
+        # PDEATHSIG and a half-dead starter thread do not go together: one thread starts all.
+        self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
+
+    def boot(self, machine: Machine) -> None:
+        """See Machines. A controller's or login node's daemons are the head's: it only runs the
+        lifecycle script here, where the emulated service owns all instances.
+        """
+        with self._lock:
+            self._machines[machine.name] = machine
+        self._kill(machine)
+        if machine.role != "compute":
+            if self._spec.empty:
+                self._run_lifecycle(machine, self._fresh(machine), alone=True)
+            return
+        # Before its scripts run, as HyperPod does it: a node that fails them stays in Slurm, and
+        # down, as long as it has its place in the cluster.
+        self._slots.join(machine)
+        if has_imds(self._spec, machine):
+            self.imds.serve(machine.address)
+        self._run_lifecycle(machine, self._fresh(machine), alone=False)
+
+    def destroy(self, machine: Machine) -> None:
+        """See Machines."""
+        self._kill(machine)
+        with self._lock:
+            if self._machines.get(machine.name) == machine:
+                del self._machines[machine.name]
+
+    def retire(self, machine: Machine) -> None:
+        """See Machines."""
+        self.destroy(machine)
+        if machine.role == "compute":
+            self._slots.leave(machine)
+
+    def reboot(self, machine: Machine) -> None:
+        """See Machines."""
+        if machine.role != "compute":
+            return
+        self._kill(machine)
+        directory = self._spec.layout.of_node(machine.node)
+        self._start(machine, bootplan.plan(self._spec, self._programs, machine, None), directory)
+
+    def alive(self, machine: Machine) -> bool:
+        """See Machines."""
+        if machine.role != "compute":
+            return True
+        return bool(start_time(self.pid_of(machine.node, "slurmd")))
+
+    def machine_of(self, node: str) -> Machine | None:
+        """The machine that stands for this node now."""
+        with self._lock:
+            return next((m for m in self._machines.values() if m.node == node), None)
+
+    def machines(self) -> list[Machine]:
+        """Every machine there is, in order of name."""
+        with self._lock:
+            return sorted(
+                self._machines.values(), key=lambda m: (m.group, int(m.name.rsplit("-")[-1]))
+            )
+
+    def processes(self, node: str) -> list[int]:
+        """Every process of a node's instance, its init first; empty when it is dead."""
+        init = self._inits.get(node)
+        if init is None or init.poll() is not None:
+            return []
+        return [init.pid, *descendants(init.pid)]
+
+    def pid_of(self, node: str, what: str) -> int:
+        """The pid of a node's `slurmd` or `agent`; 0 where it has none."""
+        try:
+            text = (self._spec.layout.of_node(node) / f"{what}.pid").read_text()
+        except FileNotFoundError:
+            return 0
+        return int(text or 0)
+
+    def crash(self, node: str) -> None:
+        """SIGKILL everything on the node, as a power cut does; the instance stays in the list."""
+        machine = self.machine_of(node)
+        if machine is not None:
+            self._kill(machine)
+
+    def init_pids(self) -> list[int]:
+        """The first process of every instance."""
+        return [init.pid for init in list(self._inits.values())]
+
+    def _kill(self, machine: Machine) -> None:
+        init = self._inits.pop(machine.node, None)
+        if init is None:
+            return
+        # While the init lives it adopts what forks away from us; so it goes last.
+        kill_below(init.pid)
+        init.kill()
+        init.wait(10)
+        for stream in (init.stdin, init.stdout):
+            if stream is not None:
+                stream.close()
+        directory = self._spec.layout.of_node(machine.node)
+        for what in ("slurmd", "agent"):
+            (directory / f"{what}.pid").unlink(missing_ok=True)
+
+    def _fresh(self, machine: Machine) -> Path:
+        """A new instance's empty disk."""
+        directory = self._spec.layout.of_node(machine.node)
+        spool = Path(self._spec.state) / "spool" / machine.node
+        for old in (directory, spool):
+            shutil.rmtree(old, ignore_errors=True)
+            old.mkdir(parents=True)
+        everywhere = slurmconf.everywhere(self._spec)
+        conf = slurmconf.render(self._spec, self._programs, directory / "munge.sock", everywhere)
+        etc = self._spec.layout.slurm_conf.parent
+        texts = {"slurm.conf": conf, "gres.conf": (etc / "gres.conf").read_text()}
+        if (etc / "cgroup.conf").exists():
+            texts["cgroup.conf"] = (etc / "cgroup.conf").read_text()
+        slurmconf.write(directory, texts)
+        return directory
+
+    def _run_lifecycle(self, machine: Machine, directory: Path, *, alone: bool) -> None:
+        """Run the lifecycle script, then slurmd and agent unless it stands `alone`; its output
+        goes to the service's log however it ends.
+        """
+        config = self.service.resource_config(machine) or self._resource_config()
+        step = bootplan.lifecycle(self._spec, machine, config, self.service.fetch)
+        if alone and step is None:
+            return
+        if has_imds(self._spec, machine):
+            bootplan.expect_spot(self._spec, machine, self.imds.url(machine.address))
+        plan = bootplan.plan(self._spec, self._programs, machine, step, alone=alone)
+        try:
+            self._start(machine, plan, directory)
+        except LifecycleFailed as error:
+            self._tell(machine, directory, str(error))
+            raise
+        if step:
+            self._tell(machine, directory, "")
+
+    def _resource_config(self) -> dict[str, Any]:
+        name = self._spec.cluster
+        arn = f"arn:aws:sagemaker:us-east-1:000000000000:cluster/{name}"
+        return bootplan.resource_config(name, arn, {}, self.machines())
+
+    def _tell(self, machine: Machine, directory: Path, failure: str) -> None:
+        """Bring the script's output to the service's log, in HyperPod's frame."""
+        path = directory / "lifecycle.log"
+        said = path.read_text(errors="replace").splitlines() if path.exists() else []
+        last = f"failed: {failure}" if failure else "succeeded."
+        self.service.log(
+            machine,
+            [
+                f"[SageMaker] Downloading lifecycle scripts from {machine.source_s3_uri}",
+                *said,
+                f"[SageMaker] Lifecycle scripts {last}",
+            ],
+        )
+
+    def _start(self, machine: Machine, plan: dict[str, Any], directory: Path) -> None:
+        (directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        (directory / "kmsg").write_bytes(b"")
+        (directory / "boot_time").write_text(str(time.time()))
+        path = directory / "boot.json"
+        path.write_text(json.dumps(plan))
+        init = self._spawner.submit(self._spawn, plan["wait"], path).result()
+        self._inits[machine.node] = init
+        if plan["wait"]:
+            netns.connect(self._programs, init.pid, machine.address)
+            assert init.stdin is not None
+            init.stdin.write(b"go\n")
+            init.stdin.flush()
+        try:
+            self._await(machine, init)
+        except LifecycleFailed:
+            self._kill(machine)
+            raise
+
+    def _spawn(self, own_network: bool, plan: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-S", "-m", "hpctl.sandbox.init", str(plan)]
+        if own_network:
+            command = [self._programs["unshare"], "--net", "--", *command]
+        env = bootplan.child_env(self._spec)
+        env["SLURM_CONF"] = str(plan.parent / "slurm.conf")
+        with (plan.parent / "init.log").open("ab") as sink:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=sink,
+                env=env,
+                start_new_session=True,
+            )
+
+    def _await(self, machine: Machine, init: subprocess.Popen[bytes]) -> None:
+        """Follow the init's own account of the boot. Raises LifecycleFailed."""
+        timer = threading.Timer(BOOT_TIMEOUT_S, init.kill)
+        timer.start()
+        try:
+            assert init.stdout is not None
+            for line in init.stdout:
+                message = json.loads(line)
+                if "ready" in message:
+                    return
+                if "failed" in message:
+                    raise LifecycleFailed(
+                        message["failed"],
+                        f"Its logs: {self._spec.layout.of_node(machine.node)} and "
+                        f"{self._spec.layout.logs}",
+                    )
+        finally:
+            timer.cancel()
+        log = self._spec.layout.of_node(machine.node) / "init.log"
+        raise LifecycleFailed(f"{machine.node} died while it booted", f"Its log: {log}")
+
+
+def has_imds(spec: Spec, machine: Machine) -> bool:
+    """Whether an instance's agent is told where its metadata service is: on loopback only."""
+    return machine.spot and not spec.netns

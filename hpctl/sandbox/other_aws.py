@@ -1,0 +1,257 @@
+"""moto's server for what is not HyperPod: S3, IAM, STS, EC2, FSx, CloudWatch Logs and more.
+
+It is filled with what a cluster needs before it can be created: a VPC with a subnet in each of
+two zones, a security group that lets itself in and out, an execution role, a bucket with the
+lifecycle scripts and an FSx for Lustre file system. What their names are is in aws.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpctl.ports import HpctlError
+from hpctl.sandbox import fsx_associations, iam_simulation
+from hpctl.sandbox.roster import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
+from hpctl.sandbox.spec import Spec
+
+REGION = "us-east-1"
+ZONES = ("us-east-1a", "us-east-1b")
+ROLE = "sandbox-hyperpod"
+_TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+
+class OtherAws:
+    """The server, in threads of this process, and clients for it."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.settings = spec
+        self._clients: dict[str, Any] = {}
+        self._server: Any = None
+        self._objects: dict[tuple[str, str, str], bytes] = {}
+        self.filled: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Serve and fill. Raises HpctlError where moto is not installed."""
+        try:
+            from moto.server import ThreadedMotoServer
+        except ImportError as error:
+            raise HpctlError(
+                f"moto's server is not installed: {error}",
+                "Install it: pip install 'hpctl[sandbox]'",
+            ) from error
+        iam_simulation.install()
+        fsx_associations.install()
+        port = self.settings.ports.moto
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+        self._server.start()
+        for service in ("s3", "iam", "ec2", "fsx", "logs"):
+            self._make(service)
+        network = self._network()
+        self.filled = {
+            **network,
+            "execution_role": self._role(),
+            "lifecycle": self._scripts(),
+            "fsx_lustre": self._file_system(network),
+        }
+        self.settings.layout.aws.write_text(json.dumps(self.filled, indent=2) + "\n")
+        example = yaml.safe_dump(self._cluster(), sort_keys=False)
+        self.settings.layout.cluster_file.write_text(example)
+
+    def stop(self) -> None:
+        """End the server; what is in it is lost."""
+        if self._server is not None:
+            self._server.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://127.0.0.1:{self.settings.ports.moto}"
+
+    def client(self, service: str) -> Any:
+        """boto3's client for s3, iam, ec2, fsx or logs; for all threads."""
+        return self._clients[service]
+
+    def _make(self, service: str) -> None:
+        # Not from several threads at once: only the clients are for all of them.
+        import boto3
+
+        make: Callable[..., Any] = boto3.client
+        self._clients[service] = make(
+            service,
+            endpoint_url=self.url,
+            region_name=REGION,
+            aws_access_key_id="sandbox",
+            aws_secret_access_key="sandbox",  # noqa: S106 -- moto takes any
+        )
+
+    def fetch(self, uri: str, target: Path) -> None:
+        """Bring what lies below an S3 URI into a directory, as HyperPod does before a boot.
+
+        Raises HpctlError where nothing can be read there.
+        """
+        from botocore.exceptions import ClientError
+
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        prefix = prefix and prefix.rstrip("/") + "/"
+        s3 = self.client("s3")
+        try:
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            for entry in (e for page in pages for e in page.get("Contents", ())):
+                path = target / entry["Key"].removeprefix(prefix)
+                if entry["Key"].endswith("/") or target not in path.resolve().parents:
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self._object(bucket, entry["Key"], entry["ETag"]))
+        except ClientError as error:
+            raise HpctlError(f"{uri}: {error}", "Name a bucket that is there.") from error
+
+    def _object(self, bucket: str, key: str, etag: str) -> bytes:
+        """An object's bytes, asked for once: every instance that boots fetches the same ones."""
+        if (known := self._objects.get((bucket, key, etag))) is None:
+            known = self.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+            self._objects[bucket, key, etag] = known
+        return known
+
+    def log(self, group: str, stream: str, lines: list[str]) -> None:
+        """Append lines to a stream of CloudWatch Logs, making group and stream first."""
+        put_log(self.client("logs"), group, stream, lines)
+
+    def _cluster(self) -> dict[str, Any]:
+        """A file for `hpctl cluster create` that names what is here."""
+        role = self.filled["execution_role"]
+
+        def lifecycle() -> dict[str, str]:
+            return {"source_s3_uri": self.filled["lifecycle"], "on_create": ON_CREATE}
+
+        half = max(1, self.settings.nodes // 2)
+        return {
+            "name": self.settings.cluster_name,
+            "node_provisioning_mode": "Continuous",
+            "node_recovery": "None",
+            "vpc": {
+                "security_groups": [self.filled["security_group"]],
+                "subnets": [next(iter(self.filled["subnets"]))],
+            },
+            "instance_groups": [
+                {
+                    "name": "controller",
+                    "instance_type": CONTROLLER_TYPE,
+                    "count": 1,
+                    "role": "controller",
+                    "execution_role": role,
+                    "lifecycle": lifecycle(),
+                },
+                {
+                    "name": "worker",
+                    "instance_type": WORKER_TYPE,
+                    "count": half,
+                    "role": "compute",
+                    "partition": "worker",
+                    "execution_role": role,
+                    "lifecycle": lifecycle(),
+                },
+            ],
+        }
+
+    # --- what it is filled with ---------------------------------------------------------------
+
+    def _network(self) -> dict[str, Any]:
+        ec2 = self.client("ec2")
+        vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+        subnets = {
+            ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{at}.0/24", AvailabilityZone=zone)[
+                "Subnet"
+            ]["SubnetId"]: zone
+            for at, zone in enumerate(ZONES)
+        }
+        self._way_out(vpc, list(subnets))
+        group = ec2.create_security_group(
+            GroupName="sandbox", Description="Lets itself in and out", VpcId=vpc
+        )["GroupId"]
+        itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself)
+        ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
+        return {"vpc": vpc, "subnets": subnets, "security_group": group}
+
+    def _way_out(self, vpc: str, subnets: list[str]) -> None:
+        """Private subnets, with a NAT gateway for what lies outside."""
+        ec2 = self.client("ec2")
+        address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+        gateway = ec2.create_nat_gateway(SubnetId=subnets[0], AllocationId=address)["NatGateway"]
+        table = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+        ec2.create_route(
+            RouteTableId=table,
+            DestinationCidrBlock="0.0.0.0/0",
+            NatGatewayId=gateway["NatGatewayId"],
+        )
+        for subnet in subnets:
+            ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+
+    def _role(self) -> str:
+        iam = self.client("iam")
+        arn = iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(_TRUST))["Role"][
+            "Arn"
+        ]
+        everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+        policy = {"Version": "2012-10-17", "Statement": [everything]}
+        iam.put_role_policy(RoleName=ROLE, PolicyName="sandbox", PolicyDocument=json.dumps(policy))
+        return str(arn)
+
+    def _scripts(self) -> str:
+        s3 = self.client("s3")
+        bucket, _, prefix = LIFECYCLE_S3.removeprefix("s3://").partition("/")
+        s3.create_bucket(Bucket=bucket)
+        directory = self.settings.lifecycle_dir
+        for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+            key = prefix + path.relative_to(directory).as_posix()
+            s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        return LIFECYCLE_S3
+
+    def _file_system(self, network: dict[str, Any]) -> dict[str, str]:
+        made = self.client("fsx").create_file_system(
+            FileSystemType="LUSTRE",
+            StorageCapacity=1200,
+            StorageType="SSD",
+            SubnetIds=[next(iter(network["subnets"]))],
+            SecurityGroupIds=[network["security_group"]],
+            LustreConfiguration={
+                "DeploymentType": "PERSISTENT_2",
+                "PerUnitStorageThroughput": 125,
+            },
+        )["FileSystem"]
+        return {
+            "id": made["FileSystemId"],
+            "dns_name": made.get("DNSName", ""),
+            "mount_name": made.get("LustreConfiguration", {}).get("MountName", "fsx"),
+        }
+
+
+def put_log(logs: Any, group: str, stream: str, lines: list[str]) -> None:
+    """Append lines to a stream of CloudWatch Logs; `logs` is boto3's client for it."""
+    with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=group)
+    with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_stream(logGroupName=group, logStreamName=stream)
+    now = int(time.time() * 1000)
+    # CloudWatch refuses an empty message.
+    events = [{"timestamp": now, "message": line or " "} for line in lines]
+    if events:
+        logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)

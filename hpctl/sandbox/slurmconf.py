@@ -1,0 +1,164 @@
+"""The sandbox's slurm.conf and its companions, as text, for Slurm 22.05 to 26.05.
+
+Only what the machine forces is set (one host, no cgroups, no accounting). Everything that the
+recovery meets in the wild stays Slurm's own, the 121 s delay of a requeued job above all.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.spec import Spec
+
+GPUS = 8
+CPUS = 16
+
+_TEMPLATE = """\
+# Written by `hpctl sandbox up`. Lost at `hpctl sandbox down`.
+ClusterName={cluster}
+SlurmctldHost={host}({head})
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={munge}
+StateSaveLocation={state}/ctld
+SlurmctldPidFile={state}/head/slurmctld.pid
+SlurmctldLogFile={state}/log/slurmctld.log
+SlurmctldDebug=info
+SlurmdPidFile={state}/spool/%n.pid
+SlurmdSpoolDir={state}/spool/%n
+SlurmdLogFile={state}/log/slurmd.%n.log
+SlurmdDebug=info
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+GresTypes=gpu
+SchedulerType=sched/backfill
+ReturnToService=2
+SlurmdTimeout=30
+SlurmctldTimeout=30
+KillWait=5
+MinJobAge=300
+DebugFlags=NO_CONF_HASH
+"""
+
+
+def render(
+    spec: Spec,
+    programs: Programs,
+    munge_socket: Path,
+    members: Mapping[str, str],
+    partitions: Sequence[str] = (),
+) -> str:
+    """slurm.conf for whoever uses this munged: the head node's, or a node's own.
+
+    `members` are the nodes that are in the cluster, with their partitions; the other slots are
+    FUTURE. A node's own copy names every slot, so that it need not change when others come and
+    go. It differs from the head's, which is what NO_CONF_HASH is for.
+    """
+    text = _TEMPLATE.format(
+        cluster=spec.cluster,
+        host=socket.gethostname().partition(".")[0],
+        head=spec.head_address,
+        port=spec.ports.slurmctld,
+        user=_user(),
+        munge=munge_socket,
+        state=spec.state,
+    )
+    if programs.prefix and (Path(programs.prefix) / "lib" / "slurm").is_dir():
+        text += f"PluginDir={programs.prefix}/lib/slurm\n"
+    if epilog := spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec))):
+        text += f"EpilogSlurmctld={epilog}\n"
+    text += "".join(_node(spec, n, members) for n in range(1, spec.places + 1))
+    for name in partitions or dict.fromkeys(members.values()):
+        if name and name != "dev":
+            text += _partition(name, [n for n, p in members.items() if p == name])
+    text += _partition("dev", list(members), "Default=YES ")
+    return text + (spec.slurm_conf.rstrip() + "\n" if spec.slurm_conf else "")
+
+
+def own_epilog(spec: Spec) -> Path:
+    """Where the sandbox's EpilogSlurmctld lies, if there is one."""
+    return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
+
+
+def render_epilog(spec: Spec) -> str:
+    """The shipped EpilogSlurmctld, told of this sandbox's daemon; "" where it is not wanted.
+
+    Without a daemon to wake Slurm is left as it comes.
+    """
+    shipped = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
+    if not spec.daemon or not shipped.exists():
+        return ""
+    daemon = shlex.quote(str(spec.layout.daemon))
+    return f"#!/bin/sh\nHPCTL_STATE_DIR={daemon} exec {shlex.quote(str(shipped))}\n"
+
+
+def _user() -> str:
+    """Who we are, not who the environment says: slurmctld refuses to run as anybody else."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def initial_members(spec: Spec) -> dict[str, str]:
+    """The nodes that a sandbox starts with, and their partitions."""
+    if spec.empty:
+        return {}
+    return {spec.node(n): spec.group(n) for n in range(1, spec.nodes + 1)}
+
+
+def everywhere(spec: Spec) -> dict[str, str]:
+    """Every slot as a node in no partition of its own: what an instance's copy names."""
+    return {spec.node(n): "" for n in range(1, spec.places + 1)}
+
+
+def _partition(name: str, nodes: Sequence[str], more: str = "") -> str:
+    there = f"Nodes={','.join(nodes)} " if nodes else ""
+    return f"PartitionName={name} {there}{more}MaxTime=INFINITE State=UP\n"
+
+
+def _node(spec: Spec, number: int, members: Mapping[str, str]) -> str:
+    state = "UNKNOWN" if spec.node(number) in members else "FUTURE"
+    return (
+        f"NodeName={spec.node(number)} NodeAddr={spec.address(number)} "
+        f"Port={spec.ports.slurmd + number} CPUs={CPUS} RealMemory=1000 Gres=gpu:{GPUS} "
+        f"State={state}\n"
+    )
+
+
+def render_gres(devices: Sequence[Path]) -> str:
+    """gres.conf: every node has the same eight devices."""
+    return f"Name=gpu File={devices[0].parent}/nvidia[0-{len(devices) - 1}]\n"
+
+
+def render_cgroup(programs: Programs) -> str:
+    """cgroup.conf, or "" where the release reads none without a cgroup plugin.
+
+    From 24.11 slurmd insists on a mounted cgroup v2 unless told that there is none.
+    """
+    return "CgroupPlugin=disabled\n" if programs.version >= (24, 11, 0) else ""
+
+
+def write(directory: Path, texts: dict[str, str]) -> None:
+    """Write the files that are not empty; scripts can be run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        if text:
+            (directory / name).write_text(text)
+            if text.startswith("#!"):
+                (directory / name).chmod(0o755)

@@ -1,0 +1,297 @@
+"""What a sandbox consists of, where its files lie, and which ports it has."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import socket
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hpctl import shipped
+from hpctl.ports import HpctlError
+
+MAX_NODES = 200
+"""Addresses 127.0.1.1 to 127.0.1.200 stand for instances."""
+
+SOCKET_PATH_MAX = 107
+"""sun_path holds 108 bytes with the closing zero (unix(7))."""
+
+# slurmstepd's socket is the deepest path: <state>/spool/<node>/<node>_<job>.<step>
+_DEEPEST = "/spool/ip-10-77-1-200/ip-10-77-1-200_999999.4294967295"
+
+# Below Linux's default ephemeral range (32768-60999), so that no outgoing connection takes one.
+_PORTS = range(12000, 32000)
+
+
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """TCP ports of one sandbox; node N's slurmd has `slurmd + N`."""
+
+    slurmctld: int
+    intake: int
+    emulator: int
+    moto: int
+    slurmd: int
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One sandbox as it was asked for. Kept in its state directory as spec.json.
+
+    `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
+    a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
+    `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
+    `epilog_slurmctld` is a script, "" for the shipped one where there is a daemon to wake.
+    `slots` is how many nodes there may be in all when groups grow, 0 for just `nodes`. `empty`: no
+    cluster is there until CreateCluster is called, of at most `nodes` instances besides the
+    controller; `cluster_name` is what the daemon's file calls it then.
+    `retry_time` is after how many seconds a launch that failed is tried again in that case.
+    `boot_time` is how long a new instance takes before its first process runs, in seconds.
+    `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
+    instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
+    by the script that $HPCTL_NVML_STUB names, and `nvml_script` is that script as a boot finds
+    it; "" plays none.
+    """
+
+    name: str
+    id: str
+    state: str
+    ports: Ports
+    nodes: int = 8
+    groups: int = 1
+    slots: int = 0
+    empty: bool = False
+    boot_time: float = 0.0
+    prefix: str = ""
+    netns: bool = False
+    mode: Literal["observe", "assist", "own"] = "observe"
+    daemon: bool = False
+    agents: bool = True
+    emulator: bool = True
+    moto: bool = False
+    cluster_name: str = "demo"
+    retry_time: float = 5.0
+    health_check_time: float = 2.0
+    node_recovery: Literal["None", "Automatic"] = "None"
+    lifecycle: str = ""
+    epilog_slurmctld: str = ""
+    slurm_conf: str = ""
+    config: dict[str, Any] = {}
+    hardware: dict[str, int] = {}
+    agent_config: dict[str, Any] = {}
+    nvml_library: str = ""
+    nvml_script: str = ""
+
+    @property
+    def cluster(self) -> str:
+        """The Slurm and HyperPod cluster name, unique to this sandbox's life."""
+        return self.id
+
+    @property
+    def places(self) -> int:
+        """How many nodes there may be."""
+        return max(self.nodes, self.slots)
+
+    @property
+    def layout(self) -> Layout:
+        """Where its files lie."""
+        return Layout(Path(self.state))
+
+    @property
+    def head_address(self) -> str:
+        """Where nodes reach the head node."""
+        return "10.77.0.1" if self.netns else "127.0.0.1"
+
+    def address(self, number: int) -> str:
+        """The address of node `number`, from 1."""
+        return f"10.77.1.{number}" if self.netns else f"127.0.1.{number}"
+
+    def node(self, number: int) -> str:
+        """The Slurm name of node `number`, as HyperPod makes it from the address."""
+        return "ip-" + self.address(number).replace(".", "-")
+
+    @property
+    def names(self) -> list[str]:
+        """The Slurm names of all nodes."""
+        return [self.node(number) for number in range(1, self.nodes + 1)]
+
+    @property
+    def lifecycle_dir(self) -> Path:
+        """The directory that stands for the groups' S3 prefix."""
+        return Path(self.lifecycle) if self.lifecycle else shipped.lifecycle_scripts()
+
+    def group(self, number: int) -> str:
+        """The worker group of node `number`: `worker-1`, ... in blocks of equal size."""
+        return f"worker-{(number - 1) * self.groups // self.nodes + 1}"
+
+    def own_slot(self, name: str) -> tuple[int, ...]:
+        """The slot of `worker-1-3`, where it is an instance that the sandbox starts with."""
+        group, _, index = name.rpartition("-")
+        number = group.removeprefix("worker-")
+        members = self.members(int(number)) if number.isdigit() else []
+        at = int(index) - 1
+        return (members[at],) if at < len(members) else ()
+
+    def members(self, group: int) -> list[int]:
+        """The node numbers of one worker group, from 1."""
+        return [n for n in range(1, self.nodes + 1) if self.group(n) == f"worker-{group}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Every path of a sandbox, all below its one state directory."""
+
+    state: Path
+
+    @property
+    def spec(self) -> Path:
+        """The Spec, as JSON."""
+        return self.state / "spec.json"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The head node's slurm.conf."""
+        return self.state / "etc" / "slurm.conf"
+
+    @property
+    def config(self) -> Path:
+        """The daemon's configuration."""
+        return self.state / "hpctl.yaml"
+
+    @property
+    def daemon(self) -> Path:
+        """The daemon's state_dir."""
+        return self.state / "daemon"
+
+    @property
+    def munge_key(self) -> Path:
+        """The cluster's key."""
+        return self.state / "etc" / "munge.key"
+
+    @property
+    def munge_socket(self) -> Path:
+        """The head node's munged."""
+        return self.state / "head" / "munge.sock"
+
+    @property
+    def control(self) -> Path:
+        """The supervisor's control socket."""
+        return self.state / "control.sock"
+
+    @property
+    def progress(self) -> Path:
+        """What `up` shows: one JSON object a line."""
+        return self.state / "progress.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Everybody's logs."""
+        return self.state / "log"
+
+    @property
+    def aws(self) -> Path:
+        """What moto was filled with, as JSON."""
+        return self.state / "aws.json"
+
+    @property
+    def cluster_file(self) -> Path:
+        """A cluster.yaml that names what moto was filled with."""
+        return self.state / "cluster.yaml"
+
+    def of_node(self, node: str) -> Path:
+        """What an instance's own disk would hold."""
+        return self.state / "nodes" / node
+
+
+def load(state: Path) -> Spec | None:
+    """The sandbox in this directory, or None where there is none."""
+    try:
+        return msgspec.json.decode(Layout(state).spec.read_bytes(), type=Spec)
+    except FileNotFoundError:
+        return None
+
+
+def save(spec: Spec) -> None:
+    """Write spec.json, in one piece."""
+    part = spec.layout.spec.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(spec))
+    part.replace(spec.layout.spec)
+
+
+def state_directory(name: str) -> Path:
+    """Where the sandbox of this name lives: below $XDG_STATE_HOME, or below /tmp where that
+    path is too long for the unix sockets in it, or closed to the other users that munged serves.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", name):
+        raise HpctlError(
+            f"{name!r} is no name for a sandbox",
+            "Use up to 24 lower-case letters, digits and hyphens, a letter first.",
+        )
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    state = Path(home) / "hpctl" / "sandbox" / name
+    if len(str(state) + _DEEPEST) > SOCKET_PATH_MAX or not _open_to_all(state):
+        state = private_directory() / name
+    return state
+
+
+def private_directory() -> Path:
+    """Where this user's sandboxes live when they cannot live at home."""
+    return Path(tempfile.gettempdir()) / f"hpctl-{os.getuid()}"
+
+
+def _open_to_all(state: Path) -> bool:
+    """Whether anybody may walk down to here: munged refuses a socket where not."""
+    there = [path for path in state.parents if path.exists()]
+    return all(path.stat().st_mode & stat.S_IXOTH for path in there)
+
+
+def own_directory(state: Path) -> None:
+    """Make a state directory, in parents that nobody else can have laid for us.
+
+    Raises HpctlError where a directory below /tmp is another user's.
+    """
+    # munged refuses to work below what a group may write to, whatever the user's umask is.
+    umask = os.umask(0o022)
+    try:
+        state.mkdir(parents=True)
+    finally:
+        os.umask(umask)
+    parent = state.parent.stat()
+    if parent.st_uid not in (os.getuid(), 0):
+        raise HpctlError(f"{state.parent} belongs to user {parent.st_uid}, not to you")
+
+
+def new_id(name: str) -> str:
+    """A name that no other sandbox has had."""
+    return f"{name}-{secrets.token_hex(3)}"
+
+
+def free_ports(nodes: int) -> Ports:
+    """A run of free TCP ports, tried by binding them. Raises HpctlError."""
+    wanted = nodes + 5
+    for _ in range(50):
+        first = random.randrange(_PORTS.start, _PORTS.stop - wanted)  # noqa: S311
+        if all(_is_free(port) for port in range(first, first + wanted)):
+            return Ports(
+                slurmctld=first,
+                intake=first + 1,
+                emulator=first + 2,
+                moto=first + 3,
+                slurmd=first + 4,
+            )
+    raise HpctlError(f"no {wanted} free TCP ports in a row between {_PORTS[0]} and {_PORTS[-1]}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

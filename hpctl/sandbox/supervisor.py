@@ -1,0 +1,267 @@
+"""The one process that runs a sandbox: head services, instances, the emulated service.
+
+    python -m hpctl.sandbox.supervisor STATE
+
+Started by the keeper, in whose death it ends. It answers on the control socket, and writes to
+progress.jsonl what it is doing, until the line `ready` or `failed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpctl.core.model import NodeName
+from hpctl.ports import HpctlError
+from hpctl.sandbox import netns, packages, roster
+from hpctl.sandbox.bootplan import child_env
+from hpctl.sandbox.control import Control
+from hpctl.sandbox.faults import NodeFaults
+from hpctl.sandbox.head import Head, prepare
+from hpctl.sandbox.instances import LocalMachines
+from hpctl.sandbox.proctree import become_subreaper, die_with_parent, zombie_children
+from hpctl.sandbox.spec import Spec, load
+
+if TYPE_CHECKING:
+    from hpctl.sandbox.hyperpod import HyperPod
+    from hpctl.sandbox.other_aws import OtherAws
+
+HEARD_TIMEOUT_S = 60.0
+IDLE_TIMEOUT_S = 60.0
+
+
+class Supervisor:
+    """A running sandbox."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.programs = packages.find(spec.prefix, netns=spec.netns)
+        self.head = Head(spec, self.programs)
+        self.machines = LocalMachines(spec, self.programs)
+        self.faults = NodeFaults(spec, self.programs, self.machines)
+        self.hyperpod: HyperPod | None = None
+        self.aws: OtherAws | None = None
+        self.ended = threading.Event()
+        self.started = time.time()
+
+    def up(self) -> None:
+        """Start everything, saying so in progress.jsonl. Raises HpctlError."""
+        began = time.monotonic()
+        if self.spec.netns:
+            netns.make_head(self.programs)
+        prepare(self.spec, self.programs)
+        release = self.programs.release
+        self.say(f"Slurm {release}: munged and slurmctld")
+        self.head.start("munged")
+        self.head.start("slurmctld")
+        Control(self.spec.layout.control, self.answer)
+        if self.spec.moto:
+            from hpctl.sandbox.other_aws import OtherAws
+
+            self.say("moto's S3, IAM, EC2 and others")
+            self.aws = OtherAws(self.spec)
+            self.aws.start()
+        self.say("HyperPod's API" if self.spec.empty else f"{self.spec.nodes} instances")
+        # The daemon comes up beside them, or agents that found nobody would wait to try again.
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            daemon = beside.submit(self.head.start, "daemon") if self.spec.daemon else None
+            self.boot_all()
+            if not self.spec.empty:
+                self.wait_idle()
+            if daemon is not None:
+                self.say("the daemon")
+                daemon.result()
+        if daemon is not None and self.spec.agents and not self.spec.empty:
+            self.wait_heard()
+        self.say("ready", ready=True, seconds=round(time.monotonic() - began, 2))
+
+    def say(self, what: str, **more: Any) -> None:
+        """Add a line to progress.jsonl."""
+        with self.spec.layout.progress.open("a") as log:
+            log.write(json.dumps({"at": time.time(), "what": what, **more}) + "\n")
+
+    def boot_all(self) -> None:
+        """Boot the first instances, a few at once: the emulated service, or we where none is."""
+        if self.spec.emulator:
+            # Not imported without it: botocore costs every sandbox half a second.
+            from hpctl.sandbox.hyperpod import HyperPod
+
+            self.hyperpod = HyperPod(self.spec, self.machines, self.aws)
+            self.hyperpod.start()
+            return
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(self.machines.boot, roster.initial(self.spec)))
+
+    def wait_idle(self) -> None:
+        """Wait until slurmctld calls every node idle. Raises HpctlError with the others' names."""
+        deadline = time.monotonic() + IDLE_TIMEOUT_S
+        while others := self.not_idle():
+            # What slurmctld calls invalid stays so: slurm.conf promises what slurmd lacks.
+            hopeless = any("inval" in line for line in others)
+            if hopeless or time.monotonic() > deadline or self.ended.is_set():
+                raise HpctlError(
+                    f"slurmctld does not call these nodes idle: {', '.join(others)}",
+                    f"Their logs are in {self.spec.layout.logs}.",
+                )
+            time.sleep(0.1)
+
+    def wait_heard(self) -> None:
+        """Wait until the daemon has heard every agent: a node that dies before is a stranger to it.
+
+        Raises HpctlError with the others' names.
+        """
+        # Not imported without a daemon: SQLAlchemy costs every sandbox a third of a second.
+        from hpctl import config, wiring
+
+        store = wiring.open_store(config.load(self.spec.layout.config))
+        nodes = {NodeName(self.spec.node(n)) for n in range(1, self.spec.nodes + 1)}
+        deadline = time.monotonic() + HEARD_TIMEOUT_S
+        try:
+            while silent := nodes - store.health().keys():
+                if time.monotonic() > deadline or self.ended.is_set():
+                    raise HpctlError(
+                        f"the daemon has not heard these nodes: {', '.join(sorted(silent))}",
+                        f"The agents' logs are in {self.spec.layout.logs}.",
+                    )
+                time.sleep(0.1)
+        finally:
+            store.close()
+
+    def not_idle(self) -> list[str]:
+        """Nodes that slurmctld does not call idle, with what it calls them."""
+        done = subprocess.run(
+            [self.programs["sinfo"], "--noheader", "--Node", "--format=%N %T", "--partition=dev"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env=child_env(self.spec),
+        )
+        if done.returncode != 0:
+            return [done.stderr.strip()]
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        return [line for line in lines if not line.endswith(" idle")] if lines else ["all"]
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request of the control socket."""
+        match request.pop("op"):
+            case "status":
+                return self.status()
+            case "inject":
+                return {"done": self.faults.inject(**request)}
+            case "inject-api":
+                return {"done": self.inject_api(**request)}
+            case "service":
+                return {"pid": self.service(**request)}
+            case "down":
+                self.ended.set()
+                return {}
+            case other:
+                raise HpctlError(f"unknown request {other!r}")
+
+    def inject_api(self, kind: str, how: dict[str, Any]) -> str:
+        """A fault of the emulated service."""
+        if self.hyperpod is None:
+            raise HpctlError("this sandbox has no emulated HyperPod API")
+        return self.hyperpod.inject(kind, how)
+
+    def service(self, name: str, do: str) -> int:
+        """Start a service of the head node, or send it the signal that `do` names."""
+        if do == "start":
+            return self.head.start(name)
+        self.head.signal(name, signal.Signals[do])
+        return self.head.pid(name)
+
+    def status(self) -> dict[str, Any]:
+        """What runs, as `hpctl sandbox status --json` prints it."""
+        return {
+            "name": self.spec.name,
+            "cluster": self.spec.cluster,
+            "state_dir": self.spec.state,
+            "slurm_version": self.programs.release,
+            "started_at": self.started,
+            "supervisor_pid": os.getpid(),
+            "services": self.head.pids(),
+            "ports": {
+                "slurmctld": self.spec.ports.slurmctld,
+                "intake": self.spec.ports.intake,
+                "emulator": self.spec.ports.emulator,
+            },
+            "aws": self.aws.filled if self.aws else {},
+            "nodes": [self.node_status(node) for node in self._nodes()],
+        }
+
+    def _nodes(self) -> list[str]:
+        """The workers that there should be: more, or fewer, than at first, once groups changed."""
+        if self.hyperpod is None:
+            return self.spec.names
+        there = [str(m.node) for m in self.machines.machines() if m.role == "compute"]
+        return there if self.spec.empty else list(dict.fromkeys([*self.spec.names, *there]))
+
+    def node_status(self, node: str) -> dict[str, Any]:
+        """One instance."""
+        machine = self.machines.machine_of(node)
+        if machine is None:
+            return {"node": node, "alive": False}
+        boot = self.spec.layout.of_node(node) / "boot_id"
+        return {
+            "node": node,
+            "instance_id": machine.instance_id,
+            "name": machine.name,
+            "group": machine.group,
+            "role": machine.role,
+            "address": machine.address,
+            "alive": self.machines.alive(machine),
+            "boot_id": boot.read_text().strip() if boot.exists() else "",
+            "slurmd_pid": self.machines.pid_of(node, "slurmd"),
+            "agent_pid": self.machines.pid_of(node, "agent"),
+        }
+
+    def live(self) -> None:
+        """Reap what the tree loses, until told to end."""
+        while not self.ended.wait(1.0):
+            reap_adopted(self.head.pids().values(), self.machines.init_pids())
+
+
+def reap_adopted(*known: Iterable[int]) -> None:
+    """Collect zombies that were handed to us, leaving those that a Popen of ours waits for."""
+    ours = {pid for pids in known for pid in pids}
+    for pid in zombie_children(os.getpid()):
+        # A thread that runs a command may have collected it since the list was made.
+        if pid not in ours:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def main(state: Path) -> int:
+    """Run the sandbox of this state directory; the keeper kills what is left after it."""
+    become_subreaper()
+    spec = load(state)
+    if spec is None:
+        raise HpctlError(f"there is no spec.json in {state}")
+    supervisor = Supervisor(spec)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.ended.set())
+    die_with_parent(signal.SIGTERM)
+    try:
+        supervisor.up()
+    except HpctlError as error:
+        supervisor.say(str(error), failed=True, hint=error.hint)
+        return 1
+    supervisor.live()
+    # Threads may still be booting instances: the keeper ends them with the rest.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

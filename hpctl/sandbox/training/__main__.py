@@ -1,0 +1,79 @@
+"""`srun python -m hpctl.sandbox.training`: one rank of the demo's job.
+
+Exit codes: 0 trained to the last step, 1 another rank was lost or the checkpoint directory
+failed, 2 usage or a checkpoint that cannot be resumed from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Parse, listen for SIGUSR1, train."""
+    asked: list[int] = []
+    # Before the slow imports: the default action of SIGUSR1 would end the rank.
+    signal.signal(signal.SIGUSR1, lambda signum, _frame: asked.append(signum))
+    arguments = _parser().parse_args()
+
+    from hpctl.sandbox.training.group import PeerLost, Place
+    from hpctl.sandbox.training.loop import Options, train
+    from hpctl.sandbox.training.saving import CannotResume
+
+    def save_asked() -> bool:
+        wanted = bool(asked)
+        asked.clear()
+        return wanted
+
+    options = Options(
+        directory=arguments.checkpoint_dir,
+        resume_from=arguments.resume_from,
+        steps=arguments.steps,
+        checkpoint_every=arguments.checkpoint_every,
+        batch=arguments.batch,
+        step_s=arguments.step_s,
+        seed=arguments.seed,
+    )
+    try:
+        options.directory.mkdir(parents=True, exist_ok=True)
+        train(options, Place.of(dict(os.environ), arguments.bind), save_asked)
+    except CannotResume as error:
+        print(f"training: {error}", file=sys.stderr)
+        return 2
+    except (PeerLost, OSError) as error:
+        print(f"training: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    get = os.environ.get
+    parser = argparse.ArgumentParser("python -m hpctl.sandbox.training", description=__doc__)
+    directory = get("HPCTL_CHECKPOINT_DIR")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, default=directory, required=directory is None
+    )
+    resume = get("HPCTL_RESUME_FROM")
+    parser.add_argument("--resume-from", type=Path, default=Path(resume) if resume else None)
+    parser.add_argument("--steps", type=_positive, default=200)
+    parser.add_argument("--checkpoint-every", type=_positive, default=10, metavar="STEPS")
+    parser.add_argument("--batch", type=_positive, default=64, help="rows over all ranks")
+    parser.add_argument("--step-s", type=float, default=0.25, help="least seconds a step takes")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--bind", default="", help="address that rank 0 listens on")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

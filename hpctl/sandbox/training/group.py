@@ -1,0 +1,223 @@
+"""The ranks of one job step as a group: rendezvous, and an all-reduce in a fixed order.
+
+Rank 0 listens and publishes its address in a file that names the job, its restart count and the
+step, so no earlier attempt's file can be taken for it; and because job ids start again at 1 on a
+fresh cluster, the file carries a nonce that the listener checks as well.
+
+The sum is taken on rank 0 in the order of the ranks and sent to all. Floating-point addition is
+not associative: a tree or a ring would give other bits when ranks arrive in another order.
+
+A lost rank closes its sockets; the others read the end of the stream and leave with PeerLost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpctl.sandbox.training.model import Floats
+
+JOIN_S = 60.0
+"""How long the ranks wait for each other at the start: srun may launch them seconds apart."""
+
+PEER_S = 60.0
+"""How long a silent peer is waited for. A frozen node closes no sockets."""
+
+_HELLO = struct.Struct("!16sI")
+
+
+class PeerLost(Exception):
+    """A rank went away, or never came: this attempt is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process stands, in Slurm's words. `attempt` is `<job>.<restart>.<step>`."""
+
+    rank: int
+    size: int
+    attempt: str
+    host: str
+    bind: str
+
+    @classmethod
+    def of(cls, environment: dict[str, str], bind: str = "") -> Place:
+        """Read srun's environment; alone (rank 0 of 1) where there is none."""
+        get = environment.get
+        host = get("SLURMD_NODENAME") or socket.gethostname()
+        attempt = ".".join(
+            (
+                get("SLURM_JOB_ID", "0"),
+                get("SLURM_RESTART_COUNT", "0"),
+                get("SLURM_STEP_ID", "0"),
+            )
+        )
+        return cls(
+            rank=int(get("SLURM_PROCID", "0")),
+            size=int(get("SLURM_NTASKS", "1")),
+            attempt=attempt,
+            host=host,
+            bind=bind or address_of(host),
+        )
+
+
+def address_of(node: str) -> str:
+    """The address in HyperPod's node names (`ip-10-0-0-7` -> `10.0.0.7`), else the name."""
+    match = re.fullmatch(r"ip-(\d+)-(\d+)-(\d+)-(\d+)", node)
+    return ".".join(match.groups()) if match else node
+
+
+class Group:
+    """Connected ranks. Use `join`, then `all_reduce`, `gather` and `broadcast`, then `close`."""
+
+    def __init__(self, place: Place, nonce: str, peers: list[socket.socket]) -> None:
+        self.place = place
+        self.nonce = nonce
+        self._peers = peers  # rank 0: ranks 1..n-1 in order; others: rank 0 alone
+
+    @property
+    def name(self) -> str:
+        """What this attempt's files are called: unique even where job ids repeat."""
+        return f"{self.place.attempt}-{self.nonce[:6]}"
+
+    def all_reduce(self, vector: Floats, not_before: float = 0.0) -> Floats:
+        """The sum of every rank's vector, added in rank order, the same bits on all of them.
+
+        Nobody gets it before the monotonic time `not_before`: rank 0 paces the group.
+        """
+        if self.place.rank:
+            _send(self._peers[0], vector.tobytes())
+            return np.frombuffer(_receive(self._peers[0]))
+        total = vector.copy()
+        for peer in self._peers:
+            total += np.frombuffer(_receive(peer))
+        time.sleep(max(0.0, not_before - time.monotonic()))
+        self.broadcast(total.tobytes())
+        return total
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """On rank 0 everyone's message in rank order; on the others an empty list."""
+        if self.place.rank:
+            _send(self._peers[0], message)
+            return []
+        return [message, *(_receive(peer) for peer in self._peers)]
+
+    def broadcast(self, message: bytes = b"") -> bytes:
+        """Rank 0's message, on every rank."""
+        if self.place.rank:
+            return _receive(self._peers[0])
+        for peer in self._peers:
+            _send(peer, message)
+        return message
+
+    def close(self) -> None:
+        """Close every connection."""
+        for peer in self._peers:
+            peer.close()
+
+
+def join(place: Place, directory: Path) -> Group:
+    """Meet the other ranks through a file in a shared directory. Raises PeerLost, OSError."""
+    meeting = directory / f"rendezvous-{place.attempt}.json"
+    deadline = time.monotonic() + JOIN_S
+    if place.rank == 0:
+        return _listen(place, meeting, deadline)
+    while time.monotonic() < deadline:
+        group = _knock(place, meeting)
+        if group is not None:
+            return group
+        time.sleep(0.05)
+    raise PeerLost(f"rank 0 did not open its door within {JOIN_S:g} s ({meeting})")
+
+
+def _listen(place: Place, meeting: Path, deadline: float) -> Group:
+    nonce = secrets.token_hex(8)
+    peers: dict[int, socket.socket] = {}
+    with socket.create_server((place.bind, 0)) as server:
+        host, port = server.getsockname()[:2]
+        temporary = meeting.with_name(f".{meeting.name}.{nonce}")
+        temporary.write_text(json.dumps({"host": host, "port": port, "nonce": nonce}))
+        temporary.rename(meeting)
+        while len(peers) < place.size - 1:
+            server.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                peer, _ = server.accept()
+            except TimeoutError:
+                raise PeerLost(f"{len(peers) + 1} of {place.size} ranks came") from None
+            rank = _admit(peer, nonce, place.size)
+            if rank is None or rank in peers:
+                peer.close()
+            else:
+                peers[rank] = peer
+    meeting.unlink(missing_ok=True)
+    return Group(place, nonce, [peers[rank] for rank in sorted(peers)])
+
+
+def _admit(peer: socket.socket, nonce: str, size: int) -> int | None:
+    peer.settimeout(5.0)
+    try:
+        said, rank = _HELLO.unpack(_exactly(peer, _HELLO.size))
+        if said != nonce.encode() or not 0 < rank < size:
+            return None
+        peer.sendall(b"+")
+    except (OSError, PeerLost):
+        return None
+    _settle(peer)
+    return int(rank)
+
+
+def _knock(place: Place, meeting: Path) -> Group | None:
+    """One try to reach rank 0; None where the file is missing, stale or nobody answers."""
+    try:
+        said = json.loads(meeting.read_text())
+        peer = socket.create_connection((said["host"], said["port"]), timeout=5.0)
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        peer.sendall(_HELLO.pack(said["nonce"].encode(), place.rank))
+        _exactly(peer, 1)
+    except (OSError, PeerLost):
+        peer.close()
+        return None
+    _settle(peer)
+    return Group(place, said["nonce"], [peer])
+
+
+def _settle(peer: socket.socket) -> None:
+    peer.settimeout(PEER_S)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _send(peer: socket.socket, message: bytes) -> None:
+    try:
+        peer.sendall(struct.pack("!Q", len(message)))
+        peer.sendall(message)
+    except OSError as error:
+        raise PeerLost(f"a rank is gone: {error}") from error
+
+
+def _receive(peer: socket.socket) -> bytes:
+    (length,) = struct.unpack("!Q", _exactly(peer, 8))
+    return _exactly(peer, length)
+
+
+def _exactly(peer: socket.socket, length: int) -> bytes:
+    buffer = bytearray(length)
+    view, done = memoryview(buffer), 0
+    while done < length:
+        try:
+            got = peer.recv_into(view[done:])
+        except OSError as error:
+            raise PeerLost(f"a rank is gone: {error}") from error
+        if not got:
+            raise PeerLost("a rank closed its connection")
+        done += got
+    return bytes(buffer)
