@@ -1,0 +1,208 @@
+"""`hpctl agent`: the node agent, and a single look through its eyes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from hpctl.agent import settings as defaults
+from hpctl.agent.config import CONFIG
+from hpctl.agent.outside.ask import SOCKET
+from hpctl.agent.outside.plugins import DIRECTORY
+from hpctl.cli import output
+from hpctl.core.model import InstanceId, NodeName
+
+_KMSG = click.option(
+    "--kmsg",
+    type=click.Path(path_type=Path),
+    default=defaults.KERNEL_LOG,
+    show_default=True,
+    envvar="HPCTL_AGENT_KMSG",
+    help="The kernel's log.",
+)
+_KMSG_ACCEPT_USER = click.option(
+    "--kmsg-accept-user",
+    is_flag=True,
+    envvar="HPCTL_AGENT_KMSG_ACCEPT_USER",
+    help="Believe log lines that user space wrote. For tests only.",
+)
+_ROOT = click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("/"),
+    envvar="HPCTL_AGENT_ROOT",
+    help="Put before every path under /sys, /proc and /dev that checks read. For tests.",
+)
+_CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=CONFIG,
+    show_default=True,
+    envvar="HPCTL_AGENT_CONFIG",
+    help="The agent's file (docs/checks.md); it may be missing.",
+)
+_PLUGINS = click.option(
+    "--plugins",
+    type=click.Path(path_type=Path),
+    default=DIRECTORY,
+    show_default=True,
+    envvar="HPCTL_AGENT_PLUGINS",
+    help="Directory of this site's own checks (docs/plugins.md); it may be missing.",
+)
+
+
+@click.group()
+def agent() -> None:
+    """The node agent."""
+
+
+@agent.command()
+@click.option(
+    "--head",
+    required=True,
+    envvar="HPCTL_AGENT_HEAD",
+    metavar="URL[,URL]",
+    help="Where the daemon listens: http://HOST:PORT. Several are tried in turn.",
+)
+@click.option(
+    "--node",
+    envvar="HPCTL_AGENT_NODE",
+    help="This node's NodeName. Default: $SLURMD_NODENAME, else the short host name.",
+)
+@click.option(
+    "--instance-id",
+    envvar="HPCTL_AGENT_INSTANCE_ID",
+    help="Default: the EC2 instance id that the firmware names, else the node's name.",
+)
+@click.option(
+    "--boot-id-file",
+    type=click.Path(path_type=Path),
+    show_default=True,
+    default=defaults.BOOT_ID_FILE,
+    envvar="HPCTL_AGENT_BOOT_ID_FILE",
+    help="Where the kernel says which boot this is.",
+)
+@_KMSG
+@click.option(
+    "--munge-socket",
+    type=click.Path(path_type=Path),
+    envvar="HPCTL_AGENT_MUNGE_SOCKET",
+    help="Default: libmunge's own.",
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    default=defaults.SPOOL,
+    show_default=True,
+    envvar="HPCTL_AGENT_SPOOL",
+    help="Directory for what must outlive the agent.",
+)
+@click.option(
+    "--heartbeat-s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    envvar="HPCTL_AGENT_HEARTBEAT_S",
+    help="Seconds between reports without news.",
+)
+@_KMSG_ACCEPT_USER
+@_ROOT
+@_CONFIG
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    default=Path(SOCKET),
+    show_default=True,
+    envvar="HPCTL_AGENT_SOCKET",
+    help="Where scripts of this node report (hpctl report) and ask for the verdict.",
+)
+@_PLUGINS
+@click.option(
+    "--hma-log",
+    type=click.Path(path_type=Path),
+    envvar="HPCTL_AGENT_HMA_LOG",
+    help="The log of HyperPod's health agent. Default: the journal of its unit.",
+)
+@click.option("--verbose", "-v", is_flag=True, envvar="HPCTL_AGENT_VERBOSE", help="Log more.")
+def run(
+    head: str,
+    node: str | None,
+    instance_id: str | None,
+    boot_id_file: Path,
+    kmsg: Path,
+    munge_socket: Path | None,
+    spool: Path,
+    heartbeat_s: float,
+    kmsg_accept_user: bool,
+    root: Path,
+    config: Path,
+    socket: Path,
+    plugins: Path,
+    hma_log: Path | None,
+    verbose: bool,
+) -> None:
+    """Watch this node and report to the head node until SIGTERM."""
+    from hpctl.agent.checks.table import CHECKS
+    from hpctl.agent.config import load
+    from hpctl.agent.outside.sources import Places
+    from hpctl.agent.service import Agent
+    from hpctl.heads import Head
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    name = NodeName(node) if node else defaults.this_node()
+    Agent(
+        defaults.AgentSettings(
+            heads=tuple(Head.parse(url) for url in head.split(",") if url),
+            node=name,
+            instance=InstanceId(instance_id) if instance_id else defaults.this_instance(name),
+            boot=defaults.this_boot(boot_id_file),
+            kmsg=kmsg,
+            munge_socket=munge_socket,
+            spool=spool,
+            heartbeat_s=heartbeat_s,
+            kmsg_accept_user=kmsg_accept_user,
+            root=root,
+            config=load(config, CHECKS),
+            places=Places(socket, hma_log, plugins),
+        )
+    ).run()
+
+
+@agent.command()
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Only these checks: a name (host.disk) or the first part of several (host). Repeatable.",
+)
+@_KMSG
+@_KMSG_ACCEPT_USER
+@_ROOT
+@_CONFIG
+@_PLUGINS
+@output.json_option
+def check(
+    only: tuple[str, ...],
+    kmsg: Path,
+    kmsg_accept_user: bool,
+    root: Path,
+    config: Path,
+    plugins: Path,
+    as_json: bool,
+) -> None:
+    """Run every check once on this machine and say what it sees.
+
+    Works on any machine: what it has not is told as absent. Rates need two looks, and what must
+    last a while needs the agent itself: both are not seen here. Exit code: 0 fine or only
+    warnings, 1 a check failed, 3 a check cannot tell.
+    """
+    from hpctl.cli import agent_check, render_agent
+
+    view = agent_check.look(only, kmsg, kmsg_accept_user, root, config, plugins)
+    output.show("agent-check", view, as_json, render_agent.check)
+    output.leave(agent_check.verdict(view))

@@ -1,0 +1,213 @@
+"""`hpctl autoscale`: how groups grow and shrink, what was done, and why nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.output import Exit
+from hpctl.cli.views import ChangeView, change_view
+from hpctl.ports import Unavailable
+
+if TYPE_CHECKING:
+    from hpctl.cli.gather import World
+    from hpctl.config import Config
+    from hpctl.core.autoscale import Decision, Group
+    from hpctl.core.model import NodeName
+    from hpctl.core.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScaleView:
+    """One group of the configuration. What nobody could say is None.
+
+    `answer` is what autoscaling answers now: up, down or hold; `rule` the check that holds.
+    """
+
+    group: str
+    min_count: int
+    max_count: int
+    target: int | None
+    running: int | None
+    idle: int | None
+    arriving: int | None
+    spares: int
+    answer: str
+    count: int
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingView:
+    """A job that waits for nodes and for nothing else."""
+
+    job: int
+    partitions: tuple[str, ...]
+    nodes: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscaleView:
+    """What `hpctl autoscale` shows. `adds_left` and `hours_left`: of these 24 hours' budget.
+
+    `waiting` and the older `changes` are there with explain alone. `unknown`: what could not be
+    read, and why; no answer rests on it.
+    """
+
+    as_of: datetime
+    enabled: bool
+    mode: str
+    adds_left: int
+    hours_left: float | None
+    groups: tuple[GroupScaleView, ...]
+    waiting: tuple[WaitingView, ...]
+    changes: tuple[ChangeView, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@click.group()
+def autoscale() -> None:
+    """How groups grow and shrink, and why not."""
+
+
+@autoscale.command(short_help="Each group and what is decided for it now.")
+@output.config_option
+@output.json_option
+def status(config: str, as_json: bool) -> None:
+    """Each group, what is decided for it now, and the changes under way."""
+    _show(config, as_json, explain=False)
+
+
+@autoscale.command(short_help="Why each group grows, shrinks or stays.")
+@output.config_option
+@output.json_option
+def explain(config: str, as_json: bool) -> None:
+    """Why each group grows, shrinks or stays: the jobs that wait, and the changes before."""
+    _show(config, as_json, explain=True)
+
+
+def _show(config: str, as_json: bool, *, explain: bool) -> None:
+    from hpctl.cli import render_capacity
+    from hpctl.cli.gather import gather
+
+    loaded = output.load_config(config)
+    journal = loaded.state_dir / "journal.db"
+    if loaded.database_url is None and not journal.exists():
+        off = "; it is off in any case (autoscale.enabled)" * (not loaded.autoscale.enabled)
+        raise Unavailable(
+            f"hpctl's daemon decides on autoscaling, and has never run here: {journal} is not"
+            f" there{off}",
+            "start it (`hpctl daemon run`), or name the configuration of one that runs in --config",
+        )
+    world = gather(loaded, output.now(), slurm=True, cloud=True)
+    reservations, why = _reservations(loaded)
+    view = autoscale_view(loaded, world, reservations, explain=explain)
+    if why:
+        view = replace(view, unknown=(*view.unknown, why))
+    output.show("autoscale", view, as_json, render_capacity.autoscale)
+    output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
+
+
+def _reservations(config: Config) -> tuple[Mapping[str, tuple[NodeName, ...]], str]:
+    from hpctl.ports import HpctlError
+    from hpctl.wiring import make_scheduler
+
+    try:
+        return make_scheduler(config).reservations(), ""
+    except HpctlError as error:
+        return {}, f"Slurm's reservations: {error}"
+
+
+def autoscale_view(
+    config: Config,
+    w: World,
+    reservations: Mapping[str, tuple[NodeName, ...]],
+    *,
+    explain: bool = False,
+) -> AutoscaleView:
+    """The daemon's own decision, made anew from what can be read here."""
+    from hpctl.core.autoscale import budget_left
+    from hpctl.core.capacity import scale_view
+    from hpctl.core.plan_capacity import scale_decisions
+
+    policy = w.policy
+    seen = _view(w, reservations)
+    scale = scale_view(seen, policy, w.now)
+    # Where the world cannot be read whole, no answer is made up from the part that can.
+    decided = scale_decisions(seen, policy, w.now) if w.slurm and w.cloud else ()
+    answers = {decision.group: decision for decision in decided}
+    adds, hours = budget_left(scale.history, policy.autoscale, w.now, scale.groups)
+    unread = [f"Slurm: {w.slurm_error}"] * (w.slurm is None)
+    unread += [f"the cloud: {w.cloud_error}"] * (w.cloud is None)
+    changes = sorted(w.state.changes.values(), key=lambda c: c.opened.at, reverse=True)
+    shown = changes[:20] if explain else [c for c in changes if not c.ended]
+    return AutoscaleView(
+        as_of=w.now,
+        enabled=config.autoscale.enabled,
+        mode=str(config.mode),
+        adds_left=max(adds, 0),
+        hours_left=None if hours is None else round(max(hours, 0.0), 1),
+        groups=tuple(
+            _group(name, config, scale.groups.get(name), answers.get(name))
+            for name in config.autoscale.groups
+        ),
+        waiting=tuple(
+            WaitingView(w.job, w.partitions, w.nodes, w.since)
+            for w in (scale.waiting if explain else ())
+            if w.grows
+        ),
+        changes=tuple(map(change_view, shown)),
+        unknown=tuple(unread),
+    )
+
+
+def _view(w: World, reservations: Mapping[str, tuple[NodeName, ...]]) -> View:
+    from hpctl.core.model import ProviderView, SchedulerView
+    from hpctl.core.view import View, instances_by_node
+
+    cloud = w.cloud or ProviderView(as_of=w.now)
+    return View(
+        scheduler=w.slurm or SchedulerView(as_of=w.now),
+        provider=cloud,
+        health=w.health,
+        assessments=w.assessments,
+        state=w.state,
+        instances=instances_by_node(cloud),
+        current=w.slurm is not None,
+        stopped=w.stopped,
+        reservations=reservations,
+    )
+
+
+def _group(name: str, config: Config, now: Group | None, answer: Decision | None) -> GroupScaleView:
+    from hpctl.core.autoscale import Hold, ScaleUp
+
+    limits = config.autoscale.groups[name]
+    word, count, rule = "unknown", 0, ""
+    if isinstance(answer, Hold):
+        word, rule = "hold", answer.rule
+    elif answer is not None:
+        up = isinstance(answer, ScaleUp)
+        word = "up" if up else "down"
+        count = answer.count if isinstance(answer, ScaleUp) else len(answer.nodes)
+    return GroupScaleView(
+        group=name,
+        min_count=limits.min_count,
+        max_count=limits.max_count,
+        target=now.target if now else None,
+        running=now.alive if now else None,
+        idle=len(now.idle) if now else None,
+        arriving=now.arriving if now else None,
+        spares=config.spares.get(name, 0),
+        answer=word,
+        count=count,
+        rule=rule,
+        why=answer.why if answer is not None else "",
+    )

@@ -1,0 +1,289 @@
+"""`hpctl checkpoint ls|verify|last`: what the files prove."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from hpctl.cli import checkpoint_advise, checkpoint_repair
+from hpctl.cli import checkpoint_text as say
+from hpctl.cli.complete_files import complete_file
+from hpctl.jobs.checkpoints import last as search
+from hpctl.jobs.checkpoints.files import Place
+from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
+from hpctl.jobs.checkpoints.remote import Remote
+from hpctl.ports import HpctlError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEEP = click.option("--deep", is_flag=True, help="Read every byte and compare the digests.")
+_WORLD = click.option(
+    "--world-size",
+    type=click.IntRange(min=1),
+    help="How many ranks there were, for formats that do not record it (NVRx local).",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@dataclass(frozen=True, slots=True)
+class Aws:
+    """How to reach S3, as elsewhere with AWS."""
+
+    profile: str | None
+    region: str | None
+    endpoint_url: str | None
+
+    def place(self, text: str) -> Place:
+        """A directory, or a prefix of S3. Raises OSError where no client can be made."""
+        if re.match(r"s3:(/?[^/]|$)", text):
+            right = "s3://" + text.removeprefix("s3:").lstrip("/")
+            raise click.UsageError(f"{text} is no place in S3: did you mean {right}?")
+        if not text.startswith("s3://"):
+            return Path(text).absolute()
+        from hpctl.wiring import open_objects  # a tenth of a second that directories do not need
+
+        try:
+            return open_objects(
+                text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
+            )
+        except HpctlError as error:
+            raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
+
+    def tiers(self, texts: Iterable[str]) -> tuple[list[search.Tier], list[search.Unseen]]:
+        """Each with its kind, the nearest kind first; and those that nobody can look at."""
+        return search.tiers_of(texts, self.place)
+
+
+def _aws(command: F) -> F:
+    for option in (
+        click.option("--endpoint-url", metavar="URL", help="Another endpoint for S3."),
+        click.option("--region", help="The bucket's AWS region."),
+        click.option("--profile", help="A profile of ~/.aws/config, for s3://."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    short_help="Look at a job's checkpoints.",
+    epilog="Exit codes: 0 found, 1 none or incomplete, 2 usage, 3 cannot read.",
+)
+def checkpoint() -> None:
+    """Look at a job's checkpoints: which are complete, proved by their files.
+
+    A place is a directory or s3://BUCKET/PREFIX.
+    """
+
+
+checkpoint.add_command(checkpoint_repair.repair_latest)
+checkpoint.add_command(checkpoint_advise.advise)
+
+
+@checkpoint.command(short_help="List a job's checkpoints, newest first.")
+@click.argument("place", shell_complete=complete_file)
+@_DEEP
+@_WORLD
+@_JSON
+@_aws
+def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
+    """List PLACE's checkpoints, newest first, and what keeps others from being one."""
+    try:
+        rows = search.every(Aws(**aws).place(place), deep=deep, world_size=world_size)
+    except OSError as error:
+        _cannot_read(place, error, "checkpoint-ls" if as_json else None)
+    if as_json:
+        say.print_json("checkpoint-ls", say.LsView(place, tuple(map(say.row, rows))))
+    else:
+        for row in rows:
+            click.echo(say.text(row, deep=deep))
+        if not rows:
+            click.echo(f"hpctl: no checkpoints in {place}", err=True)
+    sys.exit(say.code(rows))
+
+
+@checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
+@click.argument("path", shell_complete=complete_file)
+@_DEEP
+@_WORLD
+@_JSON
+@_aws
+def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
+    """Prove one checkpoint (a directory, a prefix or a .ckpt file), or say what is wrong."""
+    try:
+        place = Aws(**aws).place(path)
+        if isinstance(place, Remote):
+            place = place.taken()
+        else:
+            place.stat()
+            if place.is_dir():
+                next(place.iterdir(), None)
+    except OSError as error:
+        _cannot_read(path, error, "checkpoint-verify" if as_json else None)
+    row = search.judge(place, deep=deep, world_size=world_size)
+    if as_json:
+        say.print_json("checkpoint-verify", say.LsView(path, (say.row(row),)))
+    else:
+        click.echo(say.text(row, deep=deep))
+    sys.exit(say.code([row]))
+
+
+@checkpoint.command()
+@click.argument("places", nargs=-1, shell_complete=complete_file)
+@click.option(
+    "--tier",
+    "tiers",
+    multiple=True,
+    metavar="PLACE",
+    help="Look here, too: DIR, s3://..., or local:DIR on this node's own disk. Repeatable.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    envvar=["SLURM_JOB_NUM_NODES", "SLURM_NNODES"],
+    default=1,
+    help="How many nodes the job has: on several, what is on one's own disk does not count.",
+)
+@_DEEP
+@_WORLD
+@_JSON
+@_aws
+@click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
+@click.option(
+    "--repair-latest",
+    is_flag=True,
+    envvar="HPCTL_REPAIR_LATEST",
+    help="Then mend broken pointers beside it (or HPCTL_REPAIR_LATEST=1).",
+)
+@click.option(
+    "--tell", is_flag=True, help="Tell the head node the step (in a job; never waits for it)."
+)
+@click.option(
+    "--fetch",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Copy one that is in S3 into this directory; --export does so into the first directory.",
+)
+def last(
+    places: tuple[str, ...],
+    tiers: tuple[str, ...],
+    nodes: int,
+    deep: bool,
+    world_size: int | None,
+    as_json: bool,
+    export: bool,
+    fetch: Path | None,
+    repair_latest: bool,
+    tell: bool,
+    **aws: str | None,
+) -> None:
+    """Find the newest complete checkpoint in PLACES.
+
+    Of two of the same step the nearer one wins: this node's disk, directories, S3; within these
+    as they are named.
+
+    --export prints one of: `found PATH`, `none` (nothing there claims to be a checkpoint),
+    `incomplete N` (N do, and none is whole), `unreadable WHY`.
+    """
+    if not places and not tiers:
+        raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --tier.")
+    look_in, unseen = Aws(**aws).tiers([*places, *tiers])
+    into = fetch or (_first_directory(look_in) if export else None)
+    result = search.last_complete(
+        look_in,
+        deep=deep,
+        nodes=nodes,
+        world_size=world_size,
+        bring=None if into is None else _bringing(into.absolute(), deep),
+    )
+    result = replace(result, unseen=(*unseen, *result.unseen))
+    if not as_json:
+        _explain(result)
+    if repair_latest and result.found is not None:
+        _repair_beside(result.found)
+    if as_json:
+        say.print_json("checkpoint-last", say.search(result))
+    elif export:
+        click.echo(_line(result))
+    elif result.found is not None:
+        click.echo(result.found.path)
+    elif result.verdict == "none":
+        click.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
+    if tell:
+        _tell(result)
+    sys.exit({"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}[result.verdict])
+
+
+def _tell(result: search.Search) -> None:
+    if result.found is not None and result.found.step is not None:
+        from hpctl.jobs.tell import tell_point
+
+        sys.stdout.flush()
+        tell_point(result.found.step, os.environ)
+
+
+def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | PassedOver]:
+    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
+        if not isinstance(found.path, Remote):
+            return found
+        from hpctl.jobs.checkpoints.fetch import fetch
+
+        click.echo(f"hpctl: fetching {found.path} into {into}", err=True)
+        with say.bar() as progress:
+            return fetch(found, into, deep=deep, progress=progress)
+
+    return bring
+
+
+def _repair_beside(found: Checkpoint) -> None:
+    """Mend the pointers of the directory that a checkpoint was found in; failing is no failure."""
+    from hpctl.jobs.checkpoints.pointers import repairs
+
+    directory = found.path.parent
+    if not isinstance(directory, Path):
+        return
+    try:
+        checkpoint_repair.mended(
+            [repair for repair in repairs(directory) if repair.content is not None]
+        )
+    except OSError as error:
+        click.echo(f"hpctl: pointers in {directory} cannot be read: {error}", err=True)
+
+
+def _first_directory(tiers: list[search.Tier]) -> Path | None:
+    shared = (t.place for t in tiers if isinstance(t.place, Path) and not t.local)
+    return next((place for place in shared if place.is_dir()), None)
+
+
+def _explain(result: search.Search) -> None:
+    for unseen in result.unseen:
+        click.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
+    if result.unseen and result.found is not None:
+        click.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
+    for each in result.passed_over:
+        if each.claimed or each.format:
+            click.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
+
+
+def _line(result: search.Search) -> str:
+    if result.found is not None:
+        return f"found {result.found.path}"
+    claimed = [each for each in result.passed_over if each.claimed]
+    unseen = next((f"{each.place}: {each.why}" for each in result.unseen), None)
+    where = ", ".join(sorted({str(each.path.parent) for each in claimed}))
+    return {
+        "none": "none",
+        "incomplete": f"incomplete {len(claimed)} checkpoints in {where}, none of them whole",
+        "unreadable": f"unreadable {unseen or f'{where}: some checkpoints there cannot be read'}",
+    }[result.verdict]
+
+
+def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
+    say.cannot_read(place, f"cannot read {place}: {error.strerror or error}", schema)

@@ -1,0 +1,87 @@
+"""`hpctl cluster`: a table of commands, each in a module of its own."""
+
+from __future__ import annotations
+
+import click
+
+from hpctl.cli.lazy import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("hpctl.cli.cluster.init:init", "Write a first cluster.yaml."),
+    "import": (
+        "hpctl.cli.cluster.importing:import_",
+        "Write cluster.yaml from a living cluster.",
+    ),
+    "provisioning-parameters": (
+        "hpctl.cli.cluster.parameters:provisioning_parameters",
+        "Print provisioning_parameters.json of cluster.yaml.",
+    ),
+    "schema": ("hpctl.cli.cluster.schema:schema", "Print the JSON schema of cluster.yaml."),
+    "create": (
+        "hpctl.cli.cluster.create:create",
+        "Create the cluster of a spec, or go on with a create that was interrupted.",
+    ),
+    "update": (
+        "hpctl.cli.cluster.update:update",
+        "Make a cluster as its spec says, after showing the difference.",
+    ),
+    "scale": ("hpctl.cli.cluster.scale:scale", "Give an instance group N instances."),
+    "delete": ("hpctl.cli.cluster.delete:delete", "Delete a cluster with all its instances."),
+    "wait": (
+        "hpctl.cli.cluster.wait:wait",
+        "Follow a cluster until it is in service with all its nodes, or gone.",
+    ),
+    "list": (
+        "hpctl.cli.cluster.listing:list_clusters",
+        "The clusters of an account in a region.",
+    ),
+    "describe": (
+        "hpctl.cli.cluster.describe:describe",
+        "A cluster, its instance groups, and what is wrong with it.",
+    ),
+    "nodes": (
+        "hpctl.cli.cluster.nodes:nodes",
+        "Every node by all its names, and what the API, Slurm and hpctl say of it.",
+    ),
+    "events": (
+        "hpctl.cli.cluster.events:events",
+        "What the service did to a cluster, and why it failed.",
+    ),
+    "replace": (
+        "hpctl.cli.cluster.node_orders:replace",
+        "Replace nodes' instances: drained first, given back to Slurm when the new ones are there.",
+    ),
+    "reboot": (
+        "hpctl.cli.cluster.node_orders:reboot",
+        "Reboot nodes' instances: drained first, given back to Slurm when they have come up.",
+    ),
+    "delete-nodes": (
+        "hpctl.cli.cluster.node_orders:delete_nodes",
+        "Delete nodes for good: drained first; their groups' counts go down with them.",
+    ),
+    "software-update": (
+        "hpctl.cli.cluster.maintenance:software_update",
+        "Give groups the newest image, in rolling batches.",
+    ),
+    "health-check": (
+        "hpctl.cli.cluster.maintenance:health_check",
+        "Run HyperPod's deep health checks on nodes or groups: one to two hours.",
+    ),
+    "ssh": (
+        "hpctl.cli.cluster.ssh:ssh",
+        "A shell on a node through Systems Manager, or one COMMAND after `--`.",
+    ),
+    "validate": (
+        "hpctl.cli.cluster.validate:validate",
+        "Check a cluster's file before it costs money.",
+    ),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    table=COMMANDS,
+    epilog="Exit codes: 0 done or fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
+)
+def cluster() -> None:
+    """Create, operate and retire a HyperPod cluster."""

@@ -1,0 +1,151 @@
+"""`hpctl cluster delete`: end a cluster, after saying what is lost; or nodes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import CLUSTER
+from hpctl.cli.cluster.at_hand import (
+    Place,
+    complete_cluster,
+    here_options,
+    known,
+    no_cluster,
+    place,
+)
+from hpctl.cli.cluster.change_view import CallView, ClusterChangeView, followed
+from hpctl.cli.cluster.following import (
+    Waiting,
+    answered,
+    dry_run_option,
+    follow,
+    refused,
+    tell,
+    wait_options,
+    yes_option,
+)
+from hpctl.ports import Absent
+
+if TYPE_CHECKING:
+    from hpctl.clusters.progress import Progress
+
+JOBS_SHOWN = 10
+
+
+class _ByShape(click.Command):
+    """`delete NODE...` is `delete-nodes NODE...`, told by what the words look like.
+
+    By nothing else, so that no cluster is ended where a node was meant: a cluster that is called
+    as a node is deleted by its ARN.
+    """
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """That of the command which these words are for."""
+        from hpctl.clusters.names import shaped_as_node
+
+        if not any(shaped_as_node(word) for word in args):
+            return super().make_context(info_name, args, parent, **extra)
+        from hpctl.cli.cluster.node_orders import delete_nodes
+
+        return delete_nodes.make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=_ByShape)
+@click.argument("name", metavar="CLUSTER", type=CLUSTER, shell_complete=complete_cluster)
+@click.option(
+    "--if-exists",
+    is_flag=True,
+    help="A cluster that is not there is deleted: exit code 0, for scripts that repeat themselves.",
+)
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@here_options
+def delete(
+    name: str,
+    if_exists: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Delete a cluster with all its instances.
+
+    Given nodes (instance ids, ip-... names, addresses), it is hpctl cluster delete-nodes. Of a
+    cluster nothing is drained: jobs that run end. Without --yes the cluster's name has to be
+    typed. Exit code: 0 gone (or ordered), 1 failed, refused or no such cluster (--if-exists: 0),
+    3 not gone in time, 130 interrupted.
+    """
+    from hpctl.clusters import apply, until
+    from hpctl.clusters.progress import DELETED
+    from hpctl.clusters.watch import look
+
+    here = place(cluster=name, **where)
+    first = look(here.aws, here.cluster, output.now())
+    if first.status == DELETED:
+        absent = no_cluster(here.aws, name, Absent(f"there is no cluster {name!r}"))
+        if not if_exists:
+            raise absent
+        why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
+        return tell(ClusterChangeView(output.now(), "delete", name, "unchanged", why), as_json)
+    for line in lost(first, here):
+        click.echo(output.folded(line), err=True)
+    if dry_run:
+        order = CallView("DeleteCluster", {"ClusterName": here.cluster})
+        view = ClusterChangeView(output.now(), "delete", name, "dry_run", orders=(order,))
+        return tell(view, as_json)
+    if not yes and first.status != "Deleting":
+        _typed(first.cluster)
+    apply.delete(here.aws, here.cluster, waiting.patience)
+    last = follow(here.aws, here.cluster, until.deleted, waiting) if waiting.wait else None
+    view = ClusterChangeView(
+        as_of=output.now(),
+        command="delete",
+        cluster=first.cluster,
+        pick_up=f"hpctl cluster wait {first.cluster} --deleted",
+        **{**followed(last), "arn": first.arn},
+    )
+    return tell(view, as_json)
+
+
+def lost(first: Progress, here: Place) -> list[str]:
+    """What a deletion takes with it, and what it leaves."""
+    lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
+    for g in first.groups:
+        there = sum(node.group == g.name for node in first.nodes)
+        lines.append(f"  {g.name}: {there} x {' or '.join(g.instance_types)}")
+    lines.append(
+        "Lost: root and EBS volumes, local NVMe, Slurm's state and accounting on the controller."
+    )
+    lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
+    told = known(here)
+    if told.slurm is None:
+        return [*lines, f"Running jobs: nobody knows ({told.slurm_error})"]
+    jobs = [job for job in told.slurm.jobs.values() if job.running]
+    lines.append(f"Running jobs, which end: {len(jobs) or 'none'}")
+    for job in jobs[:JOBS_SHOWN]:
+        lines.append(f"  {job.id} {job.name} of {job.user} on {len(job.nodes)} node(s)")
+    if len(jobs) > JOBS_SHOWN:
+        lines.append(f"  and {len(jobs) - JOBS_SHOWN} more")
+    return lines
+
+
+def _typed(cluster: str) -> None:
+    def ask() -> bool:
+        question = "Type the cluster's name to delete it"
+        typed: str = click.prompt(question, default="", show_default=False, err=True)
+        return typed.strip() == cluster
+
+    if not answered(ask):
+        refused()

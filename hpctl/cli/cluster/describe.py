@@ -1,0 +1,144 @@
+"""`hpctl cluster describe`: a cluster and its groups in one screen, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import CLUSTER
+from hpctl.cli.cluster.at_hand import complete_cluster, fleet_of, place, place_options
+from hpctl.cli.output import Exit
+from hpctl.clusters.failures import of_rows
+from hpctl.clusters.names import Fleet, NodeRow
+from hpctl.clusters.progress import NodeProgress
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One instance group. `minimum` is null where it has none; `types` are in order of choice."""
+
+    name: str
+    role: str
+    types: tuple[str, ...]
+    current: int
+    target: int
+    minimum: int | None
+    status: str
+    partitions: tuple[str, ...]
+    capacity: str
+    training_plan: str
+    image: str
+    image_status: str
+    software_update: str
+    nodes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescribeView:
+    """What `hpctl cluster describe` shows. `problems` tell of the `failed_nodes`, too."""
+
+    as_of: datetime
+    name: str
+    arn: str
+    status: str
+    created: datetime | None
+    provisioning: str
+    node_recovery: str
+    subnets: tuple[str, ...]
+    security_groups: tuple[str, ...]
+    groups: tuple[GroupView, ...]
+    problems: tuple[str, ...]
+    failed_nodes: tuple[NodeProgress, ...] = ()
+
+
+def describe_view(
+    fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
+) -> ClusterDescribeView:
+    """The screen as a value; `failed` are the fleet's failed nodes, understood."""
+    said = fleet.described
+    vpc = said.get("VpcConfig", {})
+    groups = tuple(_group(g, fleet.rows) for g in said.get("InstanceGroups", ()))
+    return ClusterDescribeView(
+        as_of=now,
+        name=str(said.get("ClusterName", "")),
+        arn=str(said["ClusterArn"]),
+        status=str(said["ClusterStatus"]),
+        created=said.get("CreationTime"),
+        provisioning=str(said.get("NodeProvisioningMode") or "AllAtOnce"),
+        node_recovery=str(said.get("NodeRecovery") or "Automatic"),
+        subnets=tuple(vpc.get("Subnets", ())),
+        security_groups=tuple(vpc.get("SecurityGroupIds", ())),
+        groups=groups,
+        problems=tuple(_problems(said, groups, failed)),
+        failed_nodes=failed,
+    )
+
+
+def _group(said: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
+    name = str(said.get("InstanceGroupName", ""))
+    wanted = said.get("InstanceRequirements", {}).get("DesiredInstanceTypes", ())
+    plain = said.get("InstanceType")
+    slurm = said.get("SlurmConfig", {})
+    return GroupView(
+        name=name,
+        role=str(slurm.get("NodeType", "")).lower(),
+        types=tuple(wanted) or ((str(plain),) if plain else ()),
+        current=int(said.get("CurrentCount", 0)),
+        target=int(said.get("TargetCount", 0)),
+        minimum=said.get("MinCount"),
+        status=str(said.get("Status", "")),
+        partitions=tuple(slurm.get("PartitionNames", ())),
+        capacity="Spot" if "Spot" in said.get("CapacityRequirements", {}) else "OnDemand",
+        training_plan=str(said.get("TrainingPlanArn", "")),
+        image=str(said.get("CurrentImageReleaseVersion") or said.get("CurrentImageId") or ""),
+        image_status=str(said.get("ImageVersionStatus", "")),
+        software_update=str(said.get("SoftwareUpdateStatus", "")),
+        nodes=dict(Counter(row.status for row in rows if row.group == name)),
+    )
+
+
+def _problems(
+    said: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
+) -> list[str]:
+    found = []
+    if said["ClusterStatus"] == "Failed" or said.get("FailureMessage"):
+        found.append(f"the cluster: {said.get('FailureMessage') or 'Failed'}")
+    for group in groups:
+        if group.status in ("Failed", "Degraded"):
+            counts = f"{group.current} of {group.target} nodes run"
+            found.append(f"group {group.name} is {group.status}: {counts}")
+        if group.software_update in ("Failed", "RollbackInProgress", "RollbackComplete"):
+            found.append(f"group {group.name}: the software update is {group.software_update}")
+    return [*found, *map(failure, failed)]
+
+
+def failure(node: NodeProgress) -> str:
+    """A failed node in one line."""
+    return f"{node.name}: {node.message or node.status}"
+
+
+@click.command()
+@click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+@output.json_option
+@place_options
+def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any) -> None:
+    """A cluster, its instance groups, and what is wrong with it.
+
+    Exit code: 0, or 1 where something is wrong.
+    """
+    from hpctl.cli import render_cluster
+
+    here = place(name or cluster, **where)
+    fleet = fleet_of(here)
+    at = output.now()
+    view = describe_view(fleet, of_rows(here.aws, fleet.described, fleet.rows, at), at)
+    output.show("cluster-describe", view, as_json, render_cluster.describe)
+    output.leave(Exit.PROBLEM if view.problems else Exit.FINE)

@@ -1,0 +1,207 @@
+"""`hpctl cluster events`: what the service did to a cluster, and why it failed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import CLUSTER, GROUP
+from hpctl.cli.cluster.at_hand import (
+    Place,
+    complete_cluster,
+    complete_group,
+    complete_node,
+    fleet_of,
+    place,
+    place_options,
+)
+from hpctl.cli.output import SinceType
+from hpctl.clusters.events import LEVELS, ClusterEvent
+from hpctl.clusters.names import NodeRow, NoSuchNode, find_group, node_rows, resolve
+from hpctl.ports import Unavailable
+
+EVERY_S = 5.0
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
+OVERLAP = timedelta(minutes=2)
+"""How far each look of `--follow` reaches back: events come a little late, and out of order."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One event with its node's name, where the node is still there.
+
+    `count` such events are told here at once, the first at `first`; `event` is the newest, and
+    `instances` are those that they are of.
+    """
+
+    node: str
+    event: ClusterEvent
+    count: int = 1
+    first: datetime | None = None
+    instances: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEventsView:
+    """What `hpctl cluster events` shows, oldest first. `total`: before repeats were folded."""
+
+    as_of: datetime
+    cluster: str
+    events: tuple[EventLine, ...]
+    total: int = 0
+
+
+@click.command()
+@click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="Info",
+    show_default=True,
+    help="Nothing below this.",
+)
+@click.option("--since", type=SinceType(), help="Nothing before: 30min, 12h, 7d or ISO 8601.")
+@click.option(
+    "--group",
+    type=GROUP,
+    default="",
+    shell_complete=complete_group,
+    help="Only of this instance group.",
+)
+@click.option(
+    "--node",
+    metavar="NODE",
+    default="",
+    shell_complete=complete_node,
+    help="Only of this node, by any of its names; an instance id that is gone will do.",
+)
+@click.option("--all", "every", is_flag=True, help="Every event; else repeats are one line.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new ones until Ctrl-C.")
+@output.json_option
+@place_options
+def events(
+    name: str | None,
+    level: str,
+    since: datetime | None,
+    group: str,
+    node: str,
+    every: bool,
+    follow: bool,
+    as_json: bool,
+    cluster: str | None,
+    **where: Any,
+) -> None:
+    """What the service did to a cluster, and why it failed.
+
+    A node that is tried again and again says the same again and again: that is one line, with how
+    often and since when. Only clusters with NodeProvisioningMode Continuous have events; the
+    service keeps 500.
+    """
+    from hpctl.cli import render_cluster
+    from hpctl.clusters.events import events as read
+
+    if follow and as_json:
+        raise click.UsageError("--json prints one object: it cannot --follow")
+    here = place(name or cluster, **where)
+    fleet = fleet_of(here)
+    rows = fleet.rows
+    if group:
+        find_group(fleet.described, group)
+    levels = LEVELS[LEVELS.index(level) :]
+    asked: dict[str, Any] = {"group": group, "instance": _instance(rows, node), "levels": levels}
+    found = read(here.aws, here.cluster, after=since, **asked)
+    told = lines(found, rows)
+    shown = told if every else folded(told)
+    view = ClusterEventsView(output.now(), here.cluster, shown, len(told))
+    output.show("cluster-events", view, as_json, render_cluster.events)
+    if follow:
+        _follow(here, found, since, asked)
+
+
+def lines(found: Iterable[ClusterEvent], rows: Iterable[NodeRow]) -> tuple[EventLine, ...]:
+    """The events with the names of the nodes that they are of."""
+    names = {row.instance_id: row.node for row in rows if row.instance_id}
+    places = {row.logical_id: row.node for row in rows if row.logical_id}
+    return tuple(
+        EventLine(
+            names.get(e.instance_id) or places.get(e.logical_id, ""),
+            e,
+            first=e.at,
+            instances=(e.instance_id,) if e.instance_id else (),
+        )
+        for e in found
+    )
+
+
+def folded(told: Iterable[EventLine]) -> tuple[EventLine, ...]:
+    """Events that say the same of one node, or of gone instances of a group, as one: the newest.
+
+    Instance ids differ from try to try and count for nothing in what an event says.
+    """
+    alike: dict[tuple[str, ...], list[EventLine]] = {}
+    for line in told:
+        e = line.event
+        said = (_INSTANCE.sub("", text) for text in (e.text, e.failure, e.slurm, e.lifecycle))
+        alike.setdefault((e.level, e.resource, line.node, e.group, *said), []).append(line)
+    lines = []
+    for same in alike.values():
+        # Two lines as one with a count are two lines still.
+        lines += [_as_one(same)] if len(same) > 2 else same
+    return tuple(sorted(lines, key=lambda line: (line.event.at, line.event.id)))
+
+
+def _as_one(same: list[EventLine]) -> EventLine:
+    instances = dict.fromkeys(line.event.instance_id for line in same if line.event.instance_id)
+    newest = same[-1]
+    return replace(newest, count=len(same), first=same[0].event.at, instances=tuple(instances))
+
+
+def _instance(rows: tuple[NodeRow, ...], name: str) -> str:
+    if not name:
+        return ""
+    try:
+        return resolve(rows, name).instance_id
+    except NoSuchNode:
+        # The events of an instance outlive it.
+        if name.startswith("i-"):
+            return name
+        raise
+
+
+def _follow(
+    here: Place,
+    found: tuple[ClusterEvent, ...],
+    since: datetime | None,
+    asked: dict[str, Any],
+) -> None:
+    """Print what is new, until Ctrl-C. A look that fails is tried again."""
+    from hpctl.cli import render_cluster
+    from hpctl.clusters.events import events as read
+
+    told, after = {event.id for event in found}, since or output.now()
+    try:
+        while True:
+            time.sleep(EVERY_S)
+            begun = output.now()
+            try:
+                new = read(here.aws, here.cluster, after=after - OVERLAP, **asked)
+                rows = node_rows(here.aws, here.cluster, details=False)
+            except Unavailable as error:
+                click.echo(f"hpctl: {error}; trying again", err=True)
+                continue
+            fresh = [event for event in new if event.id not in told]
+            told |= {event.id for event in fresh}
+            after = max(after, begun)
+            for line in render_cluster.event_lines(lines(fresh, rows)):
+                click.echo(line)
+    except KeyboardInterrupt:
+        return

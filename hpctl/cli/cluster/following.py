@@ -1,0 +1,167 @@
+"""Waiting in view: the options of every command that waits, and what Ctrl-C means.
+
+Progress goes to standard error, the result to standard output. Ctrl-C ends the looking, not what
+the service does: the exit code is 130 then, as a shell's for SIGINT.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.durations import DurationType
+from hpctl.cli.lazy import INTERRUPTED, by_ctrl_c
+from hpctl.cli.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.cli.cluster.change_view import ClusterChangeView
+    from hpctl.clusters.ordering import Patience
+    from hpctl.clusters.progress import Progress
+    from hpctl.clusters.until import Until
+    from hpctl.ports import Aws
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a command waits, as its options say."""
+
+    wait: bool = True
+    timeout_s: float = 10800.0
+    patience_s: float = 900.0
+    every_s: float = 10.0
+
+    @property
+    def patience(self) -> Patience:
+        """How an order in doubt is looked for."""
+        from hpctl.clusters.ordering import Patience
+
+        return Patience(time.sleep, every_s=min(5.0, self.every_s))
+
+
+def wait_options(command: F) -> F:
+    """`--wait/--no-wait` and the `looking_options`: the command gets them as `waiting`."""
+    return click.option(
+        "--wait/--no-wait",
+        default=True,
+        show_default=True,
+        help="Follow the work until it is done, or leave as soon as it is ordered.",
+    )(looking_options(command))
+
+
+def looking_options(command: F) -> F:
+    """`--timeout`, `--patience`, `--every`: the command gets them as `waiting`."""
+
+    @functools.wraps(command)
+    def with_waiting(
+        timeout_s: float, patience_s: float, every_s: float, wait: bool = True, **others: Any
+    ) -> Any:
+        try:
+            return command(waiting=Waiting(wait, timeout_s, patience_s, every_s), **others)
+        except KeyboardInterrupt:
+            said = (
+                "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
+                "`hpctl cluster wait`."
+            )
+            click.echo(output.folded(said), err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+    duration = DurationType()
+    for name, default, text in (
+        ("every", "10s", "How often to look."),
+        (
+            "patience",
+            "15min",
+            "How long only failed nodes may be missing before this gives up on them.",
+        ),
+        ("timeout", "3h", "When to give up waiting; the work goes on."),
+    ):
+        with_waiting = click.option(
+            f"--{name}", f"{name}_s", type=duration, default=default, show_default=True, help=text
+        )(with_waiting)
+    return with_waiting  # type: ignore[return-value]
+
+
+def yes_option(command: F) -> F:
+    """`--yes`: nothing is asked."""
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def dry_run_option(command: F) -> F:
+    """`--dry-run`: nothing is ordered."""
+    return click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")(
+        command
+    )
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
+    asked = output.folded(question, len(" [y/N]: "))
+    if not yes and not answered(lambda: click.confirm(asked, err=True)):
+        refused()
+
+
+def answered(ask: Callable[[], bool]) -> bool:
+    """What the answer to a question is; no where the input has ended. Ctrl-C goes through."""
+    try:
+        return ask()
+    except click.Abort as abort:
+        if by_ctrl_c(abort):
+            raise
+        click.echo(err=True)
+        return False
+
+
+def refused() -> None:
+    """Leave: nothing was confirmed."""
+    said = "Not confirmed, so nothing was done (--yes confirms beforehand)."
+    click.echo(output.folded(said), err=True)
+    output.leave(Exit.PROBLEM)
+
+
+def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
+    """Draw looks at the cluster on standard error until the wait is over; the last one.
+
+    On Ctrl-C it is the last look before it, its verdict still WAITING.
+    """
+    from hpctl.cli.render_cluster_progress import shown
+    from hpctl.clusters.watch import look, watch
+
+    looks = watch(
+        aws,
+        cluster,
+        until,
+        now=output.now,
+        sleep=time.sleep,
+        every_s=waiting.every_s,
+        timeout_s=waiting.timeout_s,
+    )
+    last: Progress | None = None
+    try:
+        with shown() as screen:
+            for last in looks:
+                screen.show(last)
+    except KeyboardInterrupt:
+        last = last or look(aws, cluster, output.now())
+    assert last is not None
+    return last
+
+
+def tell(view: ClusterChangeView, as_json: bool) -> None:
+    """Print the view, and leave with the exit code of its outcome."""
+    from hpctl.cli import render_cluster_change
+
+    output.show("cluster-change", view, as_json, render_cluster_change.change)
+    if view.outcome == "interrupted":
+        raise click.exceptions.Exit(INTERRUPTED)
+    if view.outcome == "failed":
+        output.leave(Exit.PROBLEM)
+    if view.outcome in ("deadline", "in_doubt"):
+        output.leave(Exit.CANNOT_TELL)

@@ -1,0 +1,361 @@
+"""`hpctl cluster software-update` and `health-check`: long orders for whole groups."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import CLUSTER, GROUP, NODES
+from hpctl.cli.cluster.at_hand import (
+    Known,
+    Place,
+    complete_cluster,
+    complete_group,
+    complete_node,
+    fleet_of,
+    known,
+    place,
+    place_options,
+)
+from hpctl.cli.cluster.following import confirm
+from hpctl.cli.durations import DurationType
+from hpctl.cli.lazy import INTERRUPTED
+from hpctl.cli.output import Exit
+from hpctl.clusters import maintenance
+from hpctl.clusters.maintenance import CHECKS, GroupWork, Work
+from hpctl.clusters.names import Fleet, NodeRow, find_group, resolve_all
+from hpctl.ports import Aws, HpctlError
+
+EVERY_S = maintenance.EVERY_S
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedNode:
+    """A node after its deep health checks: passed, rebooted, replaced, failed or gone."""
+
+    node: str
+    instance_id: str
+    new_instance_id: str
+    result: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceView:
+    """What was ordered for groups, and how it stands. `outcome`: dry_run, ordered, done, failed,
+    interrupted; `jobs` run on the groups' nodes, null where Slurm is not at hand.
+    """
+
+    as_of: datetime
+    cluster: str
+    operation: str
+    request: Mapping[str, Any]
+    jobs: tuple[int, ...] | None
+    outcome: str
+    failed: str
+    groups: tuple[GroupWork, ...]
+    nodes: tuple[CheckedNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How an order is followed."""
+
+    wait: bool
+    every_s: float
+    timeout_s: float
+
+
+def _looking(command: F) -> F:
+    """`--wait/--no-wait`, `--timeout`, `--every`, as the other commands have them: `look`."""
+
+    @functools.wraps(command)
+    def with_look(wait: bool, every_s: float, timeout_s: float, **others: Any) -> Any:
+        return command(look=_Look(wait, every_s, timeout_s), **others)
+
+    for option in (
+        click.option(
+            "--every", "every_s", type=DurationType(), default=f"{EVERY_S:g}s", show_default=True,
+            help="How often to look.",
+        ),
+        click.option(
+            "--timeout", "timeout_s", type=DurationType(), default="6h", show_default=True,
+            help="When to give up waiting; the work goes on.",
+        ),
+        click.option(
+            "--wait/--no-wait", default=True, show_default=True,
+            help="Follow the work until it is done, or leave as soon as it is ordered.",
+        ),
+    ):  # fmt: skip
+        with_look = option(with_look)
+    return with_look  # type: ignore[return-value]
+
+
+@click.command("software-update")
+@click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+@click.option(
+    "--group",
+    "groups",
+    type=GROUP,
+    multiple=True,
+    shell_complete=complete_group,
+    help="Only this group; repeatable.",
+)
+@click.option("--release", default="", help="This image release of the groups named by --group.")
+@click.option("--image-id", "image", default="", help="A custom AMI, or `default`.")
+@click.option("--batch", default="", metavar="N|P%", help="How many nodes of a group at once.")
+@click.option("--rollback-batch", default="", metavar="N|P%", help="The same for a rollback.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=DurationType(most="1h"),
+    help="How long a batch must be fine before the next.",
+)
+@click.option(
+    "--alarm", "alarms", multiple=True, help="A CloudWatch alarm that rolls back; repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_looking
+@output.json_option
+@place_options
+def software_update(
+    name: str | None, groups: tuple[str, ...], release: str, image: str, batch: str,
+    rollback_batch: str, interval_s: float | None, alarms: tuple[str, ...], dry_run: bool,
+    yes: bool, look: _Look, as_json: bool, cluster: str | None, **where: Any,
+) -> None:  # fmt: skip
+    """Give groups the newest image, in rolling batches.
+
+    The root volumes are written anew and the lifecycle scripts run again; jobs are not waited for.
+    Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
+    """
+    here, fleet = _fleet(name or cluster, where)
+    every = _groups(fleet, groups)
+    if release and not groups:
+        raise click.UsageError("--release is for the groups named by --group")
+    try:
+        request = maintenance.software_request(
+            here.cluster, groups=groups, release=release, image=image, batch=batch,
+            rollback_batch=rollback_batch, interval_s=interval_s, alarms=alarms,
+        )  # fmt: skip
+    except ValueError as error:
+        raise click.UsageError(f"--batch, --rollback-batch: {error}") from error
+    rows = tuple(row for row in fleet.rows if row.group in every)
+    view = _view(here, "UpdateClusterSoftware", request, rows)
+    _warn(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
+    if dry_run:
+        return _show(view, as_json)
+    confirm("update the software?", yes)
+    aws, cluster_name = here.aws, here.cluster
+    maintenance.order(
+        aws, "update_cluster_software", request,
+        lambda: maintenance.updating(aws, cluster_name), time.sleep,
+    )  # fmt: skip
+    following = maintenance.Following(
+        aws, cluster_name, every, time.monotonic, time.sleep, look.every_s, look.timeout_s,
+        before=fleet.described,
+    )  # fmt: skip
+    return _finish(view, following.software() if look.wait else None, as_json)
+
+
+@click.command("health-check")
+@click.argument("names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node)
+@click.option(
+    "--group",
+    "groups",
+    type=GROUP,
+    multiple=True,
+    shell_complete=complete_group,
+    help="Every node of this group; repeatable.",
+)
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    type=click.Choice(CHECKS, case_sensitive=False),
+    help="Which checks; repeatable. [default: InstanceStress and InstanceConnectivity]",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_looking
+@output.json_option
+@place_options
+def health_check(
+    names: tuple[str, ...], groups: tuple[str, ...], checks: tuple[str, ...], dry_run: bool,
+    yes: bool, look: _Look, as_json: bool, **where: Any,
+) -> None:  # fmt: skip
+    """Run HyperPod's deep health checks on nodes or groups: one to two hours.
+
+    Jobs are not interrupted: a node that is busy for ten minutes is skipped. A node that fails is
+    rebooted or replaced by the service. One request a cluster at a time, workers only.
+    Exit code: 0 all passed, 1 one failed or was replaced, 3 not done in time, 130 interrupted.
+    """
+    if not names and not groups:
+        raise click.UsageError("name the nodes, or their groups with --group")
+    here, fleet = _fleet(where.pop("cluster"), where)
+    _groups(fleet, groups)
+    named = resolve_all(fleet.rows, names)
+    # A node that is named beside its group is one node.
+    rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
+    heads = [row.shown for row in rows if row.role in ("controller", "login")]
+    if heads:
+        raise HpctlError(f"deep health checks are for workers: not {', '.join(heads)}")
+    chosen = checks or CHECKS[:2]
+    request = maintenance.health_request(here.cluster, named, groups, chosen)
+    view = _view(here, "StartClusterHealthCheck", request, rows)
+    _warn(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
+    if dry_run:
+        return _show(view, as_json)
+    confirm("start the checks?", yes)
+    aws, cluster_name, ordered = here.aws, here.cluster, output.now()
+    maintenance.order(
+        aws, "start_cluster_health_check", request,
+        lambda: maintenance.checking(aws, cluster_name), time.sleep,
+    )  # fmt: skip
+    every = tuple(dict.fromkeys(row.group for row in rows))
+    following = maintenance.Following(
+        aws, cluster_name, every, time.monotonic, time.sleep, look.every_s, look.timeout_s
+    )
+    if not look.wait:
+        return _finish(view, None, as_json)
+    view, interrupted = _followed(view, following.health())
+    if not interrupted:
+        after = fleet_of(here)
+        became = checked(rows, after.rows)
+        view = _with(view, nodes=tuple(_told(aws, after, node, ordered) for node in became))
+    return _show(view, as_json)
+
+
+def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
+    """What became of each node, by comparison: no call of the API tells a result."""
+    results = []
+    for old in before:
+        now = next(
+            (
+                row
+                for row in after
+                if (row.logical_id and row.logical_id == old.logical_id)
+                or row.instance_id == old.instance_id
+                or (row.node and row.node == old.node)
+            ),
+            None,
+        )
+        result = "gone"
+        if now is not None:
+            failed = now.status in ("Failure", "Failed")
+            same = now.instance_id == old.instance_id
+            result = "failed" if failed else ("passed" if same else "replaced")
+        results.append(
+            CheckedNode(
+                node=old.shown,
+                instance_id=old.instance_id,
+                new_instance_id=now.instance_id if now and result == "replaced" else "",
+                result=result,
+                message=now.message if now and result == "failed" else "",
+            )
+        )
+    return tuple(results)
+
+
+def _told(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
+    """The node with what its own log says."""
+    said = fleet.described
+    arn, name = str(said["ClusterArn"]), str(said.get("ClusterName", ""))
+    needs, line = maintenance.health_verdict(aws, arn, name, node.instance_id, since)
+    result = "rebooted" if needs == "reboot" and node.result == "passed" else node.result
+    return replace(node, result=result, message=node.message or line)
+
+
+# --- inside -----------------------------------------------------------------------------------
+
+
+def _fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[Place, Fleet]:
+    here = place(cluster, **where)
+    fleet = fleet_of(here)
+    status = str(fleet.described["ClusterStatus"])
+    if status != "InService":
+        raise HpctlError(
+            f"the cluster is {status}: the service takes such orders only while InService",
+            f"`hpctl cluster wait {here.cluster}` waits for it",
+        )
+    return here, fleet
+
+
+def _groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
+    """The groups named, or all. Raises Absent for one that is not there."""
+    every = [str(g["InstanceGroupName"]) for g in fleet.described.get("InstanceGroups", ())]
+    for group in named:
+        find_group(fleet.described, group)
+    return tuple(named or every)
+
+
+def _view(
+    here: Place, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
+) -> MaintenanceView:
+    told = known(here) if here.slurm else Known()
+    jobs: tuple[int, ...] | None = None
+    if told.slurm is not None:
+        joined = told.join(tuple(rows), here)
+        jobs = tuple(sorted({job for row in joined for job in row.jobs}))
+    return MaintenanceView(
+        output.now(), here.cluster, operation, request, jobs, "dry_run", "", (), ()
+    )
+
+
+def _with(view: MaintenanceView, **changed: Any) -> MaintenanceView:
+    return replace(view, as_of=output.now(), **changed)
+
+
+def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
+    click.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
+    click.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
+    if view.jobs is None:
+        click.echo("  what runs there is unknown: Slurm is not at hand", err=True)
+    else:
+        running = ", ".join(map(str, view.jobs)) or "none"
+        click.echo(f"  jobs there: {running}", err=True)
+
+
+def _followed(view: MaintenanceView, looks: Iterator[Work]) -> tuple[MaintenanceView, bool]:
+    """Tell of each change on standard error; the view at the end, and whether it is the end."""
+    from hpctl.cli.render_maintenance import work_lines
+
+    told: list[str] = []
+    last = Work("", ())
+    try:
+        for last in looks:
+            said = work_lines(last)
+            if said != told:
+                for line in said:
+                    click.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+                told = said
+    except KeyboardInterrupt:
+        return _with(view, outcome="interrupted", groups=last.groups), True
+    outcome = "failed" if last.failed else "done"
+    return _with(view, outcome=outcome, failed=last.failed, groups=last.groups), False
+
+
+def _finish(view: MaintenanceView, looks: Iterator[Work] | None, as_json: bool) -> None:
+    if looks is None:
+        return _show(_with(view, outcome="ordered"), as_json)
+    return _show(_followed(view, looks)[0], as_json)
+
+
+def _show(view: MaintenanceView, as_json: bool) -> None:
+    from hpctl.cli import render_maintenance
+
+    output.show("cluster-maintenance", view, as_json, render_maintenance.result)
+    if view.outcome == "interrupted":
+        raise click.exceptions.Exit(INTERRUPTED)
+    bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
+    output.leave(Exit.PROBLEM if bad else Exit.FINE)

@@ -1,0 +1,288 @@
+"""`hpctl cluster replace|reboot|delete-nodes`: orders for named nodes, drained first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import NODES
+from hpctl.cli.ask import invoking_user
+from hpctl.cli.cluster.at_hand import (
+    Known,
+    Place,
+    complete_node,
+    fleet_of,
+    known,
+    place,
+    place_options,
+)
+from hpctl.cli.cluster.following import confirm
+from hpctl.cli.cluster.removing import carry_out
+from hpctl.cli.durations import DurationType
+from hpctl.cli.lazy import INTERRUPTED
+from hpctl.cli.output import Exit
+from hpctl.cli.preview import JobHere
+from hpctl.clusters.names import resolve_all
+from hpctl.clusters.node_orders import Verb
+from hpctl.clusters.order_plan import Plan, Target, plan
+from hpctl.core.model import NodeName
+from hpctl.core.policy import Mode
+from hpctl.ports import HpctlError, Unavailable
+
+if TYPE_CHECKING:
+    from hpctl.clusters.order_walk import NodeProgress, Walk
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedNode:
+    """One node of an order. `phase` is empty in a dry run, and where anything was refused."""
+
+    node: str
+    instance_id: str
+    group: str
+    status: str
+    slurm_state: str
+    jobs: tuple[JobHere, ...]
+    refusal: str
+    warning: str
+    under_way: bool
+    phase: str
+    text: str
+    new_instance_id: str
+    code: str
+    mend: str
+    left_drained: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrderView:
+    """What an order shows, before and after. `why_not_daemon`: why hpctl's daemon is not asked."""
+
+    as_of: datetime
+    cluster: str
+    verb: str
+    dry_run: bool
+    refusal: str
+    by_daemon: bool
+    why_not_daemon: str
+    nodes: tuple[OrderedNode, ...]
+
+
+def order_view(
+    order: Plan,
+    at: datetime,
+    *,
+    dry_run: bool = False,
+    by_daemon: bool = False,
+    why_not: str = "",
+    done: dict[str, NodeProgress] | None = None,
+) -> NodeOrderView:
+    """The plan, and what became of it, as a value."""
+    nodes = tuple(_ordered(t, (done or {}).get(t.instance)) for t in order.targets)
+    return NodeOrderView(
+        at, order.cluster, order.verb, dry_run, order.refusal, by_daemon, why_not, nodes
+    )
+
+
+def _ordered(target: Target, one: NodeProgress | None) -> OrderedNode:
+    row = target.row
+    return OrderedNode(
+        node=row.shown,
+        instance_id=target.instance,
+        group=row.group,
+        status=row.status,
+        slurm_state=row.slurm_state,
+        jobs=tuple(
+            JobHere(int(j.id), j.user, j.name, j.state, len(j.nodes), j.recoverable)
+            for j in sorted(target.jobs, key=lambda j: j.id)
+        ),
+        refusal=target.refusal,
+        warning=target.warning,
+        under_way=target.under_way,
+        phase=one.phase.value if one else "",
+        text=one.text if one else "",
+        new_instance_id=one.new_instance_id if one else "",
+        code=one.code if one else "",
+        mend=one.mend if one else "",
+        left_drained=one.left_drained if one else "",
+    )
+
+
+def order_options(command: F) -> F:
+    """What every order takes."""
+    command = place_options(command)
+    command = output.json_option(command)
+    for option in (
+        click.option(
+            "--every",
+            "every_s",
+            type=DurationType(),
+            default="5s",
+            show_default=True,
+            help="How often to look.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=DurationType(),
+            help="When to give up waiting, from the order on."
+            " [default: replace 90min, others 30min]",
+        ),
+        click.option("--dry-run", is_flag=True, help="Print what would happen; order nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option(
+            "--wait/--no-wait",
+            default=True,
+            help="Wait until the node is back and give it to Slurm again. [default: wait]",
+        ),
+        click.option("--now", is_flag=True, help="Do not wait for the jobs there to end."),
+    ):
+        command = option(command)
+    return click.argument(
+        "names",
+        metavar="NODE...",
+        type=NODES,
+        nargs=-1,
+        required=True,
+        shell_complete=complete_node,
+    )(command)
+
+
+def direct_option(command: F) -> F:
+    """`--direct`: for the orders that the daemon takes, too."""
+    return click.option(
+        "--direct", is_flag=True, help="Do it from here even where hpctl's daemon would."
+    )(command)
+
+
+@click.command()
+@order_options
+@direct_option
+def replace(**options: Any) -> None:
+    """Replace nodes' instances: drained first, given back to Slurm when the new ones are there.
+
+    NODE is any name of a node, or a hostlist. Whatever is only on the instance's disks is lost.
+    Where hpctl's daemon runs in mode own, and no job need be waited for, the daemon does it.
+    Exit code: 0 all are back, 1 refused or failed, 3 in doubt or not back in time, 130 interrupted.
+    """
+    _run(Verb.REPLACE, **options)
+
+
+@click.command()
+@order_options
+@direct_option
+def reboot(**options: Any) -> None:
+    """Reboot nodes' instances: drained first, given back to Slurm when they have come up.
+
+    NODE is any name of a node, or a hostlist. Where hpctl's daemon runs in mode own, and no job
+    need be waited for, the daemon does it.
+    Exit code: 0 all are back, 1 refused or failed, 3 in doubt or not back in time, 130 interrupted.
+    """
+    _run(Verb.REBOOT, **options)
+
+
+@click.command("delete-nodes")
+@order_options
+def delete_nodes(**options: Any) -> None:
+    """Delete nodes for good: drained first; their groups' counts go down with them.
+
+    NODE is any name of a node, or a hostlist. To delete a cluster: hpctl cluster delete.
+    Exit code: 0 all are gone, 1 refused or failed, 3 in doubt or not gone in time, 130 interrupted.
+    """
+    _run(Verb.DELETE, direct=True, **options)
+
+
+def _run(
+    verb: Verb, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
+    direct: bool, timeout_s: float | None, every_s: float, as_json: bool, **where: Any,
+) -> None:  # fmt: skip
+    from hpctl.cli import render_node_orders
+
+    here = place(**where)
+    told, order = _planned(here, verb, names, now=now)
+    by_daemon, why_not = (False, "") if direct else _daemon_takes(told, order, now=now)
+    shown = order_view(order, output.now(), dry_run=dry_run, by_daemon=by_daemon, why_not=why_not)
+    if dry_run or order.refused:
+        output.show("cluster-order", shown, as_json, render_node_orders.plan)
+        output.leave(Exit.PROBLEM if order.refused else Exit.FINE)
+        return
+    output.on_stderr(lambda out, v: render_node_orders.plan(out, v, now=now), shown)
+    confirm(f"{verb} {len(order.targets)} node(s)?", yes)
+    if by_daemon:
+        _hand_over(here, order, wait=wait, as_json=as_json)
+        return
+    walk = _walk(here, order, now=now, wait=wait, every_s=every_s, timeout_s=timeout_s or 0.0)
+    done, interrupted = carry_out(walk)
+    view = order_view(order, output.now(), why_not=why_not, done=done)
+    output.show("cluster-order", view, as_json, render_node_orders.result)
+    if interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+    output.leave(_exit(view, wait=wait))
+
+
+def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> tuple[Known, Plan]:
+    """Look at everything once. Raises where what runs there cannot be known."""
+    fleet = fleet_of(here)
+    told = known(here)
+    if told.slurm is None and here.slurm:
+        raise Unavailable(
+            f"what runs on the nodes is unknown: {told.slurm_error}",
+            "nothing was ordered; --now --cluster NAME from another machine asks no Slurm",
+        )
+    if told.slurm is None and not now:
+        raise HpctlError(
+            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
+            "run this on the cluster's head node; --now does it whatever runs there",
+        )
+    rows = resolve_all(told.join(fleet.rows, here), names)
+    alive = told.world is not None and told.world.daemon_alive
+    by = invoking_user()
+    return told, plan(verb, fleet.described, rows, told.slurm, by=by, daemon=alive)
+
+
+def _daemon_takes(told: Known, order: Plan, *, now: bool) -> tuple[bool, str]:
+    """Whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
+    world = told.world
+    if world is None or world.daemon is None or not world.daemon_alive:
+        return False, ""
+    if world.daemon.mode != Mode.OWN:
+        return False, f"it runs in mode {world.daemon.mode}, and replaces nothing"
+    if any(t.before is None or t.before.drained or t.under_way for t in order.targets):
+        return False, "it leaves nodes alone that somebody else has drained, or that Slurm lacks"
+    if order.jobs and not now:
+        return False, "it would start their jobs elsewhere at once (--now); this waits for them"
+    return True, ""
+
+
+def _hand_over(here: Place, order: Plan, *, wait: bool, as_json: bool) -> None:
+    """Ask the daemon for each node; its answer ends the command."""
+    from hpctl.cli.ask import ANSWER_S, ask, report
+
+    targets = [str(NodeName(target.row.node)) for target in order.targets]
+    view = ask(here.settings(), order.verb, targets, wait_s=ANSWER_S if wait else 0.0)
+    report(view, as_json, waited=wait)
+
+
+def _walk(here: Place, order: Plan, **how: Any) -> Walk:
+    from hpctl.clusters.order_walk import Walk
+    from hpctl.wiring import make_by_hand
+
+    by_hand = make_by_hand(here.settings()) if here.slurm else None
+    return Walk(order, here.aws, by_hand, time.monotonic, time.sleep, **how)
+
+
+def _exit(view: NodeOrderView, *, wait: bool) -> Exit:
+    phases = {node.phase for node in view.nodes}
+    if phases & {"refused", "failed"}:
+        return Exit.PROBLEM
+    if "in_doubt" in phases or (wait and "left" in phases):
+        return Exit.CANNOT_TELL
+    return Exit.FINE

@@ -1,0 +1,222 @@
+"""`hpctl cluster update`: a readable difference first, then what makes it go away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.cluster.at_hand import Known, Place, here_options, known, no_cluster, place
+from hpctl.cli.cluster.change_view import (
+    CallView,
+    ClusterChangeView,
+    RemovalView,
+    followed,
+)
+from hpctl.cli.cluster.following import (
+    Waiting,
+    confirm,
+    dry_run_option,
+    follow,
+    tell,
+    wait_options,
+    yes_option,
+)
+from hpctl.cli.cluster.removing import (
+    ended,
+    need_slurm,
+    now_option,
+    order_for,
+    removals,
+    take_out,
+)
+from hpctl.cli.cluster.spec_file import spec_argument, validate_option
+from hpctl.ports import Absent, HpctlError
+
+if TYPE_CHECKING:
+    from hpctl.clusters.apply import Plan
+    from hpctl.clusters.diff import Diff
+    from hpctl.clusters.names import Fleet
+    from hpctl.clusters.order_plan import Plan as Order
+    from hpctl.clusters.progress import Progress
+    from hpctl.clusters.shrink import Pick
+
+
+@click.command()
+@spec_argument
+@validate_option
+@now_option
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@here_options
+def update(
+    path: str,
+    validate: bool,
+    now: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Make a cluster as its spec says, after showing the difference.
+
+    FILE is the cluster file. It grows first and shrinks last, by named nodes as `scale` does. Exit
+    code: 0 done (or ordered), 1 failed or refused, 3 not done in time, 130 interrupted by Ctrl-C.
+    """
+    from hpctl.cli.cluster.validate import before_spending
+    from hpctl.clusters import apply, spec
+    from hpctl.clusters.diff import diff
+    from hpctl.clusters.request import create_request
+
+    read = spec.read(path)
+    request = create_request(read)
+    here = place(cluster=str(request["ClusterName"]), **where)
+    try:
+        found = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
+    except Absent as error:
+        raise no_cluster(here.aws, here.cluster, error) from error
+    changes = diff(request, found, _tags(here, found, request))
+    run = _Run(here, changes, waiting, now, as_json)
+    plan = apply.plan(request, found, changes) if not changes.impossible else None
+    if plan is None:
+        why = "parts of this cannot be changed in place; nothing was done"
+        return run.tell("failed", why=why, changes=changes.changes)
+    if plan.empty:
+        return run.tell("unchanged")
+    # What only leaves, or bears another tag, needs nothing of the account.
+    if validate and plan.update:
+        before_spending(path, read, here.aws)
+    picks = run.picks(plan)
+    if dry_run:
+        orders, going = _orders(plan, str(found["ClusterArn"])), removals(picks)
+        return run.tell("dry_run", orders=orders, removals=going, changes=changes.changes)
+    order = run.order(picks) if picks else None
+    run.ask(picks, yes)
+    return run.go(plan, picks, order)
+
+
+@dataclass(slots=True)
+class _Run:
+    """An update under way: what is changed where, and how its end is told."""
+
+    here: Place
+    changes: Diff
+    waiting: Waiting
+    now: bool
+    as_json: bool
+    told: Known | None = None
+    fleet: Fleet | None = None
+
+    def picks(self, plan: Plan) -> tuple[Pick, ...]:
+        """The nodes that go: chosen in groups that shrink, all of groups that leave."""
+        from hpctl.clusters.names import read_fleet
+        from hpctl.clusters.shrink import judged, pick
+
+        if not plan.shrink and not plan.leaving:
+            return ()
+        self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
+        self.told = known(self.here)
+        rows = self.told.join(self.fleet.rows, self.here)
+        picked = [p for g in plan.shrink for p in pick(rows, g, plan.before[g], plan.final[g])]
+        return (*picked, *(judged(row) for row in rows if row.group in plan.leaving))
+
+    def order(self, picks: tuple[Pick, ...]) -> Order:
+        """The order for the nodes that go. Raises HpctlError where one may not."""
+        assert self.told is not None
+        assert self.fleet is not None
+        need_slurm(self.here, self.told, self.now)
+        return order_for(self.fleet, picks, self.told)
+
+    def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
+        """Show the difference on standard error, and ask."""
+        from hpctl.cli.render_cluster_change import diff, nodes_going
+
+        output.on_stderr(diff, self.changes.changes)
+        if picks:
+            output.on_stderr(nodes_going, removals(picks))
+        jobs = {job for p in picks for job in p.row.jobs}
+        about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
+        confirm(f"Change cluster {self.changes.cluster} so?{about}", yes)
+
+    def go(self, plan: Plan, picks: tuple[Pick, ...], order: Order | None) -> None:
+        """Grow and change, then shrink; each part is followed before the next begins."""
+        from hpctl.clusters import apply
+        from hpctl.clusters.node_orders import key
+
+        aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
+        last: Progress | None = None
+        if plan.update or plan.tags_set or plan.tags_gone:
+            apply.update(aws, plan, patience)
+            if self.waiting.wait or order or plan.leaving:
+                last = self._follow(plan.targets)
+                if last.verdict.value != "reached":
+                    return self.tell(**followed(last))
+        going: tuple[RemovalView, ...] = ()
+        if order is not None:
+            floor = {group: plan.final[group] for group in plan.shrink}
+            done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
+            outcome, why = ended(done, interrupted)
+            going = removals(picks, done)
+            if outcome:
+                return self.tell(outcome, why=why, removals=going)
+        if plan.leaving:
+            apply.drop_groups(aws, cluster, plan.leaving, patience, {key(p.row) for p in picks})
+        if plan.shrink or plan.leaving:
+            last = self._follow(plan.final, plan.leaving) if self.waiting.wait else None
+        return self.tell(**followed(last), removals=going)
+
+    def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
+        from hpctl.clusters.until import in_service
+
+        judge = in_service(targets, self.waiting.patience_s, leaving)
+        return follow(self.here.aws, self.here.cluster, judge, self.waiting)
+
+    def tell(self, outcome: str, **fields: Any) -> None:
+        """Print the end, and leave with its exit code."""
+        view = ClusterChangeView(
+            as_of=output.now(),
+            command="update",
+            cluster=self.changes.cluster,
+            outcome=outcome,
+            pick_up=f"hpctl cluster wait {self.changes.cluster}",
+            **fields,
+        )
+        tell(view, self.as_json)
+
+
+def _tags(
+    here: Place, found: Mapping[str, Any], request: Mapping[str, Any]
+) -> Mapping[str, str] | None:
+    """The cluster's own tags; None where nobody may list them and the spec says nothing."""
+    try:
+        listed = here.aws.service("sagemaker").pages(
+            "list_tags", "Tags", ResourceArn=found["ClusterArn"]
+        )
+        # Tags that begin with aws: are AWS's own.
+        return {t["Key"]: t["Value"] for t in listed if not t["Key"].startswith("aws:")}
+    except HpctlError:
+        if request.get("Tags"):
+            raise
+        return None
+
+
+def _orders(plan: Plan, arn: str) -> tuple[CallView, ...]:
+    orders = []
+    if plan.update:
+        orders.append(CallView("UpdateCluster", {"ClusterName": plan.cluster, **plan.update}))
+    if plan.tags_set:
+        tags = [{"Key": key, "Value": value} for key, value in plan.tags_set.items()]
+        orders.append(CallView("AddTags", {"ResourceArn": arn, "Tags": tags}))
+    if plan.tags_gone:
+        untag = {"ResourceArn": arn, "TagKeys": list(plan.tags_gone)}
+        orders.append(CallView("DeleteTags", untag))
+    if plan.leaving:
+        gone = {"ClusterName": plan.cluster, "InstanceGroupsToDelete": list(plan.leaving)}
+        orders.append(CallView("UpdateCluster", gone))
+    return tuple(orders)

@@ -1,0 +1,238 @@
+"""`hpctl cluster validate`: everything that can be known of a file before it costs money."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import ThereType
+from hpctl.cli.aws_options import aws_options, open_aws
+from hpctl.cli.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.clusters.spec import ClusterSpec, SpecError
+    from hpctl.clusters.validate import Verdict
+    from hpctl.ports import Aws
+
+DEFAULT_FILE = "cluster.yaml"
+DEFAULT_SCRIPTS = "lifecycle_scripts"
+FAMILIES = (
+    "spec",
+    "scripts",
+    "cluster",
+    "network",
+    "security-groups",
+    "capacity",
+    "storage",
+    "s3",
+    "iam",
+    "quotas",
+)
+_PROBLEM = re.compile(r"(?s)(\S+?)(?: \(line (\d+)\))?: (.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """What one check says of one place."""
+
+    family: str
+    check: str
+    level: str
+    place: str
+    line: int | None
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateView:
+    """What `hpctl cluster validate` shows. `partial`: parts of the file cannot be read, and what is
+    in order is not told.
+    """
+
+    file: str
+    cluster: str
+    offline: bool
+    counts: dict[str, int]
+    verdicts: tuple[VerdictView, ...]
+    partial: bool = False
+
+
+@click.command()
+@click.argument(
+    "file", metavar="[FILE]", default=DEFAULT_FILE, type=ThereType(exists=True, dir_okay=False)
+)
+@click.option("--offline", is_flag=True, help="Only what needs no credentials.")
+@click.option(
+    "--scripts",
+    metavar="DIR",
+    type=ThereType(exists=True, file_okay=False),
+    help="The lifecycle scripts on this machine; lifecycle_scripts/ where there is one.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="FAMILY",
+    type=click.Choice(FAMILIES),
+    help=f"Only these checks: {', '.join(FAMILIES)}. Repeatable.",
+)
+@click.option("--strict", is_flag=True, help="A warning is a problem too.")
+@click.option("--verbose", "-v", is_flag=True, help="Show what is in order as well.")
+@output.json_option
+@aws_options
+def validate(
+    file: str,
+    offline: bool,
+    scripts: str | None,
+    only: tuple[str, ...],
+    strict: bool,
+    verbose: bool,
+    as_json: bool,
+    profile: str | None,
+    region: str | None,
+    endpoint_url: str | None,
+) -> None:
+    """Check a cluster's file before it costs money: every problem at once, with its mend.
+
+    FILE is cluster.yaml where it is not named. Nothing is changed. Exit code: 0 fine, 1 a check
+    failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
+    """
+    from hpctl.cli import render_validate
+    from hpctl.clusters.spec import SpecError, read
+    from hpctl.ports import HpctlError
+
+    try:
+        spec = read(file)
+    except SpecError as error:
+        view = _unreadable(file, error, offline)
+        if error.rest is not None:
+            try:
+                aws = None if offline else open_aws(profile, region, endpoint_url)
+                view = _with_rest(view, _checked(file, error.rest, aws, scripts, only), error)
+            except HpctlError as why:
+                # The file's own problems are known whatever AWS says.
+                click.echo(f"hpctl: nothing else was checked: {why}", err=True)
+    else:
+        aws = None if offline else open_aws(profile, region, endpoint_url)
+        view = _checked(file, spec, aws, scripts, only)
+    output.show(
+        "cluster-validate", view, as_json, lambda out, v: render_validate.verdicts(out, v, verbose)
+    )
+    output.leave(exit_of(view, strict))
+
+
+def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
+    """What `cluster create` and `update` do first: problems go to standard error; a FAIL ends it.
+
+    Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
+    """
+    from hpctl.cli import render_validate
+    from hpctl.ports import HpctlError
+
+    view = _checked(file, spec, aws, None, ())
+    if view.counts["OK"] < len(view.verdicts):
+        output.on_stderr(lambda out, v: render_validate.verdicts(out, v, verbose=False), view)
+    if failed := view.counts["FAIL"]:
+        raise HpctlError(
+            f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
+            "mend the file, or give --no-validate where you know better",
+        )
+
+
+def exit_of(view: ValidateView, strict: bool) -> Exit:
+    """A failed check outweighs one that cannot tell."""
+    if view.counts["FAIL"] or (strict and view.counts["WARN"]):
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE
+
+
+def shown(verdicts: Sequence[Verdict], text: str) -> tuple[VerdictView, ...]:
+    """Verdicts with their places in the file whose text this is."""
+    from hpctl.clusters.validate.locate import Lines, spoken
+
+    lines = Lines(text)
+    return tuple(
+        VerdictView(v.family, v.check, v.level, spoken(v.place), lines.of(v.place), v.what, v.mend)
+        for v in verdicts
+    )
+
+
+def _checked(
+    file: str, spec: ClusterSpec, aws: Aws | None, scripts: str | None, only: tuple[str, ...]
+) -> ValidateView:
+    from hpctl.cli.render_validate import Gathering
+    from hpctl.clusters.validate import validate as checks
+    from hpctl.wiring import open_model
+
+    folder = scripts or (DEFAULT_SCRIPTS if Path(DEFAULT_SCRIPTS).is_dir() else None)
+    with Gathering(sys.stderr) as gathering:
+        verdicts = checks(
+            aws,
+            spec,
+            model=open_model(),
+            scripts=Path(folder) if folder else None,
+            only=only,
+            told=gathering.told,
+        )
+    views = shown(verdicts, Path(file).read_text())
+    return ValidateView(file, spec.name, aws is None, _counts(views), views)
+
+
+def _unreadable(file: str, error: SpecError, offline: bool) -> ValidateView:
+    """The problems of a file that cannot be read whole."""
+    views = tuple(_problem(text, error.hint) for text in error.problems)
+    return ValidateView(file, "", offline, _counts(views), views)
+
+
+RESTS_ON = {
+    "vpc": {"spec", "network", "security-groups", "capacity", "storage", "s3"},
+    "slurm_config": {"spec", "scripts", "cluster"},
+    "instance_groups": {"spec"},
+}
+"""Families that judge groups by these keys of the whole cluster: without them they say nothing."""
+
+
+def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> ValidateView:
+    """The file's problems, and those of the rest that do not come of what could not be read."""
+    assert error.rest is not None
+    places = [".".join(map(str, place)) for place in error.unread]
+    blind = {f for place in error.unread if len(place) < 3 for f in RESTS_ON.get(str(place[0]), ())}
+    more = tuple(
+        v
+        for v in rest.verdicts
+        if v.level != "OK" and v.family not in blind and not _touches(v.place, places)
+    )
+    verdicts = (*wrong.verdicts, *more)
+    known = not any(place[:1] == ("name",) for place in error.unread)
+    return ValidateView(
+        wrong.file,
+        error.rest.name * known,
+        wrong.offline,
+        _counts(verdicts),
+        verdicts,
+        partial=True,
+    )
+
+
+def _touches(place: str, unread: Sequence[str]) -> bool:
+    """Whether a place is one of these, is in one of them, or holds one."""
+    return any(f"{a}.".startswith(f"{b}.") for p in unread for a, b in ((p, place), (place, p)))
+
+
+def _problem(text: str, mend: str) -> VerdictView:
+    found = _PROBLEM.fullmatch(text)
+    place, line, what = found.groups() if found else ("", None, text)
+    return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, mend)
+
+
+def _counts(views: Sequence[VerdictView]) -> dict[str, int]:
+    counted = Counter(view.level for view in views)
+    return {level: counted[level] for level in ("OK", "UNKNOWN", "WARN", "FAIL")}

@@ -1,0 +1,44 @@
+"""`hpctl config`: check a configuration file, or print one with every default."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group(short_help="Check or print the daemon's configuration.")
+def config() -> None:
+    """Check or print the daemon's configuration."""
+
+
+@config.command()
+@click.argument("path", required=False, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def check(path: str | None, as_json: bool) -> None:
+    """Validate a file: every problem at once, with its place. Exit code 1 when there is one."""
+    import json
+    import os
+
+    from hpctl.config import DEFAULT_PATH, ConfigError, load
+
+    path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
+    problems: list[str] = []
+    try:
+        loaded = load(path)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        problems = list(error.problems)
+    if as_json:
+        document = {"schema": "hpctl.config.check/1", "path": path, "problems": problems}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
+    raise SystemExit(1 if problems else 0)
+
+
+@config.command()
+def example() -> None:
+    """Print a file with every key at its default."""
+    from hpctl.config import example as text
+
+    click.echo(text(), nl=False)

@@ -1,0 +1,342 @@
+"""The checks of `hpctl doctor`. Each answers for itself; one that breaks cannot hide the others.
+
+A check only looks. What it cannot find out is `unknown`, never `ok`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from hpctl.config import Config
+from hpctl.core.model import ProviderView
+from hpctl.core.policy import Mode
+from hpctl.core.tell import duration
+from hpctl.ports import HpctlError, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class CheckView:
+    """One check: `verdict` is ok, note, warn, fail or unknown; `mend` says what to do about it.
+
+    `source` says where a fact about Slurm comes from.
+    """
+
+    name: str
+    verdict: str
+    what: str
+    mend: str
+    source: str = ""
+
+
+Check = Callable[[Config, datetime], Iterable[CheckView]]
+
+
+def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
+    """Every check in order. Without a configuration only those that need none."""
+    found = [*clock()]
+    if config is None:
+        return (*found, *munge(None))
+    for name, check in CHECKS:
+        try:
+            found.extend(check(config, now))
+        except Unavailable as error:
+            found.append(CheckView(name, "unknown", str(error), error.hint))
+        except HpctlError as error:
+            found.append(CheckView(name, "fail", str(error), error.hint))
+    return tuple(found)
+
+
+SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sbatch")
+
+
+def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """Slurm's commands are where the configuration says."""
+    where = str(config.slurm.bin) if config.slurm.bin else None
+    missing = [c for c in SLURM_COMMANDS if shutil.which(c, path=where) is None]
+    place = where or "PATH"
+    if missing:
+        mend = "install slurm-client, or set slurm.bin to the folder that has them"
+        yield CheckView("slurm commands", "fail", f"not in {place}: {', '.join(missing)}", mend)
+    else:
+        yield CheckView("slurm commands", "ok", f"all in {place}", "")
+
+
+def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """slurmctld answers, and this user may drain nodes."""
+    from hpctl.wiring import make_scheduler
+
+    started = time.monotonic()
+    view = make_scheduler(config).view()
+    took = (time.monotonic() - started) * 1000
+    what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs read in {took:.0f} ms"
+    yield CheckView("slurmctld", "ok", what, "")
+
+
+@runtime_checkable
+class ShowsConfig(Protocol):
+    """A scheduler that can say its release and print its configuration."""
+
+    def version(self) -> tuple[int, int, int]:
+        """Slurm's release. Raises Unavailable."""
+        ...
+
+    def show_config(self) -> Mapping[str, str]:
+        """`scontrol show config` as key and value. Raises Unavailable."""
+        ...
+
+
+def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
+    from hpctl.slurm.hazards import hazards
+    from hpctl.wiring import make_scheduler
+
+    scheduler = make_scheduler(config)
+    if not isinstance(scheduler, ShowsConfig):
+        yield CheckView(
+            "slurm.conf", "unknown", "this adapter cannot print it", "slurm.adapter: cli"
+        )
+        return
+    version, shown = scheduler.version(), scheduler.show_config()
+    release = f"{version[0]}.{version[1]:02}.{version[2]}"
+    found = hazards(version, shown)
+    if not any(h.severity in ("fail", "warn") for h in found):
+        yield CheckView("slurm.conf", "ok", f"Slurm {release}: nothing that harms recovery", "")
+    for h in found:
+        yield CheckView(h.rule, h.severity, h.what, h.mend, h.source)
+    yield _rights(shown.get("SlurmUser", ""))
+
+
+def _rights(slurm_user: str) -> CheckView:
+    """Only root, SlurmUser and accounting operators may update nodes and other users' jobs."""
+    uid = os.getuid()
+    owner = slurm_user.partition("(")[0]
+    try:
+        me = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        me = str(uid)
+    if uid == 0 or me == owner:
+        return CheckView("slurm rights", "ok", f"{me} may drain nodes and requeue jobs", "")
+    mend = f"run the daemon as root or {owner or 'SlurmUser'}, or make {me} a Slurm operator"
+    return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", mend)
+
+
+def munge(socket_path: Path | None) -> Iterator[CheckView]:
+    """A credential survives the round trip through munged."""
+    from hpctl.munge import decode, encode
+
+    payload = secrets.token_bytes(16)
+    try:
+        credential = decode(encode(payload, socket_path), socket_path)
+    except Unavailable as error:
+        yield CheckView("munge", "fail", str(error), error.hint)
+        return
+    except HpctlError as error:
+        yield CheckView("munge", "fail", f"it rejects its own credential: {error}", error.hint)
+        return
+    good = credential.payload == payload and credential.uid == os.geteuid()
+    verdict = "ok" if good else "fail"
+    what = f"a credential of uid {credential.uid} from {credential.address}"
+    mend = "" if good else "restart munged: it answers with what was not asked"
+    yield CheckView("munge", verdict, what, mend)
+
+
+def _munge(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    return munge(config.intake.munge_socket)
+
+
+def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
+    """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
+    from hpctl.cli.gather import fold
+    from hpctl.wiring import open_store
+
+    store = open_store(config)
+    try:
+        info, state = store.daemon(), fold(store.events())
+    finally:
+        store.close()
+    yield CheckView("journal", "ok", f"{state.events} events, all of them legal", "")
+    mend = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
+    if info is None:
+        yield CheckView("daemon", "fail", "none has ever run on this state directory", mend)
+    elif now > info.until:
+        silent = duration((now - info.heartbeat).total_seconds())
+        what = f"pid {info.pid} on {info.host} has been silent for {silent}"
+        yield CheckView("daemon", "fail", what, mend)
+    else:
+        what = f"pid {info.pid} on {info.host}, mode {info.mode}, hpctl {info.version}"
+        if info.trouble:
+            yield CheckView("daemon", "warn", f"{what}: {info.trouble}", "hpctl status")
+        else:
+            yield CheckView("daemon", "ok", what, "")
+        if info.host == socket.gethostname():
+            yield _intake(config.intake.listen)
+    if state.paused_by:
+        yield CheckView("pause", "warn", f"paused by {state.paused_by}", "hpctl resume")
+    if config.kill_switch.exists():
+        what = f"the kill switch {config.kill_switch} is there: nothing is done"
+        yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")
+
+
+def _intake(listen: str) -> CheckView:
+    host, _, port = listen.rpartition(":")
+    target = "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104
+    try:
+        socket.create_connection((target, int(port)), timeout=2).close()
+    except OSError as error:
+        mend = "look into the daemon's log; is another program on that port?"
+        return CheckView("intake", "fail", f"nobody listens on {listen}: {error}", mend)
+    return CheckView("intake", "ok", f"agents can report on {listen}", "")
+
+
+NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "9p", "afs", "gfs2"}
+)
+"""File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
+ROOM = 256 * 1024 * 1024
+
+
+def state_dir(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """The state directory is there, writable, on a local file system, and has room."""
+    path = config.state_dir
+    if not path.is_dir():
+        yield CheckView("state directory", "fail", f"{path} is not there", f"mkdir -p {path}")
+        return
+    kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
+    if config.database_url is None and (kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.")):
+        mend = "put state_dir on a local disk, or use database_url with a database server"
+        yield CheckView("state directory", "fail", f"{path} is on {kind}", mend)
+    elif not os.access(path, os.W_OK):
+        mend = "run as the daemon's user (root): requests are written there"
+        yield CheckView("state directory", "warn", f"{path} is not writable for this user", mend)
+    elif (free := shutil.disk_usage(path).free) < ROOM:
+        what = f"{path} has {free // 2**20} MiB left"
+        yield CheckView("state directory", "fail", what, "make room: the journal must be written")
+    else:
+        yield CheckView("state directory", "ok", f"{path}, writable, on {kind}", "")
+
+
+def filesystem(path: Path, mountinfo: str) -> str:
+    """The type of the file system that a path is on (proc(5), mountinfo); `unknown` if none."""
+    best, kind = "", "unknown"
+    real = str(path.resolve())
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        mount = left.split(" ")[4].replace("\\040", " ")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split(" ", 1)[0]
+    return kind
+
+
+def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """The cloud answers with these credentials, and only one of the two replaces nodes."""
+    from hpctl.wiring import make_provider
+
+    if config.cluster.provider == "none":
+        mend = "set cluster.provider to have hpctl reboot and replace"
+        verdict = "warn" if config.mode is Mode.OWN else "ok"
+        yield CheckView("cloud", verdict, "none: drain and requeue only", mend)
+        return
+    view = make_provider(config).view()
+    what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
+    yield CheckView("cloud", "ok", what, "")
+    yield one_doctor(view, config.mode)
+    if config.autoscale.enabled:
+        yield from scaled(view, config)
+    nameless = [i.id for i in view.instances.values() if i.node is None and not i.protected]
+    if nameless:
+        what = f"{len(nameless)} instances have no Slurm node, {nameless[0]} for one"
+        yield CheckView("instance names", "warn", what, "hpctl nodes; is slurmd up there?")
+
+
+def _in_file(recovery: str) -> str:
+    """How an operator sets NodeRecovery. A cluster without a file gets one from what it is."""
+    return (
+        f"write node_recovery: {recovery} into cluster.yaml and `hpctl cluster update` it"
+        " (no file yet: `hpctl cluster import CLUSTER -o cluster.yaml`)"
+    )
+
+
+def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
+    """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
+    automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
+    if view.automatic and mode is Mode.OWN:
+        mend = f"{_in_file('None')}, or run in mode assist"
+        return CheckView("node recovery", "fail", f"{automatic}: both would replace", mend)
+    if not view.automatic and mode is not Mode.OWN:
+        mend = f"run in mode own, or {_in_file('Automatic')}"
+        return CheckView("node recovery", "warn", f"{automatic}: nobody replaces", mend)
+    return CheckView("node recovery", "ok", automatic, "")
+
+
+def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
+    """The groups that are autoscaled are there, and the service can add to them."""
+    protected = {i.group for i in view.instances.values() if i.protected}
+    wrong = False
+    for name, limits in config.autoscale.groups.items():
+        group = view.groups.get(name)
+        if group is None:
+            there = ", ".join(sorted(view.groups.keys() - protected)) or "none"
+            what = f"the cluster has no group {name}; it has {there}"
+            yield CheckView("autoscale", "fail", what, "name one of them in autoscale.groups")
+        elif name in protected:
+            what = f"group {name} has controllers or login nodes"
+            yield CheckView("autoscale", "fail", what, "take it out of autoscale.groups")
+        elif not limits.min_count <= group.target <= limits.max_count:
+            what = f"group {name} has {group.target} instances, not {limits.min_count} to"
+            what = f"{what} {limits.max_count}: nothing brings it there but jobs and idle nodes"
+            yield CheckView("autoscale", "warn", what, f"hpctl cluster scale {name} COUNT")
+        else:
+            continue
+        wrong = True
+    if not view.continuous:
+        what = "NodeProvisioningMode is not Continuous: groups grow by UpdateCluster"
+        mend = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as autoscale`"
+        yield CheckView("autoscale", "warn", what, mend)
+    elif not wrong:
+        what = f"{len(config.autoscale.groups)} group(s) within their bounds"
+        yield CheckView("autoscale", "ok", what, "")
+
+
+TIME_ERROR = 5
+_TIMEX = "@i4xlllli"
+
+
+def clock() -> Iterator[CheckView]:
+    """The kernel's word (adjtimex(2)) on whether somebody keeps the clock right."""
+    buffer = ctypes.create_string_buffer(512)
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    if state < 0:
+        what = f"the kernel does not say: {os.strerror(ctypes.get_errno())}"
+        yield CheckView("clock", "unknown", what, "chronyc tracking")
+        return
+    max_error_us = struct.unpack_from(_TIMEX, buffer)[3]
+    if state == TIME_ERROR:
+        mend = "run chrony or systemd-timesyncd: credentials of skewed hosts are refused"
+        yield CheckView("clock", "warn", "nobody keeps this host's clock right", mend)
+    else:
+        what = f"synchronised, at most {max_error_us / 1000:.0f} ms off"
+        yield CheckView("clock", "ok", what, "")
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("munge", _munge),
+    ("slurm commands", commands),
+    ("slurmctld", controller),
+    ("slurm.conf", settings),
+    ("state directory", state_dir),
+    ("daemon", daemon),
+    ("cloud", cloud),
+)

@@ -1,0 +1,369 @@
+"""`hpctl explain`: why a thing was done, or was not done, as a person would tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.complete import complete_any
+from hpctl.cli.gather import World, gather
+from hpctl.cli.nodes import known_nodes
+from hpctl.cli.views import TroubleView, trouble_view
+from hpctl.core.catalogue import Rules
+from hpctl.core.gates import GATES
+from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.journal import HoldNoted, JobReported
+from hpctl.core.model import Condition, Finding, JobId, NodeName, RecoveryId, RuleId, reason_owner
+from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.requests import ORDERS
+from hpctl.core.run_gates import RUN_GATES
+from hpctl.core.tell import Line, finding_text, headline, lines, report_line
+from hpctl.core.tell_next import Awaited, awaited
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceView:
+    """One finding: `text` in words, `evidence` the raw line that it comes from."""
+
+    first: datetime
+    last: datetime
+    check: str
+    verdict: str
+    device: str
+    code: str
+    detail: str
+    count: int
+    text: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleView:
+    """The row of the catalogue that decided, and where the row comes from."""
+
+    id: str
+    meaning: str
+    urgency: str
+    ladder: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """One gate, in order. `result`: passed, waved, held or not_reached."""
+
+    name: str
+    asks: str
+    result: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainView:
+    """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, change.
+
+    `trouble`: what went wrong with the run, for a job that no node's fault explains.
+    """
+
+    as_of: datetime
+    target: str
+    kind: str
+    headline: str
+    rule: RuleView | None = None
+    evidence: tuple[EvidenceView, ...] = ()
+    gates: tuple[GateView, ...] = ()
+    story: tuple[Line, ...] = ()
+    next: Awaited = field(default_factory=lambda: Awaited(""))
+    related: tuple[str, ...] = ()
+    trouble: TroubleView | None = None
+
+
+def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
+    """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
+
+    What is open wins over what is held, that over what a node shows by now, and that over what
+    has ended.
+    """
+    from hpctl.cli.explain_change import change_of
+
+    if (node := w.state.nodes.get(RecoveryId(target))) is not None:
+        return _node_recovery(w, rules, node)
+    if (job := w.state.jobs.get(RecoveryId(target))) is not None:
+        return _job_recovery(w, rules, job)
+    of_target = _recoveries_of(w, target)
+    still_open = [r for r in of_target if not r.ended]
+    hold = w.state.holds.get(target)
+    if still_open:
+        return _recovery(w, rules, still_open[-1])
+    if hold is not None:
+        return _hold(w, rules, hold)
+    if of_target and not _shows_more(w, of_target[-1], target):
+        return _recovery(w, rules, of_target[-1])
+    if target.isdecimal() and (told := w.state.reports.get(JobId(int(target)))):
+        return _told(w, target, told)
+    if target in known_nodes(w):
+        return _node(w, rules, NodeName(target))
+    return change_of(w, target)
+
+
+def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
+    """Whether something is the matter with a node that began after its last recovery had ended."""
+    judged = w.assessments.get(NodeName(target))
+    return (
+        judged is not None
+        and judged.condition is not Condition.HEALTHY
+        and judged.since > last.since
+    )
+
+
+def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
+    """The recoveries of a node or of a job, oldest first."""
+    found: list[NodeRecovery | JobRecovery] = [
+        r for r in w.state.nodes.values() if r.node == target
+    ]
+    found += [r for r in w.state.jobs.values() if str(r.attempt.job) == target]
+    return sorted(found, key=lambda r: (r.opened, r.id))
+
+
+def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> ExplainView:
+    if isinstance(rec, NodeRecovery):
+        return _node_recovery(w, rules, rec)
+    return _job_recovery(w, rules, rec)
+
+
+def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
+    row = rule_view(rules, rec.rule)
+    # What was decided then counts, not what the catalogue says by now.
+    rule = RuleView(
+        rec.rule,
+        rec.meaning,
+        rec.urgency.value,
+        tuple(r.value for r in rec.ladder),
+        row.source if row else "",
+    )
+    return ExplainView(
+        as_of=w.now,
+        target=rec.id,
+        kind="node_recovery",
+        headline=headline(rec),
+        rule=rule,
+        evidence=tuple(map(evidence_view, rec.findings)),
+        gates=passed_gates(rec.passed),
+        story=lines(rec),
+        next=awaited(rec, w.policy),
+        related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
+    )
+
+
+def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
+    cause = w.state.nodes.get(rec.cause)
+    return ExplainView(
+        as_of=w.now,
+        target=rec.id,
+        kind="job_recovery",
+        headline=headline(rec),
+        rule=rule_view(rules, cause.rule) if cause else None,
+        evidence=tuple(map(evidence_view, cause.findings)) if cause else (),
+        story=_with_reports(rec, w.state.reports.get(rec.attempt.job, ())),
+        next=awaited(rec, w.policy),
+        related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
+        trouble=trouble_view(rec.trouble),
+    )
+
+
+def _with_reports(rec: JobRecovery, told: Sequence[JobReported]) -> tuple[Line, ...]:
+    """The story, and what the job's supervisors told from the run that was hit on."""
+    runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
+    heard = [report_line(t) for t in told if t.report.restarts in runs]
+    return tuple(sorted([*heard, *lines(rec)], key=lambda line: line.at))
+
+
+def _changes(w: World, target: str) -> list[str]:
+    """The newest changes of capacity that are about a node, or were made for a recovery."""
+    from hpctl.cli.explain_change import changes_of
+
+    return [change.id for change in changes_of(w, target)[-3:]]
+
+
+def _told(w: World, target: str, told: Sequence[JobReported]) -> ExplainView:
+    """A job that needed nothing of hpctl: what its supervisor told."""
+    last = told[-1].report
+    what = last.trouble.why if last.trouble else "its supervisor lives"
+    return ExplainView(
+        as_of=w.now,
+        target=target,
+        kind="job",
+        headline=f"Job {target} is in its own supervisor's hands. The newest word: {what}.",
+        story=tuple(map(report_line, told)),
+        next=Awaited("nothing, unless its supervisor asks or its run ends"),
+        trouble=trouble_view(last.trouble),
+    )
+
+
+HOLD_MENDS = {
+    "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
+    "paused": "`hpctl resume`; then hpctl goes ahead by itself",
+    "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
+    "two_doctors": "a person to choose who replaces: NodeRecovery None, or mode assist",
+    "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
+    "protected": "a person: hpctl never treats this node",
+    "not_allowed": "a person: the configuration keeps hpctl out of this partition",
+    "asked_not_to": "nothing: the job itself asked not to be run again",
+    "run_policy": "nothing: its policy asks for no restart here",
+    "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
+}
+
+
+def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
+    judged = w.assessments.get(NodeName(hold.target))
+    mend = HOLD_MENDS.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
+    if hold.approvable:
+        mend += f". `hpctl approve {hold.target}` lets it go ahead now"
+    return ExplainView(
+        as_of=w.now,
+        target=hold.target,
+        kind="hold",
+        headline=f"{hold.target} is held back since {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
+        rule=rule_view(rules, hold.rule),
+        evidence=tuple(map(evidence_view, judged.findings)) if judged else (),
+        gates=held_gates(hold),
+        next=Awaited(mend),
+        related=tuple(r.id for r in _recoveries_of(w, hold.target)),
+        story=_told_of(w, hold.target),
+    )
+
+
+def _told_of(w: World, target: str) -> tuple[Line, ...]:
+    """What the supervisors of a job told, where the target is one."""
+    told = w.state.reports.get(JobId(int(target)), ()) if target.isdecimal() else ()
+    return tuple(map(report_line, told))
+
+
+def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
+    """A node to which nothing is being done: say what is known, and why nothing is done."""
+    judged = w.assessments.get(name)
+    slurm = w.slurm.nodes.get(name) if w.slurm else None
+    treated = _recoveries_of(w, name)
+    said = [f"{name} was {f'last treated by {treated[-1].id}' if treated else 'never treated'}"]
+    if judged is None:
+        said.append("no agent has reported from it, so its health is unknown")
+    else:
+        said.append(f"its health is {judged.condition}" + (f" ({judged.why})" * bool(judged.why)))
+    if slurm is not None:
+        flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
+        said.append(f"Slurm calls it {slurm.state}{flags}")
+        if slurm.drained and reason_owner(slurm.reason) is None:
+            said.append(f"somebody else drained it ({slurm.reason!r}), so hpctl leaves it alone")
+    elif w.slurm is None:
+        said.append(f"Slurm cannot be read ({w.slurm_error})")
+    health = w.health.get(name)
+    fault = judged.fault if judged else None
+    return ExplainView(
+        as_of=w.now,
+        target=name,
+        kind="node",
+        headline="; ".join(said) + ".",
+        rule=rule_view(rules, fault.rule) if fault else None,
+        evidence=tuple(map(evidence_view, health.findings)) if health else (),
+        next=Awaited("nothing, unless its facts change"),
+        related=(*(r.id for r in treated), *_changes(w, name)),
+    )
+
+
+def evidence_view(f: Finding) -> EvidenceView:
+    """A finding as shown."""
+    return EvidenceView(
+        first=f.first,
+        last=f.last,
+        check=f.check,
+        verdict=f.verdict.value,
+        device=f.device,
+        code=f.code,
+        detail=f.detail,
+        count=f.count,
+        text=finding_text(f),
+        evidence=f.evidence,
+    )
+
+
+_ORDERS = {row.rule: row for row in ORDERS.values()}
+
+
+def rule_view(rules: Rules, rule: RuleId) -> RuleView | None:
+    """A row of the catalogue as shown; None for a rule that is no more."""
+    row = rules.classes.get(rule) or _ORDERS.get(rule)
+    if row is None:
+        return None
+    ladder = tuple(r.value for r in row.ladder)
+    return RuleView(row.rule, row.meaning, row.urgency.value, ladder, row.source)
+
+
+_ASKS = {row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in RUN_GATES} | {
+    row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in GATES
+}
+
+
+def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
+    """The gates of a recovery that opened; `name (waved by X)` was not asked."""
+    views = []
+    for entry in passed:
+        name, _, note = entry.partition(" (")
+        result = "waved" if note else "passed"
+        views.append(GateView(name, _ASKS.get(name, ""), result, note.rstrip(")")))
+    return tuple(views)
+
+
+def held_gates(hold: HoldNoted) -> tuple[GateView, ...]:
+    """All gates in order, up to and after the one that holds."""
+    table = RUN_GATES if hold.rule.startswith("run-") else GATES
+    names = [row.name for row in table]
+    if hold.gate not in names:
+        return (GateView(hold.gate, "", "held", hold.why),)
+    at = names.index(hold.gate)
+    return tuple(
+        GateView(name, _ASKS[name], *_result(n - at, hold.why)) for n, name in enumerate(names)
+    )
+
+
+def _result(after: int, why: str) -> tuple[str, str]:
+    if after == 0:
+        return "held", why
+    return ("passed" if after < 0 else "not_reached"), ""
+
+
+def everything(w: World) -> list[str]:
+    """Every name that can be explained, for the near miss."""
+    jobs = [str(r.attempt.job) for r in w.state.jobs.values()]
+    jobs += map(str, w.state.reports)
+    ids = [*map(str, w.state.nodes), *map(str, w.state.jobs), *map(str, w.state.changes)]
+    return sorted({*ids, *jobs, *w.state.holds, *map(str, known_nodes(w))})
+
+
+@click.command()
+@click.argument("target", metavar="ID", shell_complete=complete_any)
+@output.json_option
+@output.config_option
+def explain(target: str, config: str, as_json: bool) -> None:
+    """Why hpctl did, or did not do, a thing.
+
+    ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
+    that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
+    """
+    from hpctl.cli import render
+    from hpctl.wiring import make_rules
+
+    loaded = output.load_config(config)
+    rules = make_rules(loaded)
+    world = gather(loaded, output.now())
+    view = explain_view(world, rules, target)
+    if view is None or view.kind == "node":
+        # Only a node that the journal does not tell of is worth asking Slurm about.
+        world = gather(loaded, output.now(), slurm=True)
+        view = explain_view(world, rules, target)
+    if view is None:
+        raise output.no_such("recoveries --all", target, everything(world))
+    output.show("explain", view, as_json, render.explain)

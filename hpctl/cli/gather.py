@@ -1,0 +1,181 @@
+"""Read everything that a read command shows, once. What cannot be read is None, with why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from hpctl.core.journal import Corrupt, Event, State, replay
+from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
+from hpctl.core.policy import Policy
+from hpctl.core.view import instances_by_node
+from hpctl.ports import JournalCorrupt, Unavailable
+
+if TYPE_CHECKING:
+    from hpctl.config import Config
+
+T = TypeVar("T")
+
+
+class DaemonSays(Protocol):
+    """What the daemon's own row in the store says (`Store.daemon()`)."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id on `host`."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """hpctl's version."""
+        ...
+
+    @property
+    def mode(self) -> str:
+        """observe, assist or own."""
+        ...
+
+    @property
+    def started(self) -> datetime:
+        """When it took the lease."""
+        ...
+
+    @property
+    def heartbeat(self) -> datetime:
+        """When it last said that it lives."""
+        ...
+
+    @property
+    def last_cycle_s(self) -> float:
+        """How long its last decision cycle took."""
+        ...
+
+    @property
+    def until(self) -> datetime:
+        """When its lease ends unless it renews it."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """What it cannot do at present, such as read a changed configuration; empty: nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that is known at `now`. `slurm` and `cloud` are None where they cannot be read.
+
+    `stopped` says that the kill-switch file is there.
+    """
+
+    now: datetime
+    policy: Policy
+    state: State
+    cluster: str = ""
+    stopped: str = ""
+    health: Mapping[NodeName, Health] = field(default_factory=dict)
+    assessments: Mapping[NodeName, Assessment] = field(default_factory=dict)
+    daemon: DaemonSays | None = None
+    slurm: SchedulerView | None = None
+    slurm_error: str = ""
+    cloud: ProviderView | None = None
+    cloud_error: str = ""
+
+    @property
+    def daemon_alive(self) -> bool:
+        """Whether a daemon holds the lease: it renews it every cycle."""
+        return self.daemon is not None and self.now <= self.daemon.until
+
+
+def gather(config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False) -> World:
+    """Read the store, and live where asked: Slurm and the cloud, side by side.
+
+    Raises what opening the store raises: without the journal there is nothing to show. An
+    unreadable Slurm or cloud is part of the answer.
+    """
+    from hpctl.core.assess import assess
+    from hpctl.core.health import standing
+    from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
+
+    with ThreadPoolExecutor(2) as pool:
+        nodes = pool.submit(_read, slurm, lambda: make_scheduler(config).view())
+        instances = pool.submit(_read, cloud, lambda: make_provider(config).view())
+        store = open_store(config)
+        try:
+            state, health, daemon = fold(store.events()), store.health(), store.daemon()
+        finally:
+            store.close()
+        slurm_view, slurm_error = nodes.result()
+        cloud_view, cloud_error = instances.result()
+    rules = make_rules(config)
+    # The daemon stores plain heartbeats only now and then; silence is what lasts longer.
+    lag = timedelta(seconds=config.loop.lease_s / 2)
+    rules = replace(rules, silent_after=rules.silent_after + lag)
+    left = _left(state, health, slurm_view, cloud_view)
+    health = {
+        node: h
+        for node, h in health.items()
+        if node not in left or at - h.last_heard <= rules.silent_after
+    }
+    return World(
+        now=at,
+        policy=config.policy(),
+        state=state,
+        cluster=config.cluster.name,
+        stopped=f"the kill switch {config.kill_switch} is there" * config.kill_switch.exists(),
+        health=health,
+        assessments={
+            node: assess(standing(h, state.returned.get(node)), rules, at)
+            for node, h in health.items()
+        },
+        daemon=daemon,
+        slurm=slurm_view,
+        slurm_error=slurm_error,
+        cloud=cloud_view,
+        cloud_error=cloud_error,
+    )
+
+
+def _left(
+    state: State,
+    health: Mapping[NodeName, Health],
+    slurm: SchedulerView | None,
+    cloud: ProviderView | None,
+) -> set[NodeName]:
+    """Whom slurmctld does not know, nor the cloud where it was asked, and nothing is done to.
+
+    Such a node was removed, by a scale-down for example: its agent is missed by nobody.
+    """
+    if slurm is None:
+        return set()
+    there = set(slurm.nodes) | set(instances_by_node(cloud) if cloud else ())
+    treated = {r.node for r in state.nodes.values() if not r.ended}
+    return set(health) - there - treated
+
+
+def fold(events: Iterable[Event]) -> State:
+    """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
+    try:
+        return replay(events)
+    except Corrupt as error:
+        raise JournalCorrupt(
+            f"the journal contradicts itself: {error}",
+            "keep a copy for the maintainers and restore the newest good one",
+        ) from error
+
+
+def _read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+    if not wanted:
+        return None, "not asked"
+    try:
+        return ask(), ""
+    except Unavailable as error:
+        return None, f"{error} {error.hint}".strip()

@@ -1,0 +1,203 @@
+"""`hpctl iam`: the IAM policies of least privilege, and whether a role has one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import BUCKET, ROLE_ARN, usage
+from hpctl.cli.aws_options import aws_options, open_aws
+from hpctl.cli.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.clusters.policies import Scope
+
+F = TypeVar("F", bound=Callable[..., Any])
+WHO = ("head-node", "autoscale", "execution-role", "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class IamView:
+    """What `hpctl iam head-node` and its siblings show."""
+
+    who: str
+    policy: dict[str, Any]
+    trust: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedView:
+    """An action that a role does not allow."""
+
+    action: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnsureView:
+    """An action that a role allows under conditions on what only a real request has."""
+
+    action: str
+    keys: str
+
+
+@dataclass(frozen=True, slots=True)
+class IamCheckView:
+    """What `hpctl iam check` shows. `error`: why nobody can say."""
+
+    who: str
+    role: str
+    denied: tuple[DeniedView, ...]
+    unsure: tuple[UnsureView, ...]
+    error: str
+
+
+def scope_options(command: F) -> F:
+    """What a policy is narrowed to."""
+    for option in (
+        click.option("--role", metavar="NAME", default="", help="The execution role."),
+        click.option(
+            "--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket."
+        ),
+        click.option("--region", default="", help="The AWS region."),
+        click.option("--account", metavar="ID", default="", help="The account's 12 digits."),
+        click.option(
+            "--cluster",
+            metavar="NAME",
+            default="",
+            help="The cluster: its name, or its ARN, which alone narrows what is done to it.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(short_help="Print IAM policies of least privilege.")
+def iam() -> None:
+    """Print IAM policies of least privilege, and check a role against one (docs/validate.md).
+
+    What is not named stays `*`. A policy goes to standard output as IAM takes it:
+    `hpctl iam operator > policy.json`.
+    """
+
+
+def _command(who: str, text: str, *, trusted: bool) -> None:
+    @iam.command(who, help=text)
+    @scope_options
+    @output.json_option
+    def command(as_json: bool, trust: bool = False, **said: str) -> None:
+        _print(who, said, trusted=trusted, trust=trust, as_json=as_json)
+
+    if who in ("head-node", "autoscale"):
+        meant = "The secret of an accounting database of your own."
+        click.option("--secret", metavar="ARN", default="", help=meant)(command)
+    if trusted:
+        click.option("--trust", is_flag=True, help="Print the trust policy instead.")(command)
+
+
+_command(
+    "head-node",
+    "Print what hpctl's daemon needs on a controller. The nodes' policy stands beside it.",
+    trusted=True,
+)
+_command(
+    "autoscale",
+    "Print what hpctl's daemon needs where autoscaling is on.",
+    trusted=True,
+)
+_command("execution-role", "Print what every node of a cluster needs.", trusted=True)
+_command("operator", "Print what somebody needs who runs `hpctl cluster`.", trusted=False)
+
+
+@iam.command(short_help="Ask IAM whether a role allows what a policy does.")
+@click.argument("principal", metavar="ROLE-ARN", type=ROLE_ARN)
+@click.option("--as", "who", required=True, type=click.Choice(WHO), help="The policy meant.")
+@click.option("--cluster", metavar="NAME", default="", help="The cluster: its name, or its ARN.")
+@click.option("--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket.")
+@click.option("--role", metavar="NAME", default="", help="The execution role that is passed on.")
+@output.json_option
+@aws_options
+def check(
+    principal: str,
+    who: str,
+    cluster: str,
+    bucket: str,
+    role: str,
+    as_json: bool,
+    profile: str | None,
+    region: str | None,
+    endpoint_url: str | None,
+) -> None:
+    """Ask IAM whether a role allows what a policy does (iam:SimulatePrincipalPolicy).
+
+    Exit code: 0 it does, 1 something is denied or there is no such role, 3 IAM cannot be asked or
+    cannot tell.
+    """
+    from hpctl.cli import render_iam
+    from hpctl.clusters.policies import PERSONAS, document
+    from hpctl.clusters.validate.role_facts import NoRole, simulate
+    from hpctl.clusters.validate.verdict import Unanswered
+    from hpctl.ports import Absent
+
+    account = principal.split(":")[4]
+    aws = open_aws(profile, region, endpoint_url)
+    to = _scope(cluster=cluster, account=account, region=aws.region, bucket=bucket, role=role)
+    statements = PERSONAS[who](to)
+    if open_ := _open(to, document(statements)):
+        click.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
+    found = simulate(aws.service("iam"), principal, statements)
+    if isinstance(found, NoRole):
+        raise Absent(found.why, found.mend)
+    if isinstance(found, Unanswered):
+        view = IamCheckView(who, principal, (), (), found.why)
+    else:
+        denied = tuple(DeniedView(*one) for one in found.denied.items())
+        unsure = tuple(UnsureView(*one) for one in found.unsure.items())
+        view = IamCheckView(who, principal, denied, unsure, "")
+    output.show("iam-check", view, as_json, render_iam.check)
+    if view.denied:
+        output.leave(Exit.PROBLEM)
+    output.leave(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
+
+
+def _print(who: str, said: dict[str, str], *, trusted: bool, trust: bool, as_json: bool) -> None:
+    from hpctl.clusters import policies
+
+    to = _scope(**said)
+    view = IamView(
+        who, policies.document(policies.PERSONAS[who](to)), policies.trust() if trusted else None
+    )
+    if as_json:
+        click.echo(output.to_json("iam", view))
+    else:
+        click.echo(json.dumps(view.trust if trust else view.policy, indent=2))
+    if open_ := [] if trust else _open(to, view.policy):
+        click.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
+
+
+def _scope(**said: str) -> Scope:
+    from hpctl.clusters import policies
+    from hpctl.ports import HpctlError
+
+    try:
+        return policies.scope(**said)
+    except HpctlError as error:
+        raise usage(error) from error
+
+
+def _open(to: Scope, policy: dict[str, Any]) -> list[str]:
+    """The options that would narrow a policy."""
+    text = json.dumps(policy)
+    options = {"cluster_id": "--cluster ARN", "cluster": "--cluster NAME"}
+    uses = {"bucket": ":s3:::*", "role": ":role/*", "cluster": "/aws/sagemaker/Clusters/*"}
+    uses |= {"cluster_id": ":cluster/*", "region": "arn:", "account": "arn:"}
+    return [
+        options.get(field.name, f"--{field.name}")
+        for field in fields(to)
+        if getattr(to, field.name) == "*" and uses.get(field.name, "\0") in text
+    ]

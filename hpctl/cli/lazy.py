@@ -1,0 +1,74 @@
+"""A group of commands that imports each of them only when it is called for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C has ended."""
+
+
+def by_ctrl_c(abort: click.Abort) -> bool:
+    """Whether a question was answered by Ctrl-C. click says Abort of an input's end as well."""
+    return isinstance(abort.__context__, KeyboardInterrupt)
+
+
+class LazyGroup(click.Group):
+    """A group by a table: name to (module:attribute, one-line help), in the help's order."""
+
+    def __init__(
+        self, *args: Any, table: Mapping[str, tuple[str, str]] | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.table = table or {}
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C that no command has an answer to is 130 everywhere, as a shell has it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("hpctl: interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except click.Abort as abort:
+            if not by_ctrl_c(abort):
+                raise
+            # The cursor stands behind the question still.
+            click.echo("\nhpctl: interrupted, nothing was done", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The table's order is the order of the help."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the one command that was asked for."""
+        if cmd_name not in self.table:
+            return None
+        module, _, attribute = self.table[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Answer a mistyped command with the nearest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.table, n=2)
+            mend = (
+                f"did you mean {' or '.join(near)}?" if near else f"see {ctx.command_path} --help"
+            )
+            raise click.UsageError(f"{error.message} {mend[0].upper()}{mend[1:]}", ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the table's own helps: asking each command for its help would import it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])

@@ -1,0 +1,173 @@
+"""`hpctl logs test`: what a file of log rules would have fired on a job's log, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.complete_files import complete_preset
+from hpctl.cli.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.jobs.logs.engine import Watch
+    from hpctl.jobs.logs.replay import Replay
+    from hpctl.jobs.logs.rules import RuleSet
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """One rule over the whole log."""
+
+    name: str
+    judges: str
+    matched: int
+    unread: int
+    fired: int
+    due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """One time that a rule fired."""
+
+    at: datetime | None
+    rule: str
+    what: str
+    why: str
+    line_number: int
+    value: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogsTestView:
+    """What `hpctl logs test` shows."""
+
+    as_of: datetime
+    file: str
+    lines: int
+    bytes: int
+    first: datetime | None
+    last: datetime | None
+    rules: tuple[RuleRow, ...]
+    verdicts: tuple[VerdictRow, ...]
+    notes: tuple[str, ...]
+
+
+@click.group(short_help="Try log rules on a job's log.")
+def logs() -> None:
+    """Try log rules on a job's log (docs/logs.md)."""
+
+
+@logs.command(short_help="Show which rules would have fired, and where.")
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="[RULES] FILE", type=click.Path(readable=False)
+)
+@click.option(
+    "--preset",
+    "presets",
+    multiple=True,
+    metavar="NAME",
+    help="Use a preset's rules.",
+    shell_complete=complete_preset,
+)
+@output.json_option
+def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
+    """Show which of RULES would have fired on FILE, on which line, and when.
+
+    RULES may be left out where --preset names rules; the option may be repeated. Reads FILE and
+    does nothing else. Exit code: 0 nothing fired, 1 something did, 2 RULES are wrong, 3 FILE
+    cannot be read.
+    """
+    from hpctl.cli import render_logs
+    from hpctl.jobs.logs.follow import NotALog
+    from hpctl.jobs.logs.replay import replay
+    from hpctl.ports import Unavailable
+
+    if len(paths) > 2 or (len(paths) == 1 and not presets):
+        raise click.UsageError("give a file of rules and one log, or --preset and one log")
+    rules = _rules(paths[:-1], presets)
+    try:
+        played = replay(rules, Path(paths[-1]))
+    except NotALog as error:
+        raise Unavailable(str(error), error.hint) from error
+    view = _view(played, paths[-1])
+    output.show("logs-test", view, as_json, render_logs.test)
+    output.leave(Exit.PROBLEM if view.verdicts else Exit.FINE)
+
+
+@logs.command(short_help="Print a preset's rules, to copy and change.")
+@click.argument("name", required=False, shell_complete=complete_preset)
+def preset(name: str | None) -> None:
+    """Print a preset's rules, to be copied and changed; without NAME, the names."""
+    from hpctl.jobs.logs import presets
+
+    if name is None:
+        click.echo("\n".join(presets.NAMES))
+        return
+    _rules((), (name,))
+    click.echo(presets.text(name), nl=False)
+
+
+def _rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
+    """All rules that were named. What is wrong with them is a usage error, exit code 2."""
+    from hpctl.jobs.logs.presets import NoSuchPreset, preset
+    from hpctl.jobs.logs.rules import RulesError, RuleSet, load
+
+    try:
+        sets = [preset(name) for name in names] + [load(Path(path)) for path in files]
+    except (RulesError, NoSuchPreset) as error:
+        raise click.UsageError(f"{error}\n{error.hint}") from error
+    return RuleSet(tuple(rule for one in sets for rule in one.rules))
+
+
+def _view(played: Replay, file: str) -> LogsTestView:
+    timed = played.first is not None
+    rules = tuple(_row(watch, timed) for watch in played.engine.watches)
+    verdicts = tuple(
+        VerdictRow(
+            _time(v.at) if timed else None, v.rule, v.what, v.why, v.line_number, v.value, v.line
+        )
+        for v in played.verdicts
+    )
+    hangs = sum(
+        bool(
+            w.rule.expectedStartCutOffInSeconds is not None
+            or w.rule.expectedRecurringFrequencyInSeconds is not None
+        )
+        for w in played.engine.watches
+    )
+    notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
+    notes += [
+        f"rule {row.name!r} captured {row.unread} times what is no number"
+        for row in rules
+        if row.unread
+    ]
+    if hangs and not timed:
+        notes.append(f"no line near the beginning tells a time: {hangs} rules judged no hang")
+    return LogsTestView(
+        output.now(),
+        file,
+        played.engine.lines,
+        played.size,
+        _time(played.first),
+        _time(played.last),
+        rules,
+        verdicts,
+        tuple(notes),
+    )
+
+
+def _row(watch: Watch, timed: bool) -> RuleRow:
+    due = watch.due if timed else None
+    kind = watch.rule.judges or "hang"
+    return RuleRow(watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _time(due))
+
+
+def _time(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)

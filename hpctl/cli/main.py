@@ -1,0 +1,92 @@
+"""The `hpctl` program: a table of commands, each imported only when it is called for.
+
+`hpctl --help` must answer in under 150 ms, so this module imports nothing but click and what
+Python has loaded anyway, and the one-line helps stand here beside the names (a test compares them
+with the commands' own).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import click
+
+from hpctl import __version__
+from hpctl.cli.lazy import LazyGroup
+
+COMPLETED_IN_S = 3
+"""How long completion may ask around, in seconds; names that take longer are not completed."""
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
+    "nodes": ("hpctl.cli.nodes:nodes", "Every node: what is known of it and what is done to it."),
+    "jobs": ("hpctl.cli.jobs:jobs", "Jobs that were hit, and where their recovery stands."),
+    "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
+    "lemons": ("hpctl.cli.lemons:lemons", "Instances that break again and again."),
+    "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
+    "pause": ("hpctl.cli.requests:pause", "Stop opening recoveries and taking steps."),
+    "resume": ("hpctl.cli.requests:resume", "Lift a pause."),
+    "approve": ("hpctl.cli.requests:approve", "Let a held recovery go ahead."),
+    "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
+    "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
+    "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+    "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
+    "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the mends."),
+    "sbatch": ("hpctl.cli.sbatch:sbatch", "Submit a batch job that resumes from checkpoints."),
+    "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
+    "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
+    "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
+    "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
+    "cluster": ("hpctl.cli.cluster:cluster", "Create, operate and retire a HyperPod cluster."),
+    "iam": ("hpctl.cli.iam:iam", "Print IAM policies of least privilege."),
+    "lifecycle": (
+        "hpctl.cli.lifecycle:lifecycle",
+        "Make, try and send what runs on a node at birth.",
+    ),
+    "storage": (
+        "hpctl.cli.storage:storage",
+        "Link file systems to S3, and load files ahead of use.",
+    ),
+    "capacity": ("hpctl.cli.capacity:capacity", "What is reserved, running, spare and failed."),
+    "autoscale": ("hpctl.cli.autoscale:autoscale", "How groups grow and shrink, and why not."),
+    "config": ("hpctl.cli.config:config", "Check or print the daemon's configuration."),
+    "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
+    "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),
+    "agent": ("hpctl.cli.on_node:agent", "The node agent."),
+    "sandbox": ("hpctl.cli.sandbox:sandbox", "A real Slurm and an emulated HyperPod on loopback."),
+    "completion": ("hpctl.cli.completion:completion", "Print the shell's completion script."),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 fine, 1 problem found, 2 usage, 3 cannot tell.",
+)
+@click.version_option(__version__, prog_name="hpctl")
+def cli() -> None:
+    """Self-healing Slurm GPU clusters on Amazon SageMaker HyperPod."""
+
+
+def _complete_quietly() -> None:
+    """Whoever presses Tab waits for seconds at most, and sees no traceback for Ctrl-C."""
+    for number in (signal.SIGALRM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+    signal.alarm(COMPLETED_IN_S)
+
+
+def main() -> None:
+    """Run the program, turning an HpctlError into one message, its mend and exit code."""
+    if "_HPCTL_COMPLETE" in os.environ:
+        _complete_quietly()
+    from hpctl.ports import HpctlError, InDoubt, Unavailable
+
+    try:
+        cli.main(prog_name="hpctl")
+    except HpctlError as error:
+        click.echo(f"hpctl: {error}", err=True)
+        if error.hint:
+            click.echo(f"  {error.hint}", err=True)
+        raise SystemExit(3 if isinstance(error, Unavailable | InDoubt) else 1) from None

@@ -1,0 +1,136 @@
+"""`hpctl nodes`: every node, by everybody who knows something of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.complete import complete_node
+from hpctl.cli.gather import World, gather
+from hpctl.cli.output import Exit
+from hpctl.clusters.names import natural
+from hpctl.core.model import Condition, NodeName
+from hpctl.core.view import instances_by_node
+
+UNKNOWN = "UNKNOWN"
+NOT_FOUND = "NOT_FOUND"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node. `slurm_state` and `instance_status` are UNKNOWN where nobody could be asked."""
+
+    name: str
+    slurm_state: str
+    slurm_flags: tuple[str, ...]
+    slurm_reason: str
+    partitions: tuple[str, ...]
+    condition: str
+    rule: str
+    why: str
+    last_heard: datetime | None
+    instance_id: str
+    instance_status: str
+    logical_id: str
+    group: str
+    recovery: str
+    phase: str
+    held_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesView:
+    """What `hpctl nodes` shows."""
+
+    as_of: datetime
+    slurm_as_of: datetime | None
+    slurm_error: str
+    cloud_as_of: datetime | None
+    cloud_error: str
+    nodes: tuple[NodeView, ...]
+
+
+def known_nodes(w: World) -> list[NodeName]:
+    """Every node that anybody has a word for, in order."""
+    names = set(w.health) | {r.node for r in w.state.nodes.values()}
+    if w.slurm is not None:
+        names = set(w.slurm.nodes) | set(w.health)
+    return sorted(names, key=natural)
+
+
+def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
+    """The table as a value."""
+    names = [n for n in known_nodes(w) if not only or n in only]
+    return NodesView(
+        as_of=w.now,
+        slurm_as_of=w.slurm.as_of if w.slurm else None,
+        slurm_error=w.slurm_error,
+        cloud_as_of=w.cloud.as_of if w.cloud else None,
+        cloud_error=w.cloud_error,
+        nodes=tuple(_rows(w, names)),
+    )
+
+
+def _rows(w: World, names: list[NodeName]) -> list[NodeView]:
+    instances = instances_by_node(w.cloud) if w.cloud else {}
+    rows = []
+    for name in names:
+        node = w.slurm.nodes.get(name) if w.slurm else None
+        instance, health = instances.get(name), w.health.get(name)
+        judged, rec = w.assessments.get(name), w.state.node_recovery(name)
+        hold = w.state.holds.get(name)
+        heard_id = health.generation.instance if health else ""
+        rows.append(
+            NodeView(
+                name=name,
+                slurm_state=node.state if node else (NOT_FOUND if w.slurm else UNKNOWN),
+                slurm_flags=tuple(sorted(node.flags)) if node else (),
+                slurm_reason=node.reason if node else "",
+                partitions=node.partitions if node else (),
+                condition=judged.condition.value if judged else Condition.UNKNOWN.value,
+                rule=judged.fault.rule if judged and judged.fault else "",
+                why=judged.why if judged else "no agent has reported",
+                last_heard=health.last_heard if health else None,
+                instance_id=instance.id if instance else heard_id,
+                instance_status=_instance_status(w, instance.status if instance else ""),
+                logical_id=(instance.logical_id or "") if instance else "",
+                group=instance.group if instance else "",
+                recovery=rec.id if rec else "",
+                phase=rec.phase.value if rec else "",
+                held_by=hold.gate if hold else "",
+            )
+        )
+    return rows
+
+
+def _instance_status(w: World, status: str) -> str:
+    if status:
+        return status
+    return NOT_FOUND if w.cloud is not None and w.cloud.present else UNKNOWN
+
+
+@click.command()
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete_node)
+@click.option("--no-cloud", is_flag=True, help="Do not ask the cloud for its list of instances.")
+@output.json_option
+@output.config_option
+def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) -> None:
+    """Every node: what is known of it and what is done to it.
+
+    Exit code: 0, or 3 where Slurm or the cloud could not be asked.
+    """
+    from hpctl.cli import render
+
+    loaded = output.load_config(config)
+    world = gather(loaded, output.now(), slurm=True, cloud=not no_cloud)
+    known = known_nodes(world)
+    for name in names:
+        if name not in known:
+            raise output.no_such("nodes", name, [str(n) for n in known])
+    view = nodes_view(world, names)
+    output.show("nodes", view, as_json, render.nodes)
+    blind = world.slurm is None or (not no_cloud and world.cloud is None)
+    output.leave(Exit.CANNOT_TELL if blind else Exit.FINE)

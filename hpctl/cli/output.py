@@ -1,0 +1,173 @@
+"""What every command shares: its options, its exit codes, and how a view becomes output.
+
+A view is a frozen dataclass whose fields are the stable JSON contract (docs/cli-json.md); the
+human text is made from the same view, so the two cannot tell different stories.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpctl.cli.durations import seconds_of
+from hpctl.ports import HpctlError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.config import Config
+
+DEFAULT_CONFIG = "/etc/hpctl/hpctl.yaml"
+
+DRY_RUN = "Dry run: nothing was done."
+"""The last line of every `--dry-run`."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
+
+
+class Exit(IntEnum):
+    """What the exit code of every command means."""
+
+    FINE = 0
+    PROBLEM = 1
+    USAGE = 2
+    CANNOT_TELL = 3
+
+
+def json_option(command: F) -> F:
+    """`--json`: one JSON object on standard output instead of text."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md)."
+    )(command)
+
+
+def json_anyway_option(command: F) -> F:
+    """`--json` of a command that prints nothing but JSON: taken, as everywhere."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Changes nothing: it prints JSON anyway."
+    )(command)
+
+
+def config_option(command: F) -> F:
+    """`--config PATH`: the daemon's configuration file."""
+    return click.option(
+        "--config",
+        "config",
+        metavar="PATH",
+        envvar="HPCTL_CONFIG",
+        default=DEFAULT_CONFIG,
+        show_default=True,
+        show_envvar=True,
+        help="The daemon's configuration file.",
+    )(command)
+
+
+def load_config(path: str) -> Config:
+    """Read the configuration. Raises ConfigError, which names the place and the mend."""
+    from hpctl.config import load
+
+    return load(path)
+
+
+def now() -> datetime:
+    """The wall clock; the only one that read commands look at."""
+    return datetime.now(UTC)
+
+
+def to_json(schema: str, view: object) -> str:
+    """A view as the documented JSON object: `schema` first, times ISO 8601 in UTC."""
+    import msgspec
+
+    body = {"schema": f"hpctl.{schema}/1", **msgspec.to_builtins(view, str_keys=True)}
+    return msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
+
+
+def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None:
+    """Print a view: as JSON, or by `draw` on a console as wide as the terminal."""
+    if as_json:
+        click.echo(to_json(schema, view))
+        return
+    out = console()
+    with out.capture() as drawn:
+        draw(out, view)
+    # rich fills table cells up with blanks: nobody wants them in a log or a mail.
+    for line in drawn.get().splitlines():
+        click.echo(line.rstrip(), color=out.is_terminal)
+
+
+def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
+    """Draw where questions are asked: standard output is for the result."""
+    from rich.console import Console
+
+    # As wide as the result, so that both read alike.
+    err = Console(stderr=True, highlight=False, emoji=False, width=console().width)
+    with err.capture() as drawn:
+        draw(err, value)
+    for line in drawn.get().splitlines():
+        click.echo(line.rstrip(), err=True, color=err.is_terminal)
+
+
+def console() -> Console:
+    """Standard output for rich: colours on a terminal only, `COLUMNS` respected."""
+    from rich.console import Console
+
+    out = sys.stdout
+    wide = os.environ.get("COLUMNS", "")
+    # Where nothing says how wide the reader's screen is, 80 would cut what `grep` looks for.
+    width = int(wide) if wide.isdecimal() else (None if out.isatty() else 200)
+    return Console(file=out, width=width, highlight=False, soft_wrap=False, emoji=False)
+
+
+def folded(text: str, more: int = 0) -> str:
+    """Text broken between words where the reader's screen ends; `more` letters follow its end."""
+    from textwrap import wrap
+
+    return "\n".join(
+        wrap(text + "\0" * more, console().width, break_long_words=False, break_on_hyphens=False)
+    ).rstrip("\0")
+
+
+def leave(code: Exit) -> None:
+    """End the command with its exit code; plain success just returns."""
+    if code is not Exit.FINE:
+        raise click.exceptions.Exit(code)
+
+
+class SinceType(click.ParamType):  # type: ignore[type-arg]
+    """A time in the past: `30min`, `12h`, `7d`, or ISO 8601 (UTC where no offset is given)."""
+
+    name = "since"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The moment meant. Fails with exit code 2 and examples."""
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        ago = None if text[-1:].isdecimal() else seconds_of(text)
+        if ago is not None:
+            return now() - timedelta(seconds=ago)
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is no time: write 30min, 12h, 7d or 2026-01-31T12:00:00Z", param, ctx
+            )
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def no_such(what: str, name: str, known: list[str]) -> HpctlError:
+    """The error for a name that nothing has, with the nearest ones that something has."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=3, cutoff=0.6)
+    mend = f"did you mean {' or '.join(near)}?" if near else f"`hpctl {what}` lists what there is"
+    return HpctlError(f"nothing is known of {name!r}", mend)

@@ -1,0 +1,206 @@
+"""`hpctl policy`: what a recovery policy says, what is wrong with it, and what it would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.jobs.rehearsal import Played
+    from hpctl.policies import PolicyFile
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTestView:
+    """What `hpctl policy test` shows."""
+
+    policies: tuple[str, ...]
+    scenario: str
+    events: tuple[Played, ...]
+    restarts: int
+    held: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """One file that was looked at."""
+
+    path: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyCheckView:
+    """What `hpctl policy check` shows."""
+
+    files: tuple[CheckedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKey:
+    """One key, what it is, and which file says so last."""
+
+    key: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyShowView:
+    """What `hpctl policy show` shows."""
+
+    partition: str
+    keys: tuple[PolicyKey, ...]
+
+
+@click.group(short_help="Check, try and print recovery policies.")
+def policy() -> None:
+    """Check, try and print recovery policies (docs/policies.md)."""
+
+
+@policy.command()
+@click.argument("policies", nargs=-1, metavar="POLICY...", type=click.Path(readable=False))
+@click.option(
+    "--scenario",
+    required=True,
+    metavar="FILE",
+    type=click.Path(readable=False),
+    help="What happens to the run.",
+)
+@output.json_option
+def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
+    """Show what POLICY would do, event by event, and why.
+
+    Of several files the later ones win; without any, the defaults are tried. Nothing but the files
+    is read. Exit code: 0 the run goes on, 1 it ends held, 2 a file is wrong.
+    """
+    from hpctl.cli import render_policy
+    from hpctl.jobs import rehearsal
+    from hpctl.policies import merged, read
+    from hpctl.yaml_errors import FileProblems
+
+    try:
+        files, story = [read(path) for path in policies], rehearsal.read(scenario)
+    except FileProblems as error:
+        raise click.UsageError(f"{error}\n{error.hint}") from error
+    played = rehearsal.play(merged(files), story)
+    held = next((p.why for p in reversed(played) if p.action == "hold"), "")
+    held = held if played[-1].nodes == 0 else ""
+    view = PolicyTestView(policies, scenario, played, rehearsal.restarts(played), held)
+    output.show("policy-test", view, as_json, render_policy.test)
+    output.leave(Exit.PROBLEM if held else Exit.FINE)
+
+
+@policy.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(readable=False)
+)
+@output.json_option
+def check(files: tuple[str, ...], as_json: bool) -> None:
+    """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
+    from hpctl.cli import render_policy
+    from hpctl.policies import PolicyError, read
+
+    def problems(path: str) -> tuple[str, ...]:
+        try:
+            read(path)
+        except PolicyError as error:
+            return error.problems
+        return ()
+
+    view = PolicyCheckView(tuple(CheckedFile(path, problems(path)) for path in files))
+    output.show("policy-check", view, as_json, render_policy.check)
+    output.leave(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
+
+
+@policy.command(short_help="Print a policy with every key, and the reasons.")
+def example() -> None:
+    """Print a policy with every key at its default, and the reasons for them."""
+    from hpctl.policies import example as text
+
+    click.echo(text(), nl=False)
+
+
+@policy.command()
+@click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(readable=False))
+@click.option("--partition", default="", metavar="NAME", help="The partition that the job is in.")
+@output.config_option
+@output.json_option
+def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> None:
+    """Print what holds for a job, key by key, and which file says so.
+
+    The cluster's policy and the partition's come from the daemon's configuration, a job's own
+    from FILE; the later wins. On a machine without that configuration, such as a login node, it
+    says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
+    """
+    from hpctl.cli import render_policy
+    from hpctl.policies import PolicyError, read
+
+    try:
+        own = [read(path) for path in files]
+    except PolicyError as error:
+        raise click.UsageError(f"{error}\n{error.hint}") from error
+    layers = [*_of_the_cluster(config, partition), *own]
+    names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
+    view = PolicyShowView(partition, _keys(layers, [*names, *files]))
+    output.show("policy-show", view, as_json, render_policy.show)
+
+
+def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
+    """The cluster's layers; none where this machine has no configuration and none was named."""
+    if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
+        click.echo(
+            f"hpctl: no {config} on this machine: the cluster's and the partition's policy are not"
+            " counted in (--config names another)",
+            err=True,
+        )
+        return ()
+    return output.load_config(config).run_policy_layers(partition)
+
+
+def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
+    """Every key with its value; a section's keys by their dotted names."""
+    from hpctl.core.trouble import Kind
+    from hpctl.policies import BackoffSection, PolicyFile, TreatmentSection, merged
+
+    whole = merged(layers)
+
+    def source(*path: str) -> str:
+        for layer, name in zip(reversed(layers), reversed(names), strict=True):
+            value: object = layer.compact()
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                return name
+        return "default"
+
+    plain = [name for name in PolicyFile.model_fields if name not in ("backoff", "on")]
+    keys = [PolicyKey(name, _text(getattr(whole, name)), source(name)) for name in plain]
+    for name in BackoffSection.model_fields:
+        value = _text(getattr(whole.backoff, name))
+        keys.append(PolicyKey(f"backoff.{name}", value, source("backoff", name)))
+    for kind in Kind:
+        treatment = dataclasses.asdict(whole.treatment(kind))
+        for name in TreatmentSection.model_fields:
+            where = source("on", kind, name)
+            if name == "ladder" or treatment[name] or where != "default":
+                keys.append(PolicyKey(f"on.{kind}.{name}", _text(treatment[name]), where))
+    return tuple(keys)
+
+
+def _text(value: object) -> str:
+    """A value as a person would write it in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)

@@ -1,0 +1,165 @@
+"""`hpctl run`: supervise the steps of this job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.cli.complete_files import complete_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hpctl.core.run_policy import RunPolicy
+    from hpctl.jobs.checkpoints.last import Search
+    from hpctl.jobs.checkpoints.survey import Checkpoint, PassedOver
+    from hpctl.jobs.logs.rules import RuleSet
+
+_FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is wrong with it
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+    short_help="Run a step that comes back on healthy nodes.",
+)
+@click.option("--spares", type=click.IntRange(0), metavar="K", help="Nodes to keep for later.")
+@click.option("--nodes", default="", metavar="N|MIN-MAX", help="Nodes of a step; elastic range.")
+@click.option("--policy", type=_FILE, metavar="FILE", help="A recovery policy of this job's own.")
+@click.option(
+    "--log-rules",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Log rules to watch with.",
+    shell_complete=complete_rules,
+)
+@click.option("--log", multiple=True, type=_FILE, metavar="FILE", help="Another file to watch.")
+@click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
+@click.option("--nproc", type=int, default=0, metavar="N", help="With --torch: ranks a node.")
+@click.option("--warm", is_flag=True, help="With --torch: keep torch imported for restarts.")
+@click.option("--slurm-bin", type=_FILE, metavar="DIR", help="Where srun is.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SRUN-ARGS COMMAND")
+def run(
+    spares: int | None,
+    nodes: str,
+    policy: Path | None,
+    log_rules: tuple[str, ...],
+    log: tuple[Path, ...],
+    torch: bool,
+    nproc: int,
+    warm: bool,
+    slurm_bin: Path | None,
+    words: tuple[str, ...],
+) -> None:
+    """Run a step of this job, and run it again where that helps.
+
+    Inside a job: launches `srun SRUN-ARGS COMMAND` on all nodes of the allocation but the
+    spares. When a node is lost, the program crashes or hangs, the next step starts on healthy
+    nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
+    """
+    from hpctl.jobs.crash import classify
+    from hpctl.jobs.run.launch import Launcher
+    from hpctl.jobs.run.process import Torch
+    from hpctl.jobs.run.settings import settings
+    from hpctl.jobs.run.supervise import Supervisor
+    from hpctl.jobs.run.words import parse
+
+    with _as_typed():
+        asked, own = parse(words), _policy(policy)
+        watched = _rules((*own.log_rules, *log_rules))
+    given = settings(
+        asked,
+        os.environ,
+        own,
+        nodes=nodes,
+        spares=spares,
+        rules=watched,
+        logs=log,
+        torch=Torch(nproc or _ranks_a_node(), warm=warm) if torch else None,
+        search=_search(os.environ),
+    )
+    where = os.environ.get("HPCTL_SLURM_BIN")
+    launcher = Launcher(given.job, slurm_bin or (Path(where) if where else None))
+    raise SystemExit(Supervisor(given, launcher, classify, _say).run())
+
+
+@contextmanager
+def _as_typed() -> Iterator[None]:
+    """What is wrong with the command line, or with a file named in it, is an error of usage."""
+    from hpctl.ports import HpctlError
+
+    try:
+        yield
+    except HpctlError as error:
+        raise click.UsageError("\n".join(filter(None, (str(error), error.hint)))) from error
+
+
+def _ranks_a_node() -> int:
+    """What the batch script said of tasks a node means ranks; 0 where it said nothing."""
+    said = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    return int(said) if said.isdecimal() and int(said) > 1 else 0
+
+
+def _policy(path: Path | None) -> RunPolicy:
+    """The job's policy: what it was submitted with, and the file over it."""
+    from hpctl.policies import PolicyFile, merged, read
+    from hpctl.ports import HpctlError
+
+    files = []
+    if told := os.environ.get("HPCTL_POLICY"):
+        try:
+            files.append(PolicyFile.model_validate(json.loads(told)))
+        except ValueError as error:
+            raise HpctlError(
+                f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."
+            ) from error
+    if path is not None:
+        files.append(read(path))
+    return merged(files)
+
+
+def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
+    """Looks in the job's directory and its tiers; what is in S3 only is brought to the former."""
+    from hpctl.jobs.resuming import further_places
+
+    directory, tiers = environ.get("HPCTL_CHECKPOINT_DIR"), further_places(environ)
+    if not directory or not tiers:
+        return None
+    from hpctl.cli.checkpoint import Aws
+    from hpctl.jobs.checkpoints.fetch import fetch
+    from hpctl.jobs.checkpoints.last import last_complete
+    from hpctl.jobs.checkpoints.remote import Remote
+
+    nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
+    places, unseen = Aws(None, None, None).tiers([directory, *tiers])
+
+    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
+        return fetch(found, Path(directory)) if isinstance(found.path, Remote) else found
+
+    def look() -> Search:
+        result = last_complete(places, nodes=nodes, bring=bring)
+        return replace(result, unseen=(*unseen, *result.unseen))
+
+    return look
+
+
+def _rules(names: tuple[str, ...]) -> RuleSet | None:
+    """The log rules of presets and files, None without any. Raises HpctlError."""
+    from hpctl.jobs.logs.presets import NAMES, preset
+    from hpctl.jobs.logs.rules import RuleSet, load
+
+    # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
+    files = {n for n in names if n not in NAMES and ("/" in n or Path(n).is_file())}
+    found = [load(Path(n)) if n in files else preset(n) for n in names]
+    return RuleSet(tuple(rule for one in found for rule in one.rules)) if found else None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

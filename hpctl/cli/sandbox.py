@@ -1,0 +1,286 @@
+"""`hpctl sandbox`: a real Slurm and an emulated HyperPod on loopback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpctl.sandbox.api import Sandbox
+
+_name = click.option("--name", default="default", show_default=True, help="Which sandbox.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def sandbox() -> None:
+    """A real Slurm and an emulated HyperPod on loopback."""
+
+
+def _sandbox(name: str, **settings: Any) -> Sandbox:
+    from hpctl.sandbox.api import Sandbox
+
+    return Sandbox(name, **settings)
+
+
+@sandbox.command()
+@_name
+@click.option("--nodes", default=8, show_default=True, help="How many worker nodes.")
+@click.option("--groups", default=1, show_default=True, help="In how many worker groups.")
+@click.option("--boot-time", default=0.0, show_default=True, help="Seconds a new instance takes.")
+@click.option("--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin.")
+@click.option(
+    "--lifecycle",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="The lifecycle scripts; this directory stands for their S3 prefix.",
+)
+@click.option("--netns", is_flag=True, help="A network namespace for each node (root).")
+@click.option(
+    "--mode",
+    type=click.Choice(["observe", "assist", "own"]),
+    default="observe",
+    show_default=True,
+    help="The mode in the daemon's configuration.",
+)
+@click.option("--daemon/--no-daemon", default=False, help="Start the daemon too.")
+@click.option(
+    "--node-recovery",
+    type=click.Choice(["None", "Automatic"]),
+    default="None",
+    show_default=True,
+    help="HyperPod's own: Automatic replaces dead instances by itself.",
+)
+@click.option(
+    "--hardware",
+    multiple=True,
+    metavar="KIND=COUNT",
+    help="What each node has: efa=16, neuron=16. Repeatable.",
+)
+@click.option(
+    "--agent-config",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The agent.yaml of every new node.",
+)
+@click.option("--moto/--no-moto", default=False, help="Start moto's S3, IAM, EC2, ... too.")
+@click.option("--slots", default=0, help="How many nodes there may be when groups grow.")
+@click.option(
+    "--empty", is_flag=True, help="No cluster yet: `hpctl cluster create` makes it, of --nodes."
+)
+@click.option(
+    "--cluster-name", default="demo", help="With --empty: the cluster of the daemon's file."
+)
+@_as_json
+def up(name: str, as_json: bool, **settings: Any) -> None:
+    """Start a sandbox; it runs until `down`."""
+    settings["lifecycle"] = settings["lifecycle"] or ""
+    settings["hardware"] = _counts(settings["hardware"])
+    settings["agent_config"] = _yaml(settings["agent_config"])
+    one = _sandbox(name, **settings)
+    one.up(lambda line: click.echo(f"  {line} ...", err=True), detach=True)
+    if as_json:
+        click.echo(json.dumps(one.status(), indent=2))
+        return
+    hint = "" if name == "default" else f" --name {name}"
+    if settings["empty"]:
+        told = f"no cluster yet, up to {len(one.nodes)} nodes"
+    else:
+        told = f"{len(one.nodes)} nodes idle"
+    click.echo(f"Sandbox {name} is up: {told}, state in {one.state_dir}")
+    click.echo(f'Use it:  eval "$(hpctl sandbox env{hint})"')
+    if settings["empty"]:
+        click.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
+
+
+def _counts(words: Iterable[str]) -> dict[str, int]:
+    counts = _pairs(words)
+    for kind, count in counts.items():
+        if not count.isdigit():
+            raise click.UsageError(f"--hardware {kind}=COUNT: {count!r} is no number")
+    return {kind: int(count) for kind, count in counts.items()}
+
+
+def _yaml(file: str | None) -> dict[str, Any]:
+    """The agent's file, so that a slip is told here and not in six agents' logs."""
+    if not file:
+        return {}
+    import yaml
+
+    from hpctl.agent.checks.table import CHECKS
+    from hpctl.agent.config import load
+
+    load(Path(file), CHECKS)
+    return yaml.safe_load(Path(file).read_text()) or {}
+
+
+@sandbox.command()
+@_name
+@_as_json
+def status(name: str, as_json: bool) -> None:
+    """What runs in a sandbox."""
+    state = _sandbox(name).status()
+    if as_json:
+        click.echo(json.dumps(state, indent=2))
+        return
+    services = ", ".join(f"{k} {v or 'ended'}" for k, v in state["services"].items())
+    click.echo(f"Sandbox {state['name']}, Slurm {state['slurm_version']}, {state['state_dir']}")
+    click.echo(f"  {services}")
+    for node in state["nodes"]:
+        lives = "alive" if node["alive"] else "dead"
+        instance = node.get("instance_id", "")
+        click.echo(f"  {node['node']:<16} {lives:<6} {instance:<20} {node.get('name', '')}")
+
+
+@sandbox.command()
+@_name
+def down(name: str) -> None:
+    """End a sandbox and remove its files. No error when there is none."""
+    one = _sandbox(name)
+    there = one.state_dir.exists()
+    one.down()
+    click.echo(f"Sandbox {name} is gone." if there else f"There is no sandbox {name}.")
+
+
+@sandbox.command()
+@_name
+@click.argument("words", nargs=-1)
+@click.option("--pci", default="", help="The device, as in 0000:53:00.")
+@click.option("--text", default="", help="What follows the code in the line; a file's content.")
+@click.option("--real-kmsg", is_flag=True, help="Write to the real /dev/kmsg instead (root).")
+@click.option("--path", default="", help="A file of the node: /sys/class/infiniband/...")
+@click.option("--remove", is_flag=True, help="Remove that file, link or folder.")
+@click.option("--kind", "device", default="", help="Hardware: efa or neuron.")
+@click.option("--count", type=int, help="How many of it the node has from now on.")
+@click.option("--index", type=int, help="Which GPU; without it, the node or `gpu*.`.")
+@click.option("--set", "answers", multiple=True, metavar="NAME=VALUE", help="What NVML answers.")
+@click.option("--lasting", is_flag=True, help="A reboot does not mend it, only a replacement.")
+def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
+    """Break something: NODE FAULT, or api FAULT [KEY=VALUE ...].
+
+    \b
+    NODE xid N | sxid N | kmsg --text LINE
+    NODE hang-agent | kill-agent | kill-slurmd
+    NODE kill-node | freeze-node | thaw-node
+    NODE file --path PATH --text VALUE | --remove
+    NODE hardware --kind efa|neuron --count N
+    NODE gpu [--index N] --set field230=2       (needs played GPUs)
+    NODE partition | heal                       (needs up --netns)
+    api throttle | latency | drop-reply | partial | no-capacity | stuck-replace |
+        capacity ml.p5.48xlarge=3 | spot-interruption node=NODE | second-actor | clear
+    """
+    if len(words) < 2:
+        raise click.UsageError("name a node and a fault: hpctl sandbox inject NODE xid 79")
+    one = _sandbox(name)
+    target, kind, *rest = words
+    if target == "api":
+        click.echo(one.inject_api(kind, **_pairs(rest)))
+        return
+    click.echo(one.inject(target, kind, **_how(target, kind, rest, options)))
+
+
+def _how(target: str, kind: str, rest: list[str], options: dict[str, Any]) -> dict[str, Any]:
+    """The details of a fault, from its words and options. Raises UsageError."""
+    how: dict[str, Any] = {}
+    if kind in ("xid", "sxid"):
+        if len(rest) != 1 or not rest[0].isdigit():
+            raise click.UsageError(f"give the {kind}'s number: inject {target} {kind} 79")
+        how = {"code": int(rest[0]), "pci": options["pci"]}
+    elif rest:
+        raise click.UsageError(f"{kind} takes no {rest[0]!r}")
+    if kind in ("xid", "sxid", "kmsg"):
+        return how | {"text": options["text"], "real_kmsg": options["real_kmsg"]}
+    if kind not in _DEVICE_FAULTS:
+        return how
+    needed, others = _DEVICE_FAULTS[kind]
+    for option, value in needed.items():
+        if options[option] in ("", None, ()):
+            raise click.UsageError(f"{kind} needs {value}: inject {target} {kind} {value}")
+    how = {option: options[option] for option in (*needed, *others, "lasting")}
+    if kind == "gpu":
+        how["answers"] = _pairs(options["answers"])
+    return how
+
+
+_DEVICE_FAULTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "file": ({"path": "--path /sys/class/..."}, ("text", "remove")),
+    "hardware": ({"device": "--kind efa", "count": "--count 4"}, ()),
+    "gpu": ({"answers": "--set field230=2"}, ("index",)),
+}
+"""Faults of what a node's checks look at: what they need, and what else they take."""
+
+
+def _pairs(words: Iterable[str]) -> dict[str, str]:
+    return {key: value for key, _, value in (word.partition("=") for word in words)}
+
+
+@sandbox.command(short_help="Print the ends of its logs.")
+@_name
+@click.argument("part", default="")
+@click.option("-n", "lines", default=20, show_default=True, help="How many lines of each.")
+def logs(name: str, part: str, lines: int) -> None:
+    """Print the ends of the logs whose name contains PART (slurmctld, agent, a node, ...)."""
+    one = _sandbox(name)
+    found = [path for path in one.log_files() if part in path.name or part in path.parent.name]
+    if not found:
+        names = ", ".join(sorted({path.name for path in one.log_files()}))
+        raise click.UsageError(f"no log is called {part!r}; there are: {names}")
+    for path in found:
+        if tail := path.read_text(errors="replace").splitlines()[-lines:]:
+            click.echo(click.style(f"==> {path}", bold=True))
+            click.echo("\n".join(tail))
+
+
+@sandbox.command()
+@_name
+@_as_json
+def env(name: str, as_json: bool) -> None:
+    """Print the exports that put a shell on the sandbox's cluster."""
+    import shlex
+
+    exports = _sandbox(name).exports
+    if as_json:
+        click.echo(json.dumps(exports, indent=2))
+        return
+    for key, value in exports.items():
+        click.echo(f"export {key}={shlex.quote(value)}")
+
+
+@sandbox.command("exec", context_settings={"ignore_unknown_options": True})
+@_name
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(name: str, command: tuple[str, ...]) -> None:
+    """Run a command on the sandbox's head node: exec -- sbatch job.sh."""
+    import os
+
+    one = _sandbox(name)
+    words = one.command(command)
+    try:
+        os.execvpe(words[0], words, one.env)  # noqa: S606 -- the user's own command, as given
+    except OSError as error:
+        raise click.ClickException(f"{words[0]}: {error.strerror}") from None
+
+
+@sandbox.command(short_help="Break a node under a job and watch it heal.")
+@click.option("--nodes", default=8, show_default=True, help="How many worker nodes each.")
+@click.option("--xid", default=79, show_default=True, help="The Xid that the kernel logs.")
+@click.option("--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin.")
+@click.option("--json", "file", type=click.Path(dir_okay=False), help="Write the figures there.")
+def demo(nodes: int, xid: int, prefix: str, file: str | None) -> None:
+    """Break a node under a training job and watch it heal, in a race with plain Slurm.
+
+    Takes about four minutes, most of them plain Slurm's wait. Exit code 0 only if the node was
+    drained, the job resumed, the weights are identical and the instance was replaced once.
+    """
+    from hpctl.cli.render_demo import screen, show
+    from hpctl.sandbox.demo import Demo
+
+    with screen() as where:
+        result = Demo(where, nodes=nodes, xid=xid, prefix=prefix).run()
+    if file:
+        Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
+    show(result)
+    raise SystemExit(1 if result.problems else 0)

@@ -1,0 +1,258 @@
+"""`hpctl sbatch`: sbatch, with a job that resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+import hpctl
+from hpctl.cli.complete_files import complete_file
+from hpctl.core.registration import COMMENT_PREFIX
+from hpctl.jobs import controller, own_policy, storage
+from hpctl.jobs import script as scripts
+from hpctl.jobs.options import CommandLine, parse
+from hpctl.jobs.own import OPTIONS, Wishes, wishes
+from hpctl.jobs.submit import Around, Runtime, Submission, plan
+from hpctl.ports import HpctlError
+
+ANSWER_S = 600.0
+"""sbatch itself keeps trying while slurmctld is away; this is only an end to it."""
+
+_SAYS_AND_ENDS = frozenset({"help", "usage", "version"})
+
+
+class Sbatch(click.Command):
+    """A command whose words are sbatch's to parse, all but hpctl's own options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Answer --help; hand everything else over unparsed."""
+        if args[:1] in (["--help"], ["-h"]) and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        ctx.params["words"] = tuple(args)
+        return []
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """hpctl's own options; else files, of which the script is one."""
+        if incomplete.startswith("-"):
+            own = [f"--{name}" for name in (*OPTIONS, "help")]
+            return [CompletionItem(name) for name in own if name.startswith(incomplete)]
+        return complete_file(ctx, None, incomplete)
+
+
+@click.command(
+    cls=Sbatch,
+    options_metavar="[HPCTL OPTIONS] [SBATCH OPTIONS] [SCRIPT [ARGUMENTS]]",
+    short_help="Submit a batch job that resumes from checkpoints.",
+)
+def sbatch(words: tuple[str, ...]) -> None:
+    """Submit a batch job that resumes from checkpoints.
+
+    Everything that sbatch takes is passed on; stdout and the exit code are sbatch's. hpctl adds
+    --requeue (expedited where the controller has it) and --open-mode=append unless you set them,
+    and says what in the script or its options would keep the job from resuming.
+
+    \b
+      --checkpoint-dir DIR      where the job saves, on storage that all nodes share
+      --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
+                                own disk, or s3://BUCKET/PREFIX; repeatable
+      --no-resume               the program finds its checkpoint itself
+      --repair-latest           mend "latest" pointers that name nothing whole, at each start
+      --policy FILE|NAME        how the job is to be treated (docs/policies.md)
+      --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
+      --spares K                K nodes more than --nodes, for hpctl run to go on with
+      --save-signal SIG[@S]     the program saves at this signal; it gets it S seconds
+                                before the time limit, and before it is stopped
+
+    \b
+      --dry-run                 print the script and the command; submit nothing
+      --json                    with --dry-run: print JSON
+      --slurm-bin DIR           where sbatch is (or HPCTL_SLURM_BIN; else PATH)
+
+    The script may say the first eight itself, among its leading comments: #HPCTL --spares 1. The
+    command line wins. In directories {job_id} and {array_task_id} are filled in.
+
+    A few shell lines go into the copy that is submitted. At every start of the job they export
+    HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where there is a complete checkpoint,
+    HPCTL_RESUME_FROM. Set HPCTL_RESUME=scratch to begin anew.
+    """
+    line = parse(words)
+    program = found(line)
+    if "json" in line.own and "dry-run" not in line.own:
+        raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
+    if _SAYS_AND_ENDS & line.given.keys():
+        raise SystemExit(_run([program, *line.passed], line))
+    script, submission = planned(line, program)
+    if "dry-run" in line.own:
+        _show(program, line, script, submission)
+        return
+    tell(submission, quiet="quiet" in line.given)
+    raise SystemExit(_submit(program, line, script, submission))
+
+
+def planned(line: CommandLine, program: str) -> tuple[scripts.Script | None, Submission]:
+    """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
+    script = _script(line)
+    asked = wishes(line.own, script.own if script else {}, os.getcwd())
+    return script, plan(line, script, asked, _around(program, line, asked))
+
+
+def _around(program: str, line: CommandLine, asked: Wishes) -> Around:
+    """What the submission depends on: policy files, the controller, the mount table."""
+    elsewhere = {"clusters", "requeue", "no-requeue"} & line.given.keys()
+    where = asked.checkpoint_dir
+    return Around(
+        runtime=_runtime(),
+        environment=os.environ,
+        policy=own_policy.compact(asked, os.environ, os.getcwd()),
+        expedite=not elsewhere and controller.expedites(program),
+        filesystem=storage.filesystem(where) if where is not None else "",
+    )
+
+
+def tell(submission: Submission, *, quiet: bool = False) -> None:
+    """Say on stderr what is to be warned of, and what was added unless sbatch is to be quiet."""
+    for note in () if quiet else submission.notes:
+        click.echo(f"hpctl: {note}", err=True)
+    for warning in submission.warnings:
+        click.echo(f"hpctl: warning: {warning}", err=True)
+
+
+def found(line: CommandLine) -> str:
+    """The sbatch that is to be used. Raises HpctlError."""
+    said = line.own.get("slurm-bin")
+    where = said[-1].value if said else os.environ.get("HPCTL_SLURM_BIN")
+    program = shutil.which("sbatch", path=where or None)
+    if program is None:
+        raise HpctlError(
+            f"no sbatch in {where}" if where else "no sbatch on PATH",
+            "Run this on a login node, or name Slurm's bin directory with --slurm-bin.",
+        )
+    return program
+
+
+def _script(line: CommandLine) -> scripts.Script | None:
+    """The script, read from its file or from stdin; None for --wrap."""
+    if "wrap" in line.given:
+        return None  # sbatch itself says what it thinks of a script beside it
+    if line.script is None:
+        raw = sys.stdin.buffer.read()
+        return scripts.read("sbatch", raw.decode("utf-8", "surrogateescape"))
+    path = _find(line)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        # The likeliest reason: the "script" is the value of an option newer than the table.
+        hint = f"If {line.unknown[-1]} takes a value, write it with =." if line.unknown else ""
+        raise HpctlError(f"cannot read the script {line.script}: {error.strerror}", hint) from None
+    return scripts.read(path.name, raw.decode("utf-8", "surrogateescape"))
+
+
+def _find(line: CommandLine) -> Path:
+    """Where sbatch finds it: a bare name on PATH before the working directory (search_path)."""
+    assert line.script is not None
+    bare = "/" not in line.script
+    on_path = shutil.which(line.script, mode=os.R_OK) if bare else None
+    return Path(on_path or line.script)
+
+
+def _runtime() -> Runtime:
+    """This interpreter; and PYTHONPATH if hpctl was imported from elsewhere than site-packages."""
+    root = str(Path(hpctl.__file__).resolve().parent.parent)
+    installed = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
+    if root in installed:
+        return Runtime(sys.executable)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    absolute = [os.path.abspath(each) for each in inherited if each]
+    return Runtime(
+        sys.executable, os.pathsep.join([root, *(each for each in absolute if each != root)])
+    )
+
+
+def make(base: str) -> None:
+    """Create the directory now, so that its absence on a node means: not mounted there."""
+    try:
+        os.makedirs(base, exist_ok=True)
+    except OSError as error:
+        raise HpctlError(
+            f"cannot create the checkpoint directory {base}: {error.strerror}",
+            "It must be on a file system that this machine and the compute nodes share.",
+        ) from None
+
+
+def _submit(
+    program: str, line: CommandLine, script: scripts.Script | None, submission: Submission
+) -> int:
+    for base in submission.bases:
+        make(base)
+    with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
+        words = [program, *laid_out(line, submission, Path(directory))]
+        stdin = script.text if script and not (submission.copy or line.script) else None
+        return _run(words, line, stdin=stdin)
+
+
+def laid_out(line: CommandLine, submission: Submission, directory: Path) -> list[str]:
+    """sbatch's words, program name excepted; a changed script is written into `directory`.
+
+    The copy keeps its name, because Slurm names the job after it.
+    """
+    script = [line.script] if line.script else []
+    if submission.copy is not None:
+        copy = directory / submission.copy.name
+        copy.write_bytes(submission.copy.text.encode("utf-8", "surrogateescape"))
+        script = [str(copy)]
+    return [*submission.options, *script, *line.arguments]
+
+
+def _run(words: list[str], line: CommandLine, stdin: str | None = None) -> int:
+    """Run sbatch with our stdout and stderr. --wait may last as long as the job."""
+    timeout = None if "wait" in line.given or "SBATCH_WAIT" in os.environ else ANSWER_S
+    data = stdin.encode("utf-8", "surrogateescape") if stdin is not None else None
+    sys.stdout.flush()
+    try:
+        return subprocess.run(words, input=data, timeout=timeout, check=False).returncode
+    except subprocess.TimeoutExpired:
+        raise HpctlError(
+            f"sbatch did not answer within {ANSWER_S:g} s: the job may or may not be submitted",
+            "Look with squeue --me before you repeat it.",
+        ) from None
+
+
+def _show(
+    program: str, line: CommandLine, script: scripts.Script | None, submission: Submission
+) -> None:
+    """What would be submitted: the script, what is registered, the command."""
+    shown = submission.copy or script
+    text = shown.text if shown is not None else ""
+    tail = [line.script or "<stdin>", *line.arguments] if script is not None else []
+    if script is None and submission.copy is not None:
+        tail = ["<the script above>"]
+    command = [program, *submission.options, *tail]
+    said = submission.registered.said() if submission.registered else {}
+    if "json" in line.own:
+        document = {
+            "command": command,
+            "script": text,
+            "registered": said,
+            "notes": submission.notes,
+            "warnings": submission.warnings,
+        }
+        click.echo(json.dumps(document, indent=1))
+        return
+    tell(submission)
+    if text:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=not text.endswith("\n"))
+    if said:
+        pretty = json.dumps(said, indent=1).replace("\n", "\n# ")
+        click.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")
+    click.echo(f"# {shlex.join(command)}")

@@ -1,0 +1,68 @@
+"""What the SPANK plugin asks: `python -P -m hpctl.cli.spank sbatch|srun DIRECTORY POLICY WORDS...`
+
+Not a command for people. It writes into DIRECTORY the command to run instead of `sbatch WORDS` or
+`srun WORDS`, its words NUL-terminated, and the files that they name, and exits with 0; or says on
+stderr why not, and exits otherwise. It submits and starts nothing: until the plugin has the whole
+answer it can go on plainly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from hpctl.jobs import own_policy
+from hpctl.jobs.own import Mention, Wishes
+from hpctl.ports import HpctlError
+
+ANSWER = ".hpctl-command"
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one question. Exit code 0 where the answer is there."""
+    try:
+        kind, directory, policy, *words = arguments
+        answer = {"sbatch": _sbatch, "srun": _srun}[kind](Path(directory), policy, words)
+    except HpctlError as error:
+        print(f"hpctl: {error}\n  {error.hint}".rstrip(), file=sys.stderr)
+        return 1
+    part = Path(directory) / f"{ANSWER}.part"
+    part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
+    part.rename(part.with_name(ANSWER))
+    return 0
+
+
+def _sbatch(directory: Path, policy: str, words: list[str]) -> list[str]:
+    """The same sbatch, with a job that resumes."""
+    from hpctl.cli import sbatch
+    from hpctl.jobs.options import parse
+
+    line = parse([*([f"--policy={policy}"] if policy else []), *words])
+    _, submission = sbatch.planned(line, sbatch.found(line))
+    sbatch.tell(submission, quiet="quiet" in line.given)
+    for base in submission.bases:
+        sbatch.make(base)
+    return ["sbatch", *sbatch.laid_out(line, submission, directory)]
+
+
+def _srun(_directory: Path, policy: str, words: list[str]) -> list[str]:
+    """The step under a supervisor. What would only come out when that starts comes out now."""
+    for name in ("hpctl.cli.run", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
+        importlib.import_module(name)  # it imports them when it runs; a broken one shows here
+    from hpctl.core.run_policy import RunPolicy
+    from hpctl.jobs.run.settings import settings
+    from hpctl.jobs.run.words import parse
+
+    settings(parse(words), os.environ, RunPolicy())
+    options: list[str] = []
+    if policy:
+        asked = Wishes(policy=Mention(policy, f"--resilient={policy}"))
+        own_policy.compact(asked, os.environ, os.getcwd())
+        options = ["--policy", str(own_policy.find(policy, os.environ, os.getcwd()))]
+    return [sys.executable, "-P", "-m", "hpctl", "run", *options, "--", *words]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

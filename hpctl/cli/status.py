@@ -1,0 +1,227 @@
+"""`hpctl status`: the cluster and the daemon in one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.gather import World, gather
+from hpctl.cli.output import Exit
+from hpctl.cli.views import (
+    ChangeView,
+    HoldView,
+    JobRecoveryView,
+    NodeRecoveryView,
+    change_view,
+    chosen,
+    hold_view,
+    job_recovery_view,
+    node_recovery_view,
+)
+from hpctl.core.change import Change
+from hpctl.core.model import reason_owner
+from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.recovery import later
+from hpctl.core.tell import duration
+
+LATELY = timedelta(hours=1)
+"""So long a change of capacity that has ended is still shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonView:
+    """The daemon by its own word. `alive`: its lease still lasts."""
+
+    alive: bool
+    pid: int
+    host: str
+    version: str
+    mode: str
+    started: datetime
+    heartbeat: datetime
+    last_cycle_s: float
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """How many nodes: by Slurm's state (null where unreadable) and by assessment."""
+
+    slurm_total: int | None
+    by_state: dict[str, int]
+    by_condition: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FactsView:
+    """How old the facts are."""
+
+    slurm_as_of: datetime | None
+    slurm_error: str
+    agents: int
+    agents_silent: int
+    oldest_report: datetime | None
+    newest_report: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """What `hpctl status` shows. `problems` make exit code 1, `unknowns` alone 3.
+
+    `changes` of capacity: autoscaling and spares, under way or ended within the last hour.
+    """
+
+    as_of: datetime
+    cluster: str
+    mode: str
+    paused_by: str
+    stopped: str
+    daemon: DaemonView | None
+    nodes: NodeCounts
+    facts: FactsView
+    node_recoveries: tuple[NodeRecoveryView, ...]
+    job_recoveries: tuple[JobRecoveryView, ...]
+    holds: tuple[HoldView, ...]
+    waiting_for_a_person: tuple[NodeRecoveryView, ...]
+    problems: tuple[str, ...]
+    unknowns: tuple[str, ...]
+    changes: tuple[ChangeView, ...] = ()
+
+
+def status_view(w: World) -> StatusView:
+    """The screen as a value."""
+    nodes, jobs = chosen(w.state, ended=False, since=None)
+    handed_over = tuple(_handed_over(w))
+    return StatusView(
+        as_of=w.now,
+        cluster=w.cluster,
+        mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
+        paused_by=w.state.paused_by,
+        stopped=w.stopped,
+        daemon=_daemon(w),
+        nodes=_counts(w),
+        facts=_facts(w),
+        node_recoveries=tuple(map(node_recovery_view, nodes)),
+        job_recoveries=tuple(job_recovery_view(r, w.state) for r in jobs),
+        holds=tuple(hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        waiting_for_a_person=tuple(map(node_recovery_view, handed_over)),
+        problems=tuple(_problems(w, handed_over)),
+        unknowns=tuple(_unknowns(w)),
+        changes=tuple(map(change_view, _changes(w))),
+    )
+
+
+def _changes(w: World) -> list[Change]:
+    """Changes of capacity under way, and those that ended a moment ago; newest first."""
+    shown = [c for c in w.state.changes.values() if not c.ended or w.now - c.since <= LATELY]
+    return sorted(shown, key=lambda c: (c.opened.at, c.id), reverse=True)
+
+
+def _daemon(w: World) -> DaemonView | None:
+    d = w.daemon
+    if d is None:
+        return None
+    return DaemonView(
+        alive=w.daemon_alive,
+        pid=d.pid,
+        host=d.host,
+        version=d.version,
+        mode=d.mode,
+        started=d.started,
+        heartbeat=d.heartbeat,
+        last_cycle_s=d.last_cycle_s,
+        trouble=d.trouble,
+    )
+
+
+def _counts(w: World) -> NodeCounts:
+    conditions = Counter(a.condition.value for a in w.assessments.values())
+    states: Counter[str] = Counter()
+    if w.slurm is not None:
+        for node in w.slurm.nodes.values():
+            states[node.state + ("+DRAIN" if node.drained else "")] += 1
+        unheard = len(set(w.slurm.nodes) - set(w.assessments))
+        if unheard:
+            conditions["unknown"] += unheard
+    total = None if w.slurm is None else len(w.slurm.nodes)
+    return NodeCounts(total, dict(sorted(states.items())), dict(sorted(conditions.items())))
+
+
+def _facts(w: World) -> FactsView:
+    heard = [h.last_heard for h in w.health.values()]
+    silent = sum(later(at, w.policy.ages.report_s) < w.now for at in heard)
+    return FactsView(
+        slurm_as_of=w.slurm.as_of if w.slurm else None,
+        slurm_error=w.slurm_error,
+        agents=len(heard),
+        agents_silent=silent,
+        oldest_report=min(heard, default=None),
+        newest_report=max(heard, default=None),
+    )
+
+
+def _handed_over(w: World) -> list[NodeRecovery]:
+    """Escalated recoveries whose node nobody has taken up since."""
+    found = []
+    for rid in w.state.last_of_node.values():
+        rec = w.state.nodes[rid]
+        if rec.phase is not Phase.ESCALATED:
+            continue
+        node = w.slurm.nodes.get(rec.node) if w.slurm else None
+        if node is None or reason_owner(node.reason) == rec.id:
+            found.append(rec)
+    return sorted(found, key=lambda r: (r.since, r.id))
+
+
+def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
+    found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
+    found += [
+        f"{hold.target} is held back by the gate {hold.gate}: hpctl explain {hold.target}"
+        for _, hold in sorted(w.state.holds.items())
+    ]
+    if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
+        found.append(f"the daemon reports trouble: {w.daemon.trouble}")
+    return found
+
+
+def _unknowns(w: World) -> list[str]:
+    found = []
+    if w.daemon is None:
+        found.append("no daemon has run on this state directory: hpctl daemon run")
+    elif not w.daemon_alive:
+        silent = duration((w.now - w.daemon.heartbeat).total_seconds())
+        found.append(
+            f"the daemon on {w.daemon.host} (pid {w.daemon.pid}) has been silent for {silent}: "
+            "systemctl status hpctl"
+        )
+    if w.slurm is None:
+        found.append(f"Slurm cannot be read: {w.slurm_error}")
+    return found
+
+
+def verdict(view: StatusView) -> Exit:
+    """A problem that is known outweighs what is not known."""
+    if view.problems:
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if view.unknowns else Exit.FINE
+
+
+@click.command()
+@output.json_option
+@output.config_option
+def status(config: str, as_json: bool) -> None:
+    """The cluster and the daemon in one screen.
+
+    Exit code: 0 all is well or in treatment, 1 something waits for a person, 3 the daemon or
+    Slurm does not answer, so this may be out of date.
+    """
+    from hpctl.cli import render
+
+    world = gather(output.load_config(config), output.now(), slurm=True)
+    view = status_view(world)
+    output.show("status", view, as_json, render.status)
+    output.leave(verdict(view))

@@ -1,0 +1,310 @@
+"""The parts that several commands show: recoveries, steps and holds as the JSON contract has them.
+
+The field names are the contract: add, never rename or drop (docs/cli-json.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from hpctl.core.change import Change
+from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.journal import HoldNoted, JobReported, State
+from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.recovery import StepRecord, Trail
+from hpctl.core.tell import headline
+from hpctl.core.tell_change import opened
+from hpctl.core.trouble import Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One attempt at one effect. `outcome` is empty while no answer is on record."""
+
+    kind: str
+    attempt: int
+    target: str
+    started: datetime
+    resolved: datetime | None
+    outcome: str
+    code: str
+    detail: str
+    in_doubt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    """One change of phase."""
+
+    at: datetime
+    signal: str
+    phase: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleView:
+    """What went wrong with a run. Texts are empty, numbers null, where nobody knows."""
+
+    kind: str
+    at: datetime
+    why: str
+    signature: str
+    node: str
+    rank: int | None
+    device: str
+    exit_code: int | None
+    evidence: str
+    step: int | None
+    progress: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReportView:
+    """What a job's supervisor told: the trouble, what it did, what it wished."""
+
+    job: int
+    restarts: int
+    at: datetime
+    uid: int
+    trouble: TroubleView | None
+    action: str
+    why: str
+    wish: str
+    exclude: tuple[str, ...]
+    after_s: float
+    progress: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecoveryView:
+    """A node recovery. `instance` and `boot` are the generation treated now."""
+
+    id: str
+    node: str
+    phase: str
+    ended: bool
+    opened: datetime
+    since: datetime
+    instance: str
+    boot: str
+    logical_id: str
+    rule: str
+    meaning: str
+    urgency: str
+    ladder: tuple[str, ...]
+    remedy: str
+    why: str
+    by: str
+    headline: str
+    steps: tuple[StepView, ...]
+    moves: tuple[MoveView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecoveryView:
+    """A job recovery: of which attempt of which job, and because of which node recovery.
+
+    Where the run itself went wrong, `cause` is empty and `trouble` says how; `action` is what its
+    policy answered and `start_at` the end of its backoff.
+    """
+
+    id: str
+    job: int
+    phase: str
+    ended: bool
+    opened: datetime
+    since: datetime
+    submit: datetime
+    restarts: int
+    name: str
+    user: str
+    partition: str
+    cause: str
+    cause_rule: str
+    bad_nodes: tuple[str, ...]
+    why: str
+    headline: str
+    steps: tuple[StepView, ...]
+    moves: tuple[MoveView, ...]
+    trouble: TroubleView | None
+    action: str
+    exclude: tuple[str, ...]
+    start_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldView:
+    """Something that hpctl wanted to treat and a gate held back."""
+
+    target: str
+    gate: str
+    why: str
+    rule: str
+    since: datetime
+    approvable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """A change of capacity. `phase`: where it stands or how it ended, `why` what was seen last."""
+
+    id: str
+    at: datetime
+    kind: str
+    group: str
+    what: str
+    phase: str
+    ended: datetime | None
+    why: str
+
+
+def change_view(change: Change) -> ChangeView:
+    """A change of capacity as shown."""
+    return ChangeView(
+        id=change.id,
+        at=change.opened.at,
+        kind=str(change.opened.kind),
+        group=change.opened.group,
+        what=opened(change.opened),
+        phase=str(change.phase),
+        ended=change.since if change.ended else None,
+        why=change.trail[-1].why if change.trail else change.opened.why,
+    )
+
+
+def step_view(step: StepRecord) -> StepView:
+    """A step as shown."""
+    came = step.outcome
+    return StepView(
+        kind=step.kind.value,
+        attempt=step.attempt,
+        target=step.target,
+        started=step.started,
+        resolved=step.resolved,
+        outcome=came.kind.value if came else "",
+        code=came.code if came else "",
+        detail=came.detail if came else "",
+        in_doubt=step.in_doubt,
+    )
+
+
+def _moves(trail: tuple[Trail, ...]) -> tuple[MoveView, ...]:
+    return tuple(MoveView(m.at, str(m.signal), str(m.phase), m.why) for m in trail)
+
+
+def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
+    """A node recovery as shown."""
+    return NodeRecoveryView(
+        id=rec.id,
+        node=rec.node,
+        phase=rec.phase.value,
+        ended=rec.ended,
+        opened=rec.opened,
+        since=rec.since,
+        instance=rec.generation.instance,
+        boot=rec.generation.boot,
+        logical_id=rec.logical_id or "",
+        rule=rec.rule,
+        meaning=rec.meaning,
+        urgency=rec.urgency.value,
+        ladder=tuple(r.value for r in rec.ladder),
+        remedy=rec.remedy.value,
+        why=rec.why,
+        by=rec.by,
+        headline=headline(rec),
+        steps=tuple(map(step_view, rec.steps)),
+        moves=_moves(rec.trail),
+    )
+
+
+def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
+    """A job recovery as shown."""
+    cause = state.nodes.get(rec.cause)
+    return JobRecoveryView(
+        id=rec.id,
+        job=rec.attempt.job,
+        phase=rec.phase.value,
+        ended=rec.ended,
+        opened=rec.opened,
+        since=rec.since,
+        submit=rec.attempt.submit,
+        restarts=rec.attempt.restarts,
+        name=rec.name,
+        user=rec.user,
+        partition=rec.partition,
+        cause=rec.cause,
+        cause_rule=cause.rule if cause else "",
+        bad_nodes=tuple(rec.bad_nodes),
+        why=rec.why,
+        headline=headline(rec),
+        steps=tuple(map(step_view, rec.steps)),
+        moves=_moves(rec.trail),
+        trouble=trouble_view(rec.trouble),
+        action=rec.action.value if rec.trouble else "",
+        exclude=tuple(rec.exclude),
+        start_at=rec.start_at,
+    )
+
+
+def trouble_view(trouble: Trouble | None) -> TroubleView | None:
+    """A trouble as shown."""
+    if trouble is None:
+        return None
+    return TroubleView(
+        kind=trouble.kind.value,
+        at=trouble.at,
+        why=trouble.why,
+        signature=trouble.signature,
+        node=trouble.node or "",
+        rank=trouble.rank,
+        device=trouble.device,
+        exit_code=trouble.exit_code,
+        evidence=trouble.evidence,
+        step=trouble.step,
+        progress=trouble.progress,
+    )
+
+
+def job_report_view(told: JobReported) -> JobReportView:
+    """A supervisor's word as shown."""
+    said = told.report
+    return JobReportView(
+        job=said.job,
+        restarts=said.restarts,
+        at=told.at,
+        uid=told.uid,
+        trouble=trouble_view(said.trouble),
+        action=said.action.value,
+        why=said.why,
+        wish=said.wish.value,
+        exclude=tuple(said.exclude),
+        after_s=said.after_s,
+        progress=said.progress,
+    )
+
+
+def hold_view(hold: HoldNoted) -> HoldView:
+    """A hold as shown."""
+    return HoldView(hold.target, hold.gate, hold.why, hold.rule, hold.at, hold.approvable)
+
+
+def chosen(
+    state: State, *, ended: bool, since: datetime | None
+) -> tuple[list[NodeRecovery], list[JobRecovery]]:
+    """The open recoveries; with `ended` the closed ones too; with `since` those that moved since.
+
+    Newest first: what somebody looks for happened lately.
+    """
+    nodes = [r for r in state.nodes.values() if _wanted(r, ended, since)]
+    jobs = [r for r in state.jobs.values() if _wanted(r, ended, since)]
+    nodes.sort(key=lambda r: (r.opened, r.id), reverse=True)
+    jobs.sort(key=lambda r: (r.opened, r.id), reverse=True)
+    return nodes, jobs
+
+
+def _wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None) -> bool:
+    if since is not None:
+        return rec.since >= since
+    return ended or not rec.ended
