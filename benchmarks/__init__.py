@@ -1,0 +1,1 @@
+"""The figures that the README states, each beside a named rival measured in the same run."""

@@ -1,0 +1,121 @@
+"""The real agent process on a machine that is not there, reporting to a real intake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import agent_machine
+from benchmarks.agent_process import children, command, read
+from hpctl.agent.kmsg import format_record
+from hpctl.clock import SystemClock
+from hpctl.core.model import Report
+from hpctl.daemon.book import Book
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from tests.munged import munged, public_directory
+
+CHILD = "hpctl.agent.nvml.child"
+READY_S = 20.0
+NOISE = "audit: type=1400 audit(1714824000.123:{}): apparmor=ALLOWED operation=open"
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@dataclass(slots=True)
+class Bed:
+    """A running agent: its process, its NVML child's, and what the head node took from it.
+
+    `start_s`: processor seconds of both until the first report.
+    """
+
+    pid: int
+    child_pid: int
+    root: Path
+    kmsg: int
+    start_s: float
+    reports: list[Report] = field(default_factory=list)
+    _seq: int = 0
+
+    def tick(self) -> None:
+        """Let the machine live: EFA devices keep alive, the kernel says what means nothing."""
+        self._seq += 1
+        agent_machine.keep_alive(self.root, self._seq)
+        os.write(self.kmsg, format_record(NOISE.format(self._seq), self._seq, priority=6))
+
+
+@contextmanager
+def bed(directory: Path) -> Iterator[Bed]:
+    """An agent at its shipped settings. Raises RuntimeError when it does not report."""
+    root, reports = directory / "root", list[Report]()
+    agent_machine.build(root)
+    stub = agent_machine.gpus(directory)
+    with ExitStack() as stack:
+        port, socket = stack.enter_context(_head(reports))
+        # A FIFO is waited for as /dev/kmsg is; a regular file would have to be polled.
+        os.mkfifo(directory / "kmsg")
+        kmsg = os.open(directory / "kmsg", os.O_RDWR | os.O_NONBLOCK)
+        stack.callback(os.close, kmsg)
+        words = [
+            *(sys.executable, "-m", "hpctl", "agent", "run", "--node=n1", "--instance-id=i-1"),
+            *(f"--head=http://127.0.0.1:{port}", f"--munge-socket={socket}"),
+            *(f"--root={root}", f"--kmsg={directory / 'kmsg'}", f"--spool={directory / 'spool'}"),
+            *(f"--socket={directory / 'socket'}", f"--plugins={directory / 'no plugins'}"),
+        ]
+        told = {name: text for name, text in os.environ.items() if not name.startswith("HPCTL_")}
+        with (directory / "agent.log").open("wb") as log:
+            agent = subprocess.Popen(
+                words, env={**told, **stub.env()}, cwd=REPOSITORY, stdout=log, stderr=log
+            )
+        try:
+            child = _child_of(agent, reports, directory / "agent.log")
+            yield Bed(agent.pid, child, root, kmsg, _used_s(agent.pid, child), reports)
+            if agent.poll() is not None:
+                raise RuntimeError(f"the agent ended: {(directory / 'agent.log').read_text()}")
+        finally:
+            agent.terminate()
+            agent.wait(20)
+
+
+@contextmanager
+def _head(reports: list[Report]) -> Iterator[tuple[int, Path]]:
+    """An intake's port and a munged's socket."""
+    book = Book({}, lambda _: None, lambda: None, SystemClock())
+
+    def accept(*some: Report) -> None:
+        reports.extend(some)
+        book.accept(*some)
+
+    with public_directory() as directory:
+        key = directory / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        with munged(directory, "node", key, "127.0.0.1") as socket:
+            settings = IntakeSettings(socket, frozenset({os.geteuid()}))
+            app = intake_app(settings, accept, lambda _: "127.0.0.1", heard=book.heard)
+            server = IntakeServer(app, "127.0.0.1")
+            server.start()
+            try:
+                yield server.port, socket
+            finally:
+                server.stop()
+
+
+def _used_s(*pids: int) -> float:
+    seen = [read(pid) for pid in pids]
+    return sum(one.own_s + one.children_s for one in seen)
+
+
+def _child_of(agent: subprocess.Popen[bytes], reports: list[Report], log: Path) -> int:
+    """The pid of the NVML child, once it is there and a report has come."""
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until and agent.poll() is None:
+        found = [pid for pid in children(agent.pid) if CHILD in command(pid)]
+        if found and reports:
+            return found[0]
+        time.sleep(0.1)
+    raise RuntimeError(f"the agent does not report: {log.read_text()}")

@@ -1,0 +1,114 @@
+"""Ten thousand agents that are well: what hearing them costs, and how long one waits.
+
+One connection an agent, a heartbeat every ten seconds each, real munged, real journal, with the
+daemon's own loop at work beside them: its reading of Slurm's text holds the interpreter's lock,
+and that is what a heartbeat waits for. The rivals: the same heartbeats with a MUNGE credential
+each, and the same bytes to the bare web server, which shows how much of a wait is the machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fleet import Deed, Member, beat, cpu_seconds, join_all
+from benchmarks.intake import Intake, running
+from benchmarks.table import Outcome, Row, median, p99
+
+AGENTS = 10_000
+EVERY_S = 10.0
+SECONDS = 30.0
+RIVAL_SECONDS = 10.0
+CPU_BAR = 25.0
+P99_BAR_MS = 50.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was seen while all agents sent heartbeats."""
+
+    taken: list[float]
+    intake_percent: float
+    daemon_percent: float
+
+    @property
+    def ms(self) -> list[float]:
+        return [1e3 * t for t in self.taken]
+
+
+def run() -> Outcome:
+    """All agents join, then beat; then once more with credentials."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < AGENTS + 100:
+        raise RuntimeError(f"{AGENTS} connections need more than {hard} open files (ulimit -Hn)")
+    with running(nodes=AGENTS, pinned=False) as intake:
+        joined_s, ours, rival, memory = asyncio.run(_measure(intake))
+    with running(nodes=AGENTS, mode="hello", pinned=False) as intake:
+        hello = asyncio.run(_hello(intake))
+    each, bare = "a MUNGE credential each", "bare uvicorn, hello"
+    rows = [
+        Row(
+            f"{AGENTS:,} agents: intake and munged, of one core",
+            ours.intake_percent, "%", each, rival.intake_percent, CPU_BAR,
+        ),
+        Row(
+            f"{AGENTS:,} agents: intake and munged, of one core",
+            ours.intake_percent, "%", bare, hello.intake_percent,
+        ),
+        Row("heartbeat to answer, p99", p99(ours.ms), "ms", bare, p99(hello.ms), P99_BAR_MS),
+        Row("heartbeat to answer, median", median(ours.ms), "ms", bare, median(hello.ms)),
+        Row("the whole daemon, its loop included, of one core", ours.daemon_percent, "%"),
+        Row("the daemon's memory with all connections open", memory, "MB"),
+        Row("all agents join after a restart", joined_s, "s"),
+    ]  # fmt: skip
+    notes = [
+        f"{len(ours.taken):,} heartbeats in {SECONDS:g} s, each agent every {EVERY_S:g} s, spread"
+        f" evenly; the rivals for {RIVAL_SECONDS:g} s; all answered",
+        "the agents' process shares the machine, and its own delays are in the times, ours and the"
+        " rivals' alike; the bare server has the same loop beside it",
+        "joining: a report by credential each, which opens its session; as fast as it goes, while"
+        " real agents come within their next heartbeat",
+    ]
+    return Outcome("agents", rows, notes)
+
+
+async def _measure(intake: Intake) -> tuple[float, Figures, Figures, float]:
+    members = [Member(n, intake.port, intake.agents_socket) for n in range(AGENTS)]
+    begun = time.perf_counter()
+    await join_all(members)
+    joined_s = time.perf_counter() - begun
+    memory = _memory_mb(intake.process.pid)
+    ours = await _beating(intake, members, Member.heartbeat, SECONDS)
+    rival = await _beating(intake, members, Member.heartbeat_by_credential, RIVAL_SECONDS)
+    return joined_s, ours, rival, memory
+
+
+async def _hello(intake: Intake) -> Figures:
+    members = [Member(n, intake.port, intake.agents_socket) for n in range(AGENTS)]
+    for member in members:
+        await member.connect()
+    return await _beating(intake, members, Member.hello, RIVAL_SECONDS)
+
+
+async def _beating(intake: Intake, members: list[Member], deed: Deed, seconds: float) -> Figures:
+    def used() -> tuple[float, float]:
+        munged = cpu_seconds(intake.head_munged)
+        whole = cpu_seconds(intake.process.pid)
+        return intake.threads_cpu() + munged, whole + munged
+
+    before = used()
+    taken = await beat(members, deed, EVERY_S, seconds)
+    after = used()
+    percent = [100 * (b - a) / seconds for a, b in zip(before, after, strict=True)]
+    return Figures(taken, percent[0], percent[1])
+
+
+def _memory_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("no VmRSS in /proc")

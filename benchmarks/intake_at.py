@@ -1,0 +1,90 @@
+"""The intake in a process of its own: `python -m benchmarks.intake_at MUNGE_SOCKET NODES [hello]`.
+
+Prints its port as JSON, and ends with its standard input. With NODES it
+is a daemon but for who would act: it reads Slurm's text and goes round the real loop as often as
+a daemon of that size does. `hello` is the rival: the same server with nothing behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import scontrol_text
+from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
+from hpctl.core.catalogue import rules
+from hpctl.daemon.book import Book
+from hpctl.daemon.execute import Executor
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.loop import Loop
+from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.slurm.read import Reader
+from hpctl.slurm.run import Runner
+from hpctl.store.sql import Store
+
+CYCLE_S = 10.0
+FLUSH_S = 7.5
+"""A quarter of the lease, as the daemon does."""
+
+
+async def hello(_scope: Any, receive: Any, send: Any) -> None:
+    """The least that any ASGI application does with a request."""
+    await receive()
+    body = b'{"ack":1}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _nothing() -> None:
+    return
+
+
+def serve(directory: Path, munge_socket: Path, nodes: int, *, bare: bool) -> None:
+    """Serve until standard input ends."""
+    store = Store(f"sqlite:///{directory}/journal.db", write=True)
+    store.take_lease("bench", 1, "0", "own", CLOCK.now(), 3600)
+    book = Book({}, store.record, _nothing, CLOCK, store.note_heard)
+    settings = IntakeSettings(munge_socket, frozenset({os.geteuid()}))
+    app = intake_app(settings, book.accept, lambda _: "127.0.0.1", heard=book.heard)
+    server = IntakeServer(hello if bare else app, "127.0.0.1")
+    loop = _loop(directory, store, book, nodes) if nodes else None
+    server.start()
+    print(json.dumps({"port": server.port}), flush=True)
+    next_cycle = next_flush = time.monotonic() + 1
+    while not select.select([sys.stdin], [], [], 0.25)[0]:
+        now = time.monotonic()
+        if now >= next_flush:
+            book.flush()
+            next_flush += FLUSH_S
+        if loop is not None and now >= next_cycle:
+            loop.cycle(CAREFUL, rules())
+            next_cycle += CYCLE_S
+    server.stop()
+    store.close()
+
+
+def _loop(directory: Path, store: Store, book: Book, nodes: int) -> Loop:
+    world = World(nodes, nodes // 10)
+    scheduler = WorldScheduler(world)
+    reader = Reader(Runner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now)
+    scheduler.view = reader.view  # type: ignore[method-assign]
+    cloud = CloudWatch(WorldProvider(world), _nothing, 30)
+    cloud.read()
+    watch = Observer(scheduler, cloud, book, CLOCK, directory / "STOP")
+
+    def executor(append: Any) -> Executor:
+        return Executor(scheduler, WorldProvider(world), append, CLOCK)
+
+    return Loop(store, executor, watch.look, store.requests, CLOCK)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as scratch:
+        serve(Path(scratch), Path(sys.argv[1]), int(sys.argv[2]), bare="hello" in sys.argv[3:])

@@ -1,0 +1,73 @@
+"""What it costs to read Slurm on a large cluster: scontrol's text, parsed into nodes and jobs.
+
+The rivals: `json.loads` of the same keys and values, which a program must pay that asks a newer
+Slurm with `--json` and then still has to make its own values of them; and splitting every line
+at its spaces into a dict, the least that a parser of text can do, and wrong for values that
+hold spaces.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from benchmarks import scontrol_text
+from benchmarks.table import Outcome, Row, median, seconds_of
+from benchmarks.world import CLOCK, World
+from hpctl.slurm import parse
+from hpctl.slurm.read import Reader
+from hpctl.slurm.run import Runner
+
+NODES, JOBS = 10_000, 1_000
+RUNS = 7
+
+
+def run() -> Outcome:
+    """Parsing alone, then the whole read: two commands side by side, their pipes, the parsing."""
+    world = World(NODES, JOBS)
+    listings = scontrol_text.texts(world)
+    text = {name: "\n".join(lines) + "\n" for name, lines in listings.items()}
+    documents = {name: scontrol_text.as_json(lines) for name, lines in listings.items()}
+
+    def ours() -> None:
+        found = list(parse.nodes(text["node"]))
+        jobs, doubtful = parse.job_list(text["job"])
+        assert len(found) == NODES
+        assert len(jobs) == JOBS
+        assert not doubtful
+
+    def loads() -> None:
+        for document in documents.values():
+            json.loads(document)
+
+    def split() -> None:
+        for whole in text.values():
+            for line in whole.split("\n"):
+                dict(word.partition("=")[::2] for word in line.split(" "))
+
+    taken: dict[str, list[float]] = {"ours": [], "loads": [], "split": [], "view": []}
+    with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
+        runner = Runner(bin_dir=scontrol_text.install(world, Path(directory)))
+        reader = Reader(runner, CLOCK.now)
+        work = {"ours": ours, "loads": loads, "split": split, "view": reader.view}
+        for _ in range(RUNS):
+            for name, one in work.items():
+                taken[name] += seconds_of(one, 1)
+    ms = {name: 1e3 * median(values) for name, values in taken.items()}
+    size = sum(map(len, text.values())) / 1e6
+    what = f"{NODES:,} nodes, {JOBS:,} jobs"
+    return Outcome(
+        "reading",
+        [
+            Row(f"{what}: parse", ms["ours"], "ms", "json.loads", ms["loads"]),
+            Row(f"{what}: parse", ms["ours"], "ms", "str.split into dicts", ms["split"]),
+            Row(f"{what}: run and parse", ms["view"], "ms", "json.loads", ms["loads"]),
+        ],
+        [
+            f"{size:.1f} MB of text, {sum(map(len, documents.values())) / 1e6:.1f} MB of JSON;"
+            f" medians of {RUNS} in turn",
+            "the commands are stand-ins that print the text at once: slurmctld's own time is not"
+            " in it",
+        ],
+    )

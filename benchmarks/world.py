@@ -1,0 +1,178 @@
+"""A made-up cluster of any size: what the ports answer, without Slurm and without a cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hpctl.clock import SystemClock
+from hpctl.core.model import (
+    Attempt,
+    BootId,
+    Finding,
+    Generation,
+    Health,
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    JobId,
+    NodeName,
+    Outcome,
+    ProviderView,
+    RecoveryId,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+    Verdict,
+)
+from hpctl.core.policy import Budgets, Mode, Policy
+
+JOB_NODES = 8
+CLOCK = SystemClock()
+CAREFUL = Policy(mode=Mode.OWN)
+"""The shipped budgets: of a hundred sick nodes nearly all are held."""
+GENEROUS = Policy(
+    mode=Mode.OWN,
+    budgets=Budgets(
+        open_min=1000,
+        partition_min=1000,
+        per_hour=1000,
+        correlated_min=100_000,
+    ),
+)
+"""Budgets that let a hundred recoveries open in one cycle."""
+
+
+def node_name(number: int) -> NodeName:
+    return NodeName(f"ip-10-{number >> 16 & 255}-{number >> 8 & 255}-{number & 255}")
+
+
+def instance_id(number: int) -> InstanceId:
+    return InstanceId(f"i-{number:017x}")
+
+
+def _node(number: int, booted: datetime) -> SlurmNode:
+    name = node_name(number)
+    return SlurmNode(
+        name=name,
+        state="MIXED",
+        address=name.removeprefix("ip-").replace("-", "."),
+        partitions=("dev", f"worker-{1 + number % 4}"),
+        boot_time=booted,
+        slurmd_start=booted,
+    )
+
+
+def _job(number: int, nodes: int, now: datetime) -> SlurmJob:
+    first = number * JOB_NODES % nodes
+    return SlurmJob(
+        id=JobId(number + 1),
+        state="RUNNING",
+        submit=now - timedelta(hours=5),
+        name="train",
+        user="ada(1000)",
+        partition="dev",
+        nodes=tuple(node_name((first + i) % nodes) for i in range(JOB_NODES)),
+        batch_host=node_name(first),
+        start=now - timedelta(hours=4),
+    )
+
+
+def xid(code: str, at: datetime, device: str = "0000:53:00") -> Finding:
+    """What an agent makes of one kernel line."""
+    line = f"NVRM: Xid (PCI:{device}): {code}, pid='<unknown>', name=<unknown>, as the driver says."
+    return Finding("kernel.xid", Verdict.FAIL, at, at, device, code, "", line)
+
+
+class World:
+    """Three worker groups' worth of nodes, eight-node jobs on them, one agent on each.
+
+    One node in fifty carries the trace of an application's fault (Xid 31), as they do in the
+    field: such a node is judged anew in every cycle and stays in service.
+    """
+
+    def __init__(self, nodes: int, jobs: int) -> None:
+        now = CLOCK.now()
+        booted = now - timedelta(days=9)
+        self.slurm = SchedulerView(
+            now,
+            {node_name(i): _node(i, booted) for i in range(nodes)},
+            {JobId(i + 1): _job(i, nodes, now) for i in range(jobs)},
+        )
+        self.cloud = ProviderView(
+            now,
+            present=True,
+            cluster_status="InService",
+            instances={
+                instance_id(i): Instance(
+                    instance_id(i), InstanceStatus.RUNNING, f"worker-{1 + i % 4}", node_name(i)
+                )
+                for i in range(nodes)
+            },
+        )
+        self._nodes = nodes
+
+    def health(self, sick: int = 0) -> dict[NodeName, Health]:
+        """All agents heard now; `sick` nodes, spread over the cluster, have just lost a GPU."""
+        now = CLOCK.now()
+        lost = {i * self._nodes // sick for i in range(sick)} if sick else set()
+        found = {}
+        for i in range(self._nodes):
+            findings = (xid("31", now - timedelta(hours=2)),) if i % 50 == 7 else ()
+            if i in lost:
+                findings = (*findings, xid("79", now))
+            generation = Generation(node_name(i), instance_id(i), BootId(f"boot-{i}"))
+            found[generation.node] = Health(generation, now, findings)
+        return found
+
+
+class WorldScheduler:
+    """`hpctl.ports.Scheduler`: the prepared view, as of now; every order is accepted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.drained = 0
+
+    def view(self) -> SchedulerView:
+        return replace(self._world.slurm, as_of=CLOCK.now())
+
+    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        self.drained += len(nodes)
+        return dict.fromkeys(nodes, Outcome.accepted())
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        return dict.fromkeys(nodes, Outcome.accepted())
+
+    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+        return dict.fromkeys(nodes, Outcome.accepted())
+
+    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+        return Outcome.accepted()
+
+    def requeue(self, attempt: Attempt) -> Outcome:
+        return Outcome.accepted()
+
+    def start_now(
+        self, job: JobId, exclude: Sequence[NodeName], forgive: Sequence[NodeName] = ()
+    ) -> Outcome:
+        return Outcome.accepted()
+
+    def hold(self, job: JobId, why: str) -> Outcome:
+        return Outcome.accepted()
+
+
+class WorldProvider:
+    """`hpctl.ports.Provider`: the prepared list, as of now; every order is accepted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def view(self) -> ProviderView:
+        return replace(self._world.cloud, as_of=CLOCK.now())
+
+    def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        return dict.fromkeys(instances, Outcome.accepted())
+
+    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        return dict.fromkeys(instances, Outcome.accepted())

@@ -1,0 +1,60 @@
+"""Every command is there, has a help, and is written about."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from hpctl.cli.main import COMMANDS, cli
+from tests.architecture.source import text, tracked
+
+
+def load(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
+def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command and its visible subcommands, each with the words that call it."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            assert found is not None
+            if not found.hidden:
+                yield from walk(f"{name} {child}", found)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_command_says_of_itself(name: str) -> None:
+    assert load(name).get_short_help_str(limit=1000) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_in_a_list_of_commands_is_cut_off(name: str) -> None:
+    groups = [(w, c) for w, c in walk(name, load(name)) if isinstance(c, click.Group)]
+    for words, group in groups:
+        shown = group.get_help(click.Context(group, info_name=words, terminal_width=80))
+        listed = shown.partition("Commands:")[2].splitlines()
+        assert not [line for line in listed if line.endswith("...")], words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_every_option_has_a_help(name: str) -> None:
+    silent = [words for words, command in walk(name, load(name)) if not command.help]
+    silent += [
+        f"{words} {option.opts[-1]}"
+        for words, command in walk(name, load(name))
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_named_in_the_documentation(name: str) -> None:
+    prose = "\n".join(text(path) for path in tracked() if path.suffix == ".md")
+    missing = [words for words, _ in walk(name, load(name)) if f"hpctl {words}" not in prose]
+    assert missing == []

@@ -1,0 +1,70 @@
+"""Who may import what. The package's layers stand in pyproject.toml, as import-linter contracts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT, imports, python_files
+
+# The libraries that open a door to the world, and the only places that may open it.
+DOORS = {
+    "boto3": ("hpctl/cloud", "hpctl/sandbox"),
+    "botocore": ("hpctl/cloud", "hpctl/sandbox"),
+    "pyslurm": ("hpctl/slurm/pyslurm.py",),
+    "pynvml": ("hpctl/agent/nvml/child.py",),
+    "moto": ("hpctl/sandbox",),
+}
+
+# Slow to load, and none of them is needed to print a help text.
+HEAVY = (
+    "asyncio",
+    "boto3",
+    "botocore",
+    "moto",
+    "msgspec",
+    "numpy",
+    "prometheus_client",
+    "pydantic",
+    "rich",
+    "sqlalchemy",
+    "starlette",
+    "tenacity",
+    "uvicorn",
+    "yaml",
+)
+
+
+def test_the_import_contracts_hold() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run(
+        [program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("library", DOORS)
+def test_a_door_to_the_world_is_opened_in_one_place(library: str) -> None:
+    trespassers = [
+        f"{path}:{line}"
+        for path in python_files("hpctl")
+        if not any(path.is_relative_to(place) for place in DOORS[library])
+        for line, name in imports(path)
+        if name.split(".")[0] == library
+    ]
+    assert trespassers == []
+
+
+@pytest.mark.parametrize("action", ["", "m.cli(['--help'], standalone_mode=False)"])
+def test_the_program_and_its_help_load_nothing_heavy(action: str) -> None:
+    code = (
+        "import sys, hpctl.cli.main as m\n"
+        f"{action}\n"
+        f"print('loaded:', *sorted(set({HEAVY}) & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    assert result.stdout.splitlines()[-1].strip() == "loaded:"

@@ -1,0 +1,40 @@
+"""`make proof`: the long run. `python -m tests.checkpoints [--kills N] [--seed N] [LIBRARY...]`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.checkpoints import table
+from tests.checkpoints.killing import Count, Kills
+from tests.checkpoints.template import Template
+from tests.checkpoints.writers import WAYS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.checkpoints")
+    parser.add_argument("--kills", type=int, default=1000, help="of all libraries together")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
+    parser.add_argument("--dir", type=Path, help="where the writers write")
+    parser.add_argument("libraries", nargs="*", default=[*WAYS], metavar="LIBRARY")
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    counts: list[Count] = []
+    each = -(-asked.kills // len(asked.libraries))
+    with tempfile.TemporaryDirectory(prefix="hpctl-proof-", dir=asked.dir) as scratch:
+        for number, name in enumerate(asked.libraries):
+            place, began = Path(scratch) / str(number), time.monotonic()
+            with Template(name, place) as template:
+                counts.append(Kills(template, place, asked.seed).run(each))
+            wrong, took = len(counts[-1].false_whole), time.monotonic() - began
+            print(f"{name}: {each} kills, {wrong} falsely whole, {took:.0f} s", flush=True)
+    print(*table.lines(counts), sep="\n")
+    sys.exit(any(count.false_whole for count in counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The two error rates, by library: what `make test` and `make proof` print at their end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from tests.checkpoints.killing import Count
+
+TITLE = "checkpoints of killed writers"
+PROPERTY = "killed-writers"
+"""What a test's report carries its Count under, as JSON."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table after the run, whichever process the tests ran in."""
+    reports = [r for outcome in ("passed", "failed") for r in terminalreporter.getreports(outcome)]
+    counts = [
+        Count(**json.loads(str(value)))
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == PROPERTY
+    ]
+    if counts:
+        terminalreporter.section(TITLE)
+        for line in lines(counts):
+            terminalreporter.write_line(line)
+
+
+def lines(counts: Iterable[Count]) -> list[str]:
+    """A row for each library, and the sum. Both rates are of the checkpoints so called."""
+    rows = sorted(counts, key=lambda count: count.library)
+    wide = max(len(row.library) for row in rows)
+    head = f"{'library':{wide}}  kills  in a save  called whole  falsely  passed over  falsely"
+    return [
+        head,
+        *(_line(row.library, wide, [row]) for row in rows),
+        _line("all", wide, rows),
+        *_rates(rows),
+    ]
+
+
+def _line(name: str, wide: int, rows: Sequence[Count]) -> str:
+    kills, within = sum(r.kills for r in rows), sum(r.within for r in rows)
+    whole, wrong = sum(r.whole for r in rows), sum(len(r.false_whole) for r in rows)
+    passed, lost = sum(r.passed for r in rows), sum(len(r.false_passed) for r in rows)
+    return f"{name:{wide}}  {kills:5}  {within:9}  {whole:12}  {wrong:7}  {passed:11}  {lost:7}"
+
+
+def _rates(rows: Sequence[Count]) -> list[str]:
+    whole, passed = sum(r.whole for r in rows), sum(r.passed for r in rows)
+    wrong = sum(len(r.false_whole) for r in rows)
+    lost = sum(len(r.false_passed) for r in rows)
+    return [
+        f"false 'whole': {wrong} of {whole} ({wrong / max(1, whole):.2%}); "
+        f"false 'passed over': {lost} of {passed} ({lost / max(1, passed):.2%}); "
+        f"seed {', '.join(sorted({str(r.seed) for r in rows}))}",
+        *(f"  {r.library}: false whole: {what}" for r in rows for what in r.false_whole),
+        *(f"  {r.library}: falsely passed over: {what}" for r in rows for what in r.false_passed),
+    ]

@@ -1,0 +1,39 @@
+"""The proof: what hpctl calls whole after a kill loads in the library, and is what was saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints.killing import Kills
+from tests.checkpoints.table import PROPERTY
+from tests.checkpoints.template import Template
+from tests.checkpoints.torch_here import need
+from tests.checkpoints.writers import WAYS, missing
+
+SEED = int(os.environ.get("HPCTL_TEST_SEED", "20260101"))
+
+
+def test_enough_writers_are_killed() -> None:
+    assert sum(way.kills for way in WAYS.values()) >= 200
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_what_hpctl_calls_whole_loads(
+    name: str, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    for library in missing(name):
+        need(library)
+    with Template(name, tmp_path) as template:
+        count = Kills(template, tmp_path, SEED).run(WAYS[name].kills)
+    record_property(PROPERTY, json.dumps(dataclasses.asdict(count)))
+    assert count.false_whole == []
+    # hpctl may be more careful than the library, within reason.
+    assert WAYS[name].stale or len(count.false_passed) <= 1 + count.passed // 50, count.false_passed
+    # A writer in place may be killed each time within a save: then nothing proves itself.
+    assert count.whole or WAYS[name].stale, "not one checkpoint was called whole"
+    assert count.within >= count.kills // 3, "few writers were killed within a save"

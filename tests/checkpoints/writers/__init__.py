@@ -1,0 +1,69 @@
+"""One module a library: how it saves, and how it loads."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from tests.checkpoints.library import Library
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one kind of checkpoint is written: the class that does it, and what it imports."""
+
+    made: str
+    needs: tuple[str, ...]
+    shape: str = ""
+    """What writes the same files in the same order where the library is not installed."""
+    kills: int = 20
+    """Of the 202 that `make test` does: fewer where each takes long."""
+    stale: bool = False
+    """Whether what marks a save as ended may be the save's before, over files of the next one: such
+    a checkpoint may load, and nothing proves it."""
+
+
+WAYS = {
+    "torch.save": Way("torch_file:TorchSave", ("torch",), kills=32),
+    "DCP": Way("torch_dcp:OneRank", ("torch",), kills=26),
+    "DCP async": Way("torch_dcp:Async", ("torch",), kills=26),
+    "DCP in place": Way("torch_dcp:InPlace", ("torch",), kills=20, stale=True),
+    "DCP FSDP, 2 ranks": Way("torch_fsdp:Sharded", ("torch",), kills=14),
+    "Lightning": Way("lightning_trainer:Lightning", ("torch", "lightning"), kills=22),
+    "HF Trainer": Way("hf:HFTrainer", ("torch", "transformers", "accelerate"), kills=14),
+    "DeepSpeed, 2 ranks": Way(
+        "deepspeed_engine:Zero", ("torch", "deepspeed"), "shapes:DeepSpeed", kills=12
+    ),
+    "Megatron Core, 2 ranks": Way(
+        "megatron_core:TorchDist", ("torch", "megatron.core"), "shapes:MegatronDist", kills=12
+    ),
+    "Megatron-LM legacy, 2 ranks": Way("", ("torch",), "shapes:MegatronLegacy", kills=24),
+}
+
+
+def missing(name: str) -> list[str]:
+    """What a way needs and is not installed. Its shape needs torch alone."""
+    way = WAYS[name]
+    return [need for need in (way.needs[:1] if way.shape else way.needs) if not _is_there(need)]
+
+
+def by_shape(name: str) -> bool:
+    """Whether this one is written by its shape here."""
+    way = WAYS[name]
+    return not way.made or bool(way.shape and not all(_is_there(need) for need in way.needs))
+
+
+def make(name: str) -> Library:
+    """The library of that name, imported. Raises ImportError where it is not installed."""
+    way = WAYS[name]
+    module, made = (way.shape if by_shape(name) else way.made).split(":")
+    library: Library = getattr(importlib.import_module(f"{__name__}.{module}"), made)()
+    return library
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

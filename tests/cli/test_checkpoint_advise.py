@@ -1,0 +1,110 @@
+"""`hpctl checkpoint advise`: from the journal and the files, and what it says where they lack."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.model import JobId
+from hpctl.jobs.run.history import HISTORIES, History
+from tests.cli.conftest import Head
+from tests.cli.test_golden import compare
+from tests.unit.test_jobs_advise import saved
+
+
+@pytest.fixture
+def checkpoints(history: Head) -> Path:
+    directory = history.dir / "ckpt"
+    for number in range(6):
+        saved(directory, 500 * (number + 1), 1_790_000_000 + 1800 * number, 40)
+    return directory
+
+
+def submitted(head: Head, directory: str) -> None:
+    """Job 4242 was submitted with this directory."""
+    assert head.slurm is not None
+    jobs = dict(head.slurm.jobs)
+    comment = "hpctl:" + json.dumps({"ckpt": directory})
+    jobs[JobId(4242)] = replace(jobs[JobId(4242)], comment=comment)
+    head.slurm = replace(head.slurm, jobs=jobs)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_text_is_as_before(history: Head, checkpoints: Path, width: int) -> None:
+    submitted(history, str(checkpoints))
+    result = history.run("checkpoint", "advise", "4242", width=width)
+    assert result.exit_code == 0, result.output
+    assert all(
+        len(line) <= width or str(checkpoints) in line for line in result.stdout.splitlines()
+    )
+    if width == 200:
+        compare("checkpoint-advise.200.txt", result.stdout.replace(str(checkpoints), "DIR"))
+
+
+def test_the_json_is_as_before(history: Head, checkpoints: Path) -> None:
+    submitted(history, str(checkpoints))
+    result = history.run("checkpoint", "advise", "4242", "--json")
+    assert result.exit_code == 0, result.output
+    compare("checkpoint-advise.json", result.stdout.replace(str(checkpoints), "DIR"))
+
+
+def test_what_is_given_counts_before_what_is_measured(history: Head, checkpoints: Path) -> None:
+    costs = ("--save-cost", "2s", "--restart-cost", "1m", "--mtbf", "4h")
+    shown = json.loads(
+        history.run(
+            "checkpoint", "advise", str(checkpoints), "--nodes", "64", *costs, "--json"
+        ).stdout
+    )
+    assert (shown["save_s"], shown["restart_s"], shown["mtbf_s"]) == (2, 60, 14_400)
+    assert shown["interval_s"] == pytest.approx(240, rel=0.02)
+    assert shown["failures"] is None
+
+
+def test_without_a_journal_the_published_rate_is_taken_and_said(head: Head, tmp_path: Path) -> None:
+    saved(tmp_path / "ckpt", 500, 1_790_000_000, 40)
+    result = head.run("checkpoint", "advise", str(tmp_path / "ckpt"), "--nodes", "8", width=200)
+    assert result.exit_code == 0, result.output
+    assert "there is no journal" in result.stdout
+    assert "6.50 per 1000 node-days" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("ckpt",), "--nodes"),
+        (("4242",), "does not say where its checkpoints are"),
+        (("777",), "Slurm does not know job 777"),
+        (("nowhere", "--nodes", "2"), "cannot read"),
+        (("empty", "--nodes", "2"), "--save-cost"),
+        (("ckpt", "--nodes", "2", "--mtbf", "soon"), "30min"),
+    ],
+)
+def test_what_is_missing_is_said_with_the_mend(
+    history: Head,
+    checkpoints: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.chdir(history.dir)
+    (history.dir / "empty").mkdir()
+    result = history.run("checkpoint", "advise", *args)
+    assert result.exit_code != 0
+    assert says in result.output + str(result.exception)
+
+
+def test_what_the_program_told_goes_before_its_files_times(
+    history: Head, checkpoints: Path
+) -> None:
+    for job, took in (("a-1", 3.0), ("a-2", 5.0)):
+        (checkpoints / HISTORIES).mkdir(exist_ok=True)
+        told = History.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
+        told.saved(1, datetime(2026, 11, 21, tzinfo=UTC), [took])
+    words = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", "--json")
+    shown = json.loads(history.run(*words).stdout)
+    assert shown["save_s"] == 4
+    assert shown["save_from"] == "median of 2 as the program told hpctl run"

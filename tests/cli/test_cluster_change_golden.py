@@ -1,0 +1,239 @@
+"""What the commands that change a cluster show, letter by letter. HPCTL_REGOLD=1 writes it anew."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from hpctl.cli import output, render_cluster_change, render_cluster_progress
+from hpctl.cli.cluster.change_view import CallView, ClusterChangeView, RemovalView, followed
+from hpctl.clusters.diff import Change, Kind
+from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
+from hpctl.clusters.trouble import Cause, Trouble, Where, understand
+from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
+from tests.cli.test_golden import compare
+from tests.cli.test_json_contract import IS, documented, printed
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcdefghijkl"
+LOG = "/aws/sagemaker/Clusters/llm-prod/abcdefghijkl LifecycleConfig/h100/i-00000000000000002"
+
+GROUPS = (
+    GroupProgress("controller", ("ml.m5.xlarge",), "InService", 1, 1),
+    GroupProgress("h100", ("ml.p5.48xlarge", "ml.p5en.48xlarge"), "Degraded", 13, 16),
+)
+SCRIPT = NodeProgress(
+    "h100",
+    "i-00000000000000002",
+    "node-1",
+    "ip-10-1-0-2",
+    "Failure",
+    LIFECYCLE,
+    NOW,
+    Trouble(
+        Cause.LIFECYCLE,
+        understand(LIFECYCLE).meaning,
+        understand(LIFECYCLE).mend,
+        step="mount_fsx",
+        line="hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-2 after 3 tries: no route",
+        log=LOG,
+    ),
+)
+SHORT = NodeProgress(
+    "h100",
+    "",
+    "node-2",
+    "",
+    "Pending",
+    NO_CAPACITY,
+    NOW,
+    understand(
+        NO_CAPACITY, Where(GROUPS[1].instance_types, {"subnet-0aaaaaaaaaaaaaaaa": "us-west-2a"})
+    ),
+)
+COMING = NodeProgress("h100", "i-00000000000000003", "node-3", "ip-10-1-0-3", "Pending", "", NOW)
+EVENT = EventLine(NOW, "Error", "Instance could not be launched.", "h100")
+LOOK = Progress(
+    "llm-prod",
+    "InService",
+    NOW,
+    arn=ARN,
+    groups=GROUPS,
+    nodes=(SCRIPT, SHORT, COMING),
+    failures=(SCRIPT, SHORT),
+    events=(EVENT,),
+    waited_s=725.0,
+)
+FULL = replace(
+    LOOK,
+    verdict=Verdict.REACHED,
+    groups=(GROUPS[0], replace(GROUPS[1], status="InService", current=16)),
+    failures=(),
+)
+CHANGES = (
+    Change(Kind.CHANGE, "NodeRecovery", "Automatic", "None", "a person, or hpctl, does"),
+    Change(Kind.ADD, "h100.InstanceCount", 16, 20, "4 instance(s) are made, and paid for"),
+    Change(Kind.CHANGE, "h100.MinInstanceCount", 12, None, ""),
+    Change(Kind.DESTROY, "old", "2 x ml.g5.48xlarge", None, "the group and its 2 instance(s) go"),
+    Change(Kind.IMPOSSIBLE, "h100.ThreadsPerCore", 1, 2, "a group keeps its threads per core"),
+)
+GOING = (
+    RemovalView("ip-10-1-0-9", "i-00000000000000009", "node-9", "h100", "idle", ()),
+    RemovalView(
+        "ip-10-1-0-8", "i-00000000000000008", "node-8", "h100", "2 job(s) run there", (4242, 4243)
+    ),
+    RemovalView("", "", "node-7", "h100", "no instance yet", ()),
+)
+GONE = (
+    replace(GOING[0], phase="done", text="deleted"),
+    replace(
+        GOING[1],
+        phase="refused",
+        text="Another operation (Replace) is in progress for this node.",
+        code="NodeIdInUse",
+        mend="another operation works on it: wait for that",
+    ),
+    replace(GOING[2], phase="left", text="ordered"),
+)
+
+
+def view(command: str, outcome: str, **more: Any) -> ClusterChangeView:
+    return ClusterChangeView(
+        NOW,
+        command,
+        "llm-prod",
+        **{"pick_up": "hpctl cluster wait llm-prod", "outcome": outcome, **more},
+    )
+
+
+def ended(verdict: Verdict, why: str = "") -> dict[str, Any]:
+    return followed(replace(LOOK, verdict=verdict, why=why))
+
+
+VIEWS = {
+    "created": view("create", **followed(FULL)),
+    "create-failed": view("create", **ended(Verdict.FAILED, "2 node(s) did not come up")),
+    "create-deadline": view("create", **ended(Verdict.DEADLINE, "not there after 10800 s")),
+    "create-interrupted": view("create", **ended(Verdict.WAITING)),
+    "create-dry-run": view(
+        "create", "dry_run", orders=(CallView("CreateCluster", {"ClusterName": "llm-prod"}),)
+    ),
+    "ordered": view("scale", "ordered"),
+    "unchanged": view("update", "unchanged"),
+    "update-dry-run": view("update", "dry_run", changes=CHANGES[:4], removals=GOING),
+    "update-impossible": view("update", "failed", why="nothing was done", changes=CHANGES),
+    "scale-refused": view("scale", "failed", why="1 of 3 node(s) did not go", removals=GONE),
+}
+
+
+def drawn(width: int, draw: Callable[[Console], None]) -> str:
+    file = io.StringIO()
+    draw(Console(file=file, width=width, highlight=False, emoji=False))
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_end_of_a_change_is_as_before(
+    name: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    output.show("cluster-change", VIEWS[name], False, render_cluster_change.change)
+    text = capsys.readouterr().out
+    compare(f"cluster-change-{name}.{width}.txt", text)
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_live_screen_is_as_before(width: int) -> None:
+    screen = render_cluster_progress.screen(LOOK, [EVENT])
+    text = drawn(width, lambda out: out.print(screen))
+    compare(f"cluster-progress-live.{width}.txt", text)
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_the_live_screen_is_never_higher_than_the_terminal() -> None:
+    many = replace(LOOK, failures=tuple(replace(SCRIPT, message=f"no {n}") for n in range(9)))
+    for height, said in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
+        console = Console(file=io.StringIO(), width=80, height=height)
+        live = Live(console=console)
+        render_cluster_progress.Screenful(live).show(many)
+        lines = console.render_lines(live.renderable, pad=False)
+        assert len(lines) < height
+        assert any(said in segment.text for line in lines for segment in line)
+
+
+def test_a_code_that_the_words_end_with_is_not_said_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = replace(GONE[1], text="Node not found (ValidationException)", code="ValidationException")
+    shown = view("scale", "failed", removals=(gone,))
+    output.show("cluster-change", shown, False, render_cluster_change.change)
+    assert capsys.readouterr().out.count("ValidationException") == 1
+
+
+def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a log says of another node's name is the same; a log that was not read says nothing."""
+    assert SCRIPT.trouble is not None
+    other = SCRIPT.trouble.line.replace("ip-10-1-0-2", "ip-10-1-0-4")
+    same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
+    unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
+    shown = view("create", **followed(replace(LOOK, failures=(SCRIPT, SHORT, same, unread))))
+    output.show("cluster-change", shown, False, render_cluster_change.change)
+    text = capsys.readouterr().out
+    assert text.count("log: hpctl lifecycle: FAILED") == 1
+    assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
+    assert "means: AWS has none of" in text
+
+
+def test_of_many_calls_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    order = CallView("BatchAddClusterNodes", {"ClusterName": "llm-prod"})
+    shown = view("scale", "dry_run", orders=(order,) * 60)
+    output.show("cluster-change", shown, False, render_cluster_change.change)
+    text = capsys.readouterr().out
+    assert text.count("BatchAddClusterNodes") == 3
+    assert "and 57 more calls" in text
+
+
+def test_lines_are_written_when_something_changes_and_once_a_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = render_cluster_progress.Lines()
+    calm = replace(LOOK, events=(), waited_s=0.0)
+    for seconds, look in [(0, LOOK), (10, calm), (20, calm), (61, calm)]:
+        moment = NOW + timedelta(seconds=seconds)
+        lines.show(replace(look, at=moment, waited_s=float(seconds)))
+    moment = NOW + timedelta(seconds=70)
+    lines.show(replace(calm, at=moment, waited_s=70.0, unread="no answer from the endpoint"))
+    compare("cluster-progress-lines.txt", capsys.readouterr().err)
+
+
+def test_the_json_is_as_before() -> None:
+    text = output.to_json("cluster-change", VIEWS["create-failed"])
+    compare("cluster-change.json", text + "\n")
+
+
+def test_every_field_is_documented_with_its_type_and_the_other_way_round() -> None:
+    said = documented("hpctl.cluster-change/1")
+    free = {path for path, kind in said.items() if kind.startswith(("any", "object"))}
+    found: dict[str, list[Any]] = {}
+    for one in VIEWS.values():
+        document = json.loads(output.to_json("cluster-change", one))
+        for path, values in printed(document, "", free).items():
+            found.setdefault(path, []).extend(values)
+    assert set(found) == set(said)
+    for path, values in found.items():
+        kind, _, orelse = said[path].partition(" or ")
+        known = {**IS, "any": lambda _: True, "object": lambda v: isinstance(v, dict),
+                 "list of numbers": lambda v: all(isinstance(n, int) for n in v)}  # fmt: skip
+        for value in values:
+            fits = "](#" in kind or known[kind](value)
+            assert fits or (orelse == "null" and value is None), (path, value)

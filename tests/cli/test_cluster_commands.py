@@ -1,0 +1,324 @@
+"""What `hpctl cluster` asks, refuses and leaves alone; the text itself is in the golden files."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hpctl.cli.cluster import ssh
+from hpctl.clusters.names import NodeRow
+from hpctl.ports import HpctlError, InDoubt
+from tests.cli.conftest import Head
+from tests.cli.paper_aws import ARN
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCTL_CLUSTER", raising=False)
+    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
+
+
+def ordered(head: Head) -> list[str]:
+    return [operation for operation, _ in head.aws.sagemaker.ordered]
+
+
+# --- names and filters ------------------------------------------------------------------------
+
+
+def test_states_and_groups_pick_rows(history: Head) -> None:
+    def names(*words: str) -> list[str]:
+        shown = history.run("cluster", "nodes", *words, "--json").stdout
+        return [node["node"] for node in json.loads(shown)["nodes"]]
+
+    assert names("--group", "head") == ["ip-10-1-0-250"]
+    assert names("--state", "failure") == ["ip-10-1-0-10"]
+    assert names("--state", "DOWN", "--state", "Failure") == ["ip-10-1-0-4", "ip-10-1-0-10"]
+    assert names("--state", "faulty", "--group", "head") == []
+
+
+def test_a_node_goes_by_its_name_in_resource_config(
+    history: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = {
+        "InstanceName": "gpu-3",
+        "InstanceId": "i-00000000000000003",
+        "CustomerIpAddress": "10.1.0.3",
+    }
+    path = tmp_path / "resource_config.json"
+    path.write_text(
+        json.dumps(
+            {
+                "ClusterConfig": {"ClusterName": "llm-prod", "ClusterArn": ARN},
+                "InstanceGroups": [{"Name": "worker-group-1", "Instances": [instance]}],
+            }
+        )
+    )
+    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", str(path))
+    result = history.run("cluster", "nodes", "GPU-3", width=200)
+    assert "i-00000000000000003" in result.stdout
+    assert "gpu-3" in result.stdout
+
+
+def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(
+    history: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.config.write_text(f"state_dir: {history.dir}\ncluster: {{provider: none}}\n")
+    result = history.run("cluster", "nodes")
+    assert result.exit_code == 2
+    assert "no cluster is named" in result.stderr
+    result = history.run("cluster", "nodes", "--cluster", "llm-prod", width=200)
+    assert result.exit_code == 0
+    assert "neither Slurm nor hpctl's daemon is at hand" in result.stdout
+    assert "SLURM" not in result.stdout
+    monkeypatch.setenv("HPCTL_CLUSTER", "llm-prod")
+    result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes")
+    assert isinstance(result.exception, HpctlError)
+    assert "they cannot be drained" in str(result.exception)
+    result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes", "--now", "--no-wait")
+    assert result.exit_code == 0, result.output
+    assert "what runs there is unknown, and would be lost" in result.stderr
+    assert ordered(history) == ["batch_replace_cluster_nodes"]
+
+
+def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(
+    history: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpctl.cli.cluster import at_hand
+
+    history.config.write_text(
+        f"state_dir: {history.dir}\n"
+        "cluster: {name: llm-prod, region: us-west-2, endpoint_url: 'https://file'}\n"
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", "https://environment")
+    monkeypatch.setattr(at_hand, "open_aws", lambda *named: named)
+    where = str(history.config)
+    assert at_hand.place(None, where, None, None, None).aws == (None, "us-west-2", "https://file")
+    named = at_hand.place("llm-prod", where, "p", "eu-west-1", "https://option").aws
+    assert named == ("p", "eu-west-1", "https://option")
+    # Of another cluster the file says nothing: boto3 then asks the environment.
+    assert at_hand.place("other", where, None, None, None).aws == (None, None, None)
+
+
+def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(history: Head) -> None:
+    result = history.run("cluster", "describe", "llm-prot")
+    assert isinstance(result.exception, HpctlError)
+    assert "is it llm-prod" in result.exception.hint
+
+
+# --- orders -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_ordered_before_somebody_agrees(history: Head) -> None:
+    for answer in ("", "n\n"):
+        result = history.run("cluster", "replace", "ip-10-1-0-3", stdin=answer)
+        assert result.exit_code == 1
+        assert "job 4242 (train, alice) is RUNNING" in result.stderr
+    assert ordered(history) == []
+
+
+class CtrlC(io.BytesIO):
+    """A terminal at which somebody types Ctrl-C."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        """What the text layer above asks for."""
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cluster", "replace", "ip-10-1-0-3"),
+        ("replace", "ip-10-1-0-3"),
+    ],
+)
+def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(
+    history: Head, words: tuple[str, ...]
+) -> None:
+    result = history.run(*words, stdin=CtrlC())
+    assert result.exit_code == 130, result.output
+    assert result.stderr.endswith(": \nhpctl: interrupted, nothing was done\n")
+    assert ordered(history) == []
+
+
+def test_with_slurm_silent_nothing_is_ordered(history: Head) -> None:
+    history.slurm = None
+    result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes")
+    assert isinstance(result.exception, HpctlError)
+    assert "what runs on the nodes is unknown" in str(result.exception)
+    assert ordered(history) == []
+
+
+def test_an_idle_node_is_the_daemons_where_it_leads(history: Head) -> None:
+    result = history.run("cluster", "reboot", "ip-10-1-0-2", "--yes", "--no-wait")
+    assert result.exit_code == 0, result.output
+    assert "hpctl's daemon does it" in result.stderr
+    assert "queued as request" in result.stdout
+    assert ordered(history) == []
+
+
+def test_the_order_goes_out_by_instance_id(history: Head) -> None:
+    words = ("replace", "ip-10-1-0-2", "--yes", "--no-wait", "--direct")
+    result = history.run("cluster", *words)
+    assert result.exit_code == 0, result.output
+    ((operation, request),) = history.aws.sagemaker.ordered
+    assert operation == "batch_replace_cluster_nodes"
+    assert request == {"ClusterName": "llm-prod", "NodeIds": ["i-0fresh00000000002"]}
+
+
+def test_health_checks_are_for_workers(history: Head) -> None:
+    result = history.run("cluster", "health-check", "head-1", "--yes")
+    assert isinstance(result.exception, HpctlError)
+    assert "workers" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("lines", "result", "code"),
+    [
+        (None, "passed", 0),
+        (["begun", "replacementRequired: false rebootRequired: false"], "passed", 0),
+        (["replacementRequired: false rebootRequired: true", "bye"], "rebooted", 1),
+    ],
+)
+def test_what_a_health_check_found_stands_in_the_nodes_log(
+    history: Head, lines: list[str] | None, result: str, code: int
+) -> None:
+    history.aws.logs.lines = lines
+    words = ("health-check", "ip-10-1-0-3", "--every", "0.05s", "--yes", "--json")
+    done = history.run("cluster", *words)
+    assert done.exit_code == code, done.output
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert node["result"] == result
+    assert ("Required" in node["message"]) is (lines is not None)
+    assert history.aws.logs.streams == [
+        "/aws/sagemaker/Clusters/llm-prod/ab12cd34ef56 DeepHealthCheckResults/i-00000000000000003"
+    ]
+
+
+def test_what_an_earlier_health_check_found_is_no_result_of_this(history: Head) -> None:
+    history.aws.logs.lines = ["replacementRequired: false rebootRequired: true"]
+    history.aws.logs.at -= timedelta(days=30)
+    words = ("health-check", "ip-10-1-0-3", "--group", "worker-group-1", "--every", "0.05s")
+    done = history.run("cluster", *words, "--yes", "--json")
+    nodes = json.loads(done.stdout)["nodes"]
+    assert "rebooted" not in {node["result"] for node in nodes}
+    assert len(nodes) == len({node["instance_id"] for node in nodes})
+
+
+def test_waiting_for_a_health_check_ends_in_time_and_the_check_goes_on(history: Head) -> None:
+    words = ("health-check", "ip-10-1-0-3", "--yes", "--timeout", "0.1s", "--every", "0.1s")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hpctl.clusters.maintenance.Following._health", lambda _, __, work: work)
+        result = history.run("cluster", *words)
+    assert isinstance(result.exception, InDoubt), result.output
+    assert "it goes on" in str(result.exception)
+
+
+@pytest.mark.parametrize("command", ["describe", "nodes"])
+def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
+    history: Head, command: str
+) -> None:
+    history.aws.sagemaker.failure = "Lifecycle scripts did not run successfully."
+    line = "hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-10 after 3 tries: no route"
+    history.aws.logs.lines = ["begun", line]
+    text = history.run("cluster", command, width=200).stdout
+    group, stream = "/aws/sagemaker/Clusters/llm-prod/ab12cd34ef56", "i-0fa11ed0000000010"
+    assert f"log: {line}" in text
+    assert f"rest: aws logs tail {group}" in text
+    assert f"--log-stream-names LifecycleConfig/worker-group-1/{stream}" in text
+    (node,) = json.loads(history.run("cluster", command, "--json").stdout)["failed_nodes"]
+    assert (node["trouble"]["step"], node["trouble"]["line"]) == ("mount_fsx", line)
+    history.aws.logs.lines = None
+    text = history.run("cluster", command, width=200).stdout
+    assert "log: the log has not reached CloudWatch Logs (yet)" in text
+
+
+def test_what_is_asked_about_has_no_blanks_at_its_lines_ends(history: Head) -> None:
+    result = history.run("cluster", "replace", "ip-10-1-0-3", "--direct", stdin="n\n")
+    assert result.exit_code == 1
+    shown = result.stderr.split("replace 1 node(s)?")[0].splitlines()
+    assert any("job 4242" in line for line in shown)
+    assert [line for line in shown if line != line.rstrip()] == []
+
+
+def test_a_cluster_without_events_says_so(history: Head) -> None:
+    history.aws.sagemaker.continuous = False
+    result = history.run("cluster", "events")
+    assert isinstance(result.exception, HpctlError)
+    assert "not Continuous" in str(result.exception)
+
+
+def test_a_busy_cluster_takes_no_long_order(history: Head) -> None:
+    history.aws.sagemaker.status = "Updating"
+    result = history.run("cluster", "software-update", "--yes")
+    assert isinstance(result.exception, HpctlError)
+    assert "the cluster is Updating" in str(result.exception)
+    result = history.run("cluster", "replace", "ip-10-1-0-2", "--yes", "--direct")
+    assert result.exit_code == 1
+    assert ordered(history) == []
+
+
+# --- a shell ----------------------------------------------------------------------------------
+
+
+def test_the_shell_is_named_by_the_clusters_id(history: Head) -> None:
+    result = history.run("cluster", "ssh", "10.1.0.3", "--print")
+    assert result.stdout == (
+        "aws ssm start-session --target"
+        " sagemaker-cluster:ab12cd34ef56_worker-group-1-i-00000000000000003 --region us-west-2\n"
+    )
+
+
+def test_one_command_keeps_its_words(history: Head) -> None:
+    words = ("ssh", "head-1", "--print", "--profile", "ana", "--", "echo", "a b")
+    result = history.run("cluster", *words)
+    assert "--profile ana --document-name AWS-StartNonInteractiveCommand" in result.stdout
+    said = ssh.session_command("t", region="r", command=("echo", "a b"))[-1]
+    assert json.loads(said) == {"command": ["echo 'a b'"]}
+    said = ssh.session_command("t", region="r", command=("echo $HOME | wc",))[-1]
+    assert json.loads(said) == {"command": ["echo $HOME | wc"]}
+
+
+def test_what_is_missing_is_told_in_one_error(
+    history: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(ssh.os, "execvp", lambda _, words: started.append(words))
+    monkeypatch.setattr(ssh.shutil, "which", lambda name: "/bin/aws" if name == "aws" else None)
+    result = history.run("cluster", "ssh", "ip-10-1-0-3")
+    assert isinstance(result.exception, HpctlError)
+    assert "session-manager-plugin" in str(result.exception)
+    assert "--print" in result.exception.hint
+    assert started == []
+    monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/bin/{name}")
+    assert history.run("cluster", "ssh", "ip-10-1-0-3").exit_code == 0
+    assert started[0][:3] == ["aws", "ssm", "start-session"]
+
+
+def test_a_place_without_an_instance_has_no_shell() -> None:
+    with pytest.raises(HpctlError, match="no instance yet"):
+        ssh.target(ARN, NodeRow(logical_id="node-1", group="g"))
+
+
+# --- completion -------------------------------------------------------------------------------
+
+
+def test_names_complete(history: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+        monkeypatch.setenv("_HPCTL_COMPLETE", "bash_complete")
+        result = history.run()
+        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+
+    assert completed("hpctl cluster describe llm-p") == ["llm-prod"]
+    assert completed("hpctl cluster replace ip-10-1-0-25") == [
+        "ip-10-1-0-250",
+        "ip-10-1-0-250.us-west-2.compute.internal",
+    ]
+    assert completed("hpctl cluster replace i-0bead") == ["i-0bead000000000001"]
+    for words in ("nodes", "events llm-prod", "software-update", "health-check"):
+        assert completed(f"hpctl cluster {words} --group work") == ["worker-group-1"]

@@ -1,0 +1,306 @@
+"""`hpctl cluster init`, `import` and `schema`: what they write, print and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpctl.cli.main import cli
+from hpctl.clusters import provisioning
+from hpctl.clusters.begin import OFFERS
+from hpctl.clusters.request import create_request
+from hpctl.clusters.spec import parse, read
+from hpctl.sandbox.emulator import Emulator, NullMachines
+from tests.cli.test_golden import compare
+from tests.clusters.api_model import FILES, complaints, files
+from tests.clusters.bed import SANDBOX_KEYS
+
+ROLE = "arn:aws:iam::111122223333:role/hyperpod"
+FSX = "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"
+PLAIN = ("--name", "demo", "--role", ROLE, "--instance-type", "ml.p5.48xlarge", "--count", "8")
+RICH = (
+    *PLAIN, "--instance-type", "ml.p5en.48xlarge", "--group", "h100", "--partition", "gpu",
+    "--subnet", "subnet-0123456789abcdef0", "--security-group", "sg-0123456789abcdef0",
+    "--login-type", "ml.m5.xlarge", "--scripts", "s3://sagemaker-my-bucket/lifecycle",
+    "--fsx-lustre", f"{FSX}/abcdefgh", "--fsx-openzfs", FSX, "--continuous",
+)  # fmt: skip
+
+
+def run(*args: str, stdin: str = "", width: int = 100) -> Result:
+    env = {"COLUMNS": str(width)}
+    return CliRunner(env=env).invoke(cli, ["cluster", *args], input=stdin, prog_name="hpctl")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "flags"), [("plain", PLAIN), ("rich", RICH)])
+def test_the_first_file_is_as_before(here: Path, name: str, flags: tuple[str, ...]) -> None:
+    result = run("init", *flags)
+    assert result.exit_code == 0, result.output
+    text = (here / "cluster.yaml").read_text()
+    compare(f"cluster-init-{name}.yaml", text)
+    assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
+    spec = read("cluster.yaml")
+    assert complaints(create_request(spec)) == ""
+
+
+def test_what_a_first_file_offers_can_be_taken_up(here: Path) -> None:
+    """Every commented key stands where it belongs: without its # the file is fine."""
+    assert run("init", *PLAIN).exit_code == 0
+    text = (here / "cluster.yaml").read_text()
+    for key, example in OFFERS.items():
+        block = "\n".join(f"    # {line}" for line in example.splitlines())
+        assert block in text
+        taken = text.replace(block, block.replace("    # ", "    "))
+        assert key in parse(taken).groups[-1].model_fields_set
+
+
+def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
+    Path("cluster.yaml").write_text("mine")
+    result = run("init", *PLAIN)
+    assert result.exit_code == 1
+    assert "cluster.yaml is there already" in str(result.exception)
+    assert Path("cluster.yaml").read_text() == "mine"
+    assert run("init", *PLAIN, "--force").exit_code == 0
+    assert read("cluster.yaml").name == "demo"
+    assert [path.name for path in here.iterdir()] == ["cluster.yaml"]
+
+
+def test_a_dry_run_writes_nothing(here: Path) -> None:
+    result = run("init", *PLAIN, "--dry-run")
+    assert parse(result.stdout).name == "demo"
+    assert list(here.iterdir()) == []
+
+
+def test_the_json_says_where_and_what(here: Path) -> None:
+    said = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
+    assert said["schema"] == "hpctl.cluster-init/1"
+    assert (said["path"], said["cluster"], said["groups"]) == (
+        "a.yaml", "demo", ["controller", "workers"],
+    )  # fmt: skip
+    assert said["yaml"] == Path("a.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((), "--name, --role, --instance-type, --count must be given where nobody can be asked"),
+        (("--role", "hyperpod"), "'hyperpod' is not a role's ARN such as arn:aws:iam::"),
+        ((*PLAIN, "--instance-type", "p5.48xlarge"), "is not an instance type such as ml.p5"),
+        ((*PLAIN, "--fsx-lustre", FSX), "has no mount name: write DNS-NAME/MOUNT-NAME"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(here: Path, flags: tuple[str, ...], says: str) -> None:
+    result = run("init", *flags)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert list(here.iterdir()) == []
+
+
+def test_answers_that_contradict_each_other_are_a_problem(here: Path) -> None:
+    plan = "arn:aws:sagemaker:us-east-1:111122223333:training-plan/p5-in-may"
+    result = run("init", *PLAIN, "--spot", "--training-plan", plan)
+    assert result.exit_code == 1
+    assert "a training plan holds no spot capacity" in str(result.exception)
+    assert list(here.iterdir()) == []
+
+
+def test_on_a_terminal_it_asks_until_the_answer_is_one(here: Path) -> None:
+    """A real terminal: each line is typed once the question stands there."""
+    answers = [
+        (b"Name of the cluster", b"demo_"),
+        (b"is not a name", b"demo"),
+        (b"Execution role", ROLE.encode()),
+        (b"Instance type of the workers", b"ml.p5.48xlarge ml.p5en.48xlarge"),
+        (b"How many workers", b"8"),
+        (b"Subnets", b"subnet-0123456789abcdef0"),
+        (b"Security groups", b"sg-0123456789abcdef0"),
+        (b"S3 prefix", b""),
+        (b"FSx for Lustre", b""),
+    ]
+    said, code = typed([sys.executable, "-m", "hpctl", "cluster", "init"], answers)
+    assert code == 0, said
+    spec = read(here / "cluster.yaml")
+    assert spec.groups[-1].types == ("ml.p5.48xlarge", "ml.p5en.48xlarge")
+    assert spec.vpc is not None
+    assert spec.groups[0].lifecycle is None
+
+
+def typed(command: list[str], answers: list[tuple[bytes, bytes]]) -> tuple[str, int]:
+    """Run a command on a terminal and answer its questions. Bounded."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(FILES.parents[2])}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    said, until = b"", time.monotonic() + 60
+    try:
+        for question, answer in answers:
+            begun = len(said)
+            while question not in said[begun:]:
+                assert time.monotonic() < until, said.decode()
+                if select.select([ours], [], [], 0.5)[0]:
+                    said += os.read(ours, 4096)
+            os.write(ours, answer + b"\n")
+        code = process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+        os.close(ours)
+    return said.decode(), code
+
+
+def test_the_parameters_are_printed_or_written_beside_the_scripts(here: Path) -> None:
+    source = str(FILES / "provisioning.yaml")
+    rendered = provisioning.render(files()["provisioning"])
+    assert json.loads(run("provisioning-parameters", source).stdout) == rendered
+    assert json.loads(run("provisioning-parameters", source, "--json").stdout) == rendered
+    assert run("provisioning-parameters", source, "-o", "p.json").exit_code == 0
+    assert json.loads(Path("p.json").read_text()) == rendered
+    both = run("provisioning-parameters", source, "-o", "j.json", "--json").stdout
+    assert both == Path("j.json").read_text() == Path("p.json").read_text()
+    again = run("provisioning-parameters", source, "-o", "p.json")
+    assert again.exit_code == 1
+    refused = run("provisioning-parameters", str(FILES / "full.yaml"))
+    assert refused.exit_code == 1
+    assert "needs no provisioning_parameters.json" in str(refused.exception)
+
+
+def test_the_example_of_the_documentation_is_a_spec() -> None:
+    page = (FILES.parents[2] / "docs" / "cluster.md").read_text()
+    spec = parse(page.partition("```yaml\n")[2].partition("```")[0])
+    assert complaints(create_request(spec)) == ""
+
+
+def test_the_schema_is_the_published_one() -> None:
+    published = FILES.parents[2] / "docs" / "cluster.schema.json"
+    assert run("schema").stdout == published.read_text()
+    assert run("schema", "--json").stdout == published.read_text()
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    made = Emulator(NullMachines(), boot_time_s=0.0)
+    made.start()
+    for spec in files().values():
+        request = create_request(spec)
+        for group in request["InstanceGroups"]:
+            group.pop("ImageReleaseVersion", None)
+            group.pop("TrainingPlanArn", None)
+        made.create(request)
+        made.wait_in_service(spec.name, 20)
+    yield made
+    made.stop()
+    assert made.response_errors == []
+
+
+@pytest.fixture
+def aws(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, here: Path) -> tuple[str, ...]:
+    for key, value in SANDBOX_KEYS.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    return ("--region", "us-west-2", "--endpoint-url", emulator.endpoint_url)
+
+
+def test_a_living_cluster_becomes_a_file(aws: tuple[str, ...]) -> None:
+    result = run("import", "llm-prod", "-o", "cluster.yaml", *aws)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("cluster.yaml says what llm-prod is: head, login, h100, spot")
+    text = Path("cluster.yaml").read_text()
+    compare("cluster-import.yaml", re.sub(r"ami-[0-9a-f]+", "ami-0", text))
+    made, spec = files()["full"], read("cluster.yaml")
+    assert spec.tags == made.tags
+    assert [g.storage for g in spec.groups] == [g.storage for g in made.groups]
+    again = run("import", "llm-prod", "-o", "cluster.yaml", *aws)
+    assert again.exit_code == 1
+    assert run("import", "llm-prod", "-o", "cluster.yaml", "--force", *aws).exit_code == 0
+
+
+def test_update_with_an_imported_file_has_nothing_to_do(aws: tuple[str, ...]) -> None:
+    assert run("import", "llm-next", "-o", "next.yaml", *aws).exit_code == 0
+    result = run("update", "next.yaml", "--dry-run", *aws)
+    assert result.exit_code == 0, result.output
+    said = json.loads(run("update", "next.yaml", "--dry-run", "--json", *aws).stdout)
+    assert said["changes"] == []
+
+
+def test_without_a_file_it_is_printed(aws: tuple[str, ...]) -> None:
+    result = run("import", "llm-next", *aws)
+    assert parse(result.stdout).node_provisioning_mode == "Continuous"
+    said = json.loads(run("import", "llm-next", "--json", *aws).stdout)
+    assert said["schema"] == "hpctl.cluster-import/1"
+    page = (FILES.parents[2] / "docs" / "cli-json.md").read_text()
+    section = page.partition("## hpctl.cluster-import/1")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == set(said)
+    assert (said["path"], said["groups"]) == ("", ["head", "h100"])
+    assert said["yaml"] == result.stdout
+
+
+def test_no_such_cluster_is_refused_and_nothing_is_written(
+    aws: tuple[str, ...], here: Path
+) -> None:
+    result = run("import", "llm-nope", "-o", "cluster.yaml", *aws)
+    assert result.exit_code == 1
+    assert "llm-nope" in str(result.exception)
+    assert list(here.iterdir()) == []
+
+
+def test_roles_come_from_the_file_beside_the_scripts(
+    aws: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, s3: Any
+) -> None:
+    spec = files()["provisioning"]
+    content = json.dumps(provisioning.render(spec)).encode()
+    s3.put_object(
+        Bucket="sagemaker-scripts", Key="classic/provisioning_parameters.json", Body=content
+    )
+    result = run("import", "classic", "-o", "cluster.yaml", *aws)
+    assert result.exit_code == 0, result.output
+    imported = read("cluster.yaml")
+    assert [g.role for g in imported.groups] == ["controller", "login", "compute"]
+    assert provisioning.render(imported) == provisioning.render(spec)
+
+
+def test_without_that_file_roles_are_left_open_and_the_reader_is_told(
+    aws: tuple[str, ...], s3: Any
+) -> None:
+    result = run("import", "classic", "-o", "cluster.yaml", *aws)
+    assert result.exit_code == 0, result.output
+    assert "The service does not tell the groups' roles and partitions" in result.stdout
+    assert "NoSuchKey" in result.stdout
+    assert [g.role for g in read("cluster.yaml").groups] == [None, None, None]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch, aws: tuple[str, ...]) -> Iterator[Any]:
+    """An S3 of its own with an empty bucket: moto's server."""
+    import boto3
+
+    server = pytest.importorskip("moto.server", reason="moto's server is missing")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    url = "http://{}:{}".format(*running.get_host_and_port())
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=url)
+    client.create_bucket(Bucket="sagemaker-scripts")
+    yield client
+    for entry in client.list_objects_v2(Bucket="sagemaker-scripts").get("Contents", ()):
+        client.delete_object(Bucket="sagemaker-scripts", Key=entry["Key"])
+    client.delete_bucket(Bucket="sagemaker-scripts")
+    client.close()
+    running.stop()

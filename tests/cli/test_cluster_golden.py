@@ -1,0 +1,113 @@
+"""The commands of `hpctl cluster` that look and order, letter by letter, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.conftest import Head
+from tests.cli.test_golden import compare
+
+LIVE, TWO = "ip-10-1-0-[2-3]", "ip-10-1-0-[1-2]"
+AT_ONCE = ("--yes", "--no-wait", "--now", "--direct")
+COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "cluster-list": (1, ("list",)),
+    "cluster-describe": (1, ("describe",)),
+    "cluster-nodes": (0, ("nodes",)),
+    "cluster-nodes-details": (0, ("nodes", "--details", "--state", "drain")),
+    "cluster-events": (0, ("events",)),
+    "cluster-replace-dry": (0, ("replace", LIVE, "--dry-run")),
+    "cluster-replace-refused": (1, ("replace", "head-1", "i-0fa11ed0000000010", "ip-10-1-0-4")),
+    "cluster-replace": (1, ("replace", TWO, *AT_ONCE)),
+    "cluster-delete-dry": (0, ("delete-nodes", "i-00000000000000003", "--dry-run")),
+    "cluster-software-update": (0, ("software-update", "--batch", "10%", "--dry-run")),
+    "cluster-health-check": (0, ("health-check", LIVE, "--dry-run")),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _ana(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctl.cli.cluster.node_orders.invoking_user", lambda: "ana")
+    monkeypatch.delenv("HPCTL_CLUSTER", raising=False)
+    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_text_is_as_before(history: Head, name: str, width: int) -> None:
+    code, args = COMMANDS[name]
+    result = history.run("cluster", *args, width=width)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    compare(f"{name}.{width}.txt", result.stdout)
+    if "--dry-run" in args:
+        assert result.stdout.endswith("\nDry run: nothing was done.\n")
+    for line in result.stdout.splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_json_is_as_before(history: Head, name: str) -> None:
+    result = history.run("cluster", *COMMANDS[name][1], "--json")
+    assert next(iter(json.loads(result.stdout))) == "schema"
+    compare(f"{name}.json", result.stdout)
+
+
+def test_a_failure_that_repeats_is_told_once() -> None:
+    from datetime import UTC, datetime
+    from io import StringIO
+
+    from rich.console import Console
+
+    from hpctl.cli.cluster.events import ClusterEventsView, EventLine
+    from hpctl.cli.render_cluster import events
+    from hpctl.clusters.events import ClusterEvent
+
+    at, why = datetime(2026, 1, 1, tzinfo=UTC), "no such disk"
+    again = [
+        EventLine(
+            "", ClusterEvent(f"e{n}", at, "Error", "Instance", "h100", "i-1", "failed", failure=why)
+        )
+        for n in range(3)
+    ]
+    out = StringIO()
+    events(Console(file=out, width=80), ClusterEventsView(at, "llm", tuple(again)))
+    assert out.getvalue().count("no such disk") == 1
+    assert out.getvalue().count("as above") == 2
+
+
+def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
+    from datetime import UTC, datetime, timedelta
+    from io import StringIO
+
+    from rich.console import Console
+
+    from hpctl.cli.cluster.events import ClusterEventsView, folded, lines
+    from hpctl.cli.render_cluster import events
+    from hpctl.clusters.events import ClusterEvent
+
+    begun, text = datetime(2026, 1, 1, tzinfo=UTC), "script of EC2InstanceId {} has Failed"
+    tries = []
+    for n in range(40):
+        gone, at = f"i-{n:017x}", begun + timedelta(minutes=n)
+        one = ClusterEvent(f"a{n:02}", at, "Info", "Instance", "h100", gone, "Instance launched.")
+        said = {"id": f"b{n:02}", "level": "Error", "text": text.format(gone), "failure": "no disk"}
+        tries += [one, replace(one, **said)]
+    other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
+    told = lines([*tries, other], [])
+    shown = folded(told)
+    assert [(line.count, len(line.instances), line.event.id) for line in shown] == [
+        (40, 40, "a39"),
+        (40, 40, "b39"),
+        (1, 1, "c"),
+    ]
+    assert shown[0].first == begun
+    out = StringIO()
+    events(Console(file=out, width=100), ClusterEventsView(begun, "llm", shown, len(told)))
+    assert "40 times of 40 instances, first at 2026-01-01 00:00:00" in " ".join(
+        out.getvalue().split()
+    )
+    assert "81 events, repeats folded: --all shows each" in out.getvalue()

@@ -1,0 +1,74 @@
+"""What the shell completes of options, presets and files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from hpctl.cli.main import cli
+
+
+def complete(line: str) -> set[str]:
+    """`type,value` of all that bash is told for the last word of `line`."""
+    words = line.split()
+    env = {"_HPCTL_COMPLETE": "bash_complete", "COMP_WORDS": line}
+    env["COMP_CWORD"] = str(len(words) - (0 if line.endswith(" ") else 1))
+    result = CliRunner(env=env).invoke(cli, [], prog_name="hpctl")
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "line", ["hpctl logs preset me", "hpctl logs test --preset me", "hpctl run --log-rules me"]
+)
+def test_presets_complete(line: str) -> None:
+    assert complete(line) == {"plain,megatron"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hpctl run --log-rules ./ru",
+        "hpctl run --policy ./ru",
+        "hpctl checkpoint ls ./ru",
+        "hpctl checkpoint advise ./ru",
+        "hpctl sbatch --requeue ./ru",
+    ],
+)
+def test_files_complete(line: str) -> None:
+    assert complete(line) == {"file,./ru"}
+
+
+def test_options_of_the_wrappers_complete() -> None:
+    assert complete("hpctl sbatch --sp") == {"plain,--spares"}
+    assert complete("hpctl sbatch --help --sp") == {"plain,--spares"}
+    assert complete("hpctl run --sp") == {"plain,--spares"}
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGALRM])
+def test_completion_that_is_stopped_says_nothing(ended_by: signal.Signals) -> None:
+    """By Ctrl-C, or by its own clock: the endpoint takes the connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        words = {"COMP_WORDS": "hpctl cluster describe ", "COMP_CWORD": "3"}
+        aws = {
+            "AWS_ENDPOINT_URL_SAGEMAKER": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_REGION": "us-east-1",
+        }
+        with subprocess.Popen(
+            [sys.executable, "-m", "hpctl"],
+            env={**os.environ, **words, **aws, "_HPCTL_COMPLETE": "bash_complete"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as shell:
+            with silent.accept()[0]:
+                shell.send_signal(ended_by)
+                assert shell.communicate(timeout=30) == (b"", b"")
+            assert shell.returncode == 0

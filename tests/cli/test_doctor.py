@@ -1,0 +1,251 @@
+"""Each check of the doctor against a thing that is right and one that is wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.cli import doctor_checks as checks
+from hpctl.cli.doctor import DoctorView, read_config, verdict
+from hpctl.cli.doctor_checks import CheckView
+from hpctl.cli.output import Exit, load_config
+from hpctl.config import AutoscaleSection, Config, GroupScale
+from hpctl.core.instance_group import InstanceGroup
+from hpctl.core.model import Instance, InstanceId, InstanceStatus, ProviderView
+from hpctl.core.policy import Mode
+from tests import munged
+from tests.cli import worlds
+from tests.cli.conftest import Head
+
+HEAD = Instance(InstanceId("i-1"), InstanceStatus.RUNNING, "workers", protected=True)
+MOUNTS = """\
+22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 0:25 / /fsx rw,relatime shared:2 - lustre 10.0.0.1@tcp:/fsx rw
+31 22 0:26 / /mnt/my\\040disk rw,relatime - xfs /dev/vdb rw
+32 30 0:27 / /fsx/local rw,relatime - xfs /dev/vdc rw
+"""
+
+
+def verdicts(found: object) -> dict[str, str]:
+    return {c.name: c.verdict for c in found}  # type: ignore[attr-defined]
+
+
+def with_(head: Head, **change: object) -> Config:
+    return load_config(str(head.config)).model_copy(update=change)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/hpctl", "ext4"),
+        ("/fsx/hpctl", "lustre"),
+        ("/fsx/local/hpctl", "xfs"),
+        ("/fsxother", "ext4"),
+        ("/mnt/my disk/x", "xfs"),
+    ],
+)
+def test_the_file_system_is_that_of_the_longest_mount(path: str, kind: str) -> None:
+    assert checks.filesystem(Path(path), MOUNTS) == kind
+
+
+def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert verdicts(checks.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
+    monkeypatch.setattr(checks, "filesystem", lambda path, mounts: "nfs4")
+    (check,) = checks.state_dir(with_(head), worlds.NOW)
+    assert (check.verdict, "nfs4" in check.what) == ("fail", True)
+    server = with_(head, database_url="postgresql://head/hpctl")
+    assert verdicts(checks.state_dir(server, worlds.NOW)) == {"state directory": "ok"}
+
+
+def test_a_state_directory_that_is_not_there_fails_with_the_mend(head: Head) -> None:
+    (check,) = checks.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
+    assert (check.verdict, check.mend) == ("fail", f"mkdir -p {head.dir}/no")
+
+
+def test_munge_goes_there_and_back() -> None:
+    with munged.realm() as realm:
+        (fine,) = checks.munge(realm.head)
+        assert (fine.verdict, "127.0.1.1" in fine.what) == ("ok", True)
+    (dead,) = checks.munge(realm.head)
+    assert dead.verdict == "fail"
+    assert "munge" in dead.mend
+
+
+def test_a_daemon_with_a_lease_is_ok_and_its_intake_is_tried(
+    history: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "head-1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        config = with_(history)
+        intake = config.intake.model_copy(update={"listen": f"0.0.0.0:{port}"})
+        config = config.model_copy(update={"intake": intake})
+        found = verdicts(checks.daemon(config, worlds.NOW))
+    assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
+    found = verdicts(checks.daemon(config, worlds.NOW))
+    assert found["intake"] == "fail"
+
+
+def test_a_daemon_whose_lease_is_over_fails(history: Head) -> None:
+    found = list(checks.daemon(with_(history), worlds.at(3600)))
+    (dead,) = [c for c in found if c.name == "daemon"]
+    assert dead.verdict == "fail"
+    assert "silent for" in dead.what
+
+
+def test_a_kill_switch_left_on_is_named_with_its_mend(history: Head) -> None:
+    (history.dir / "STOP").touch()
+    found = [c for c in checks.daemon(with_(history), worlds.NOW) if c.name == "kill switch"]
+    assert [(c.verdict, c.mend) for c in found] == [("warn", f"rm {history.dir}/STOP")]
+
+
+def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
+    config = with_(head)
+    slurm = config.slurm.model_copy(update={"bin": tmp_path})
+    (tmp_path / "scontrol").write_text("#!/bin/sh\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    (check,) = checks.commands(config.model_copy(update={"slurm": slurm}), worlds.NOW)
+    assert check.verdict == "fail"
+    assert "squeue, sinfo, sbatch" in check.what
+    assert "scontrol" not in check.what
+
+
+@pytest.mark.parametrize(
+    ("automatic", "mode", "expected"),
+    [
+        (True, Mode.OWN, "fail"),
+        (False, Mode.OWN, "ok"),
+        (True, Mode.ASSIST, "ok"),
+        (False, Mode.ASSIST, "warn"),
+    ],
+)
+def test_exactly_one_replaces(automatic: bool, mode: Mode, expected: str) -> None:
+    view = worlds.cloud().__class__(worlds.NOW, True, automatic)
+    said = checks.one_doctor(view, mode)
+    assert said.verdict == expected
+    assert ("`hpctl cluster update`" in said.mend) == (expected != "ok")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "ok: 1 group(s) within their bounds"),
+        ({"groups": {}}, "fail: the cluster has no group workers"),
+        ({"instances": {HEAD.id: HEAD}}, "fail: group workers has controllers"),
+        ({"groups": {"workers": InstanceGroup("workers", target=9)}}, "warn: group workers has 9"),
+        ({"continuous": False}, "warn: NodeProvisioningMode is not Continuous"),
+    ],
+)
+def test_autoscaled_groups_are_there_and_can_grow(
+    head: Head, change: dict[str, Any], said: str
+) -> None:
+    groups = {"workers": GroupScale(min_count=1, max_count=8)}
+    section = AutoscaleSection(enabled=True, groups=groups)
+    known = {"workers": InstanceGroup("workers", target=4)}
+    view = ProviderView(worlds.NOW, True, groups=known, continuous=True)
+    (check,) = checks.scaled(replace(view, **change), with_(head, autoscale=section))
+    assert f"{check.verdict}: {check.what}".startswith(said)
+
+
+def test_a_cloud_that_does_not_answer_is_unknown_not_absent(head: Head) -> None:
+    head.cloud = head.slurm = None
+    found = verdicts(checks.examine(with_(head), worlds.NOW))
+    assert found["cloud"] == "unknown"
+    assert found["slurmctld"] == "unknown"
+
+
+def test_one_check_that_breaks_does_not_hide_the_others(head: Head) -> None:
+    found = verdicts(checks.examine(with_(head), worlds.NOW))  # no journal was ever written
+    assert found["daemon"] == "unknown"
+    assert found["cloud"] == "ok"
+
+
+def test_the_clock_check_says_something_of_this_machine() -> None:
+    (check,) = checks.clock()
+    assert check.verdict in ("ok", "warn", "unknown")
+    assert check.what
+
+
+def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert checks._rights("slurm(64030)").verdict == "ok"
+    monkeypatch.setattr(os, "getuid", lambda: 65534)
+    assert checks._rights("nobody(65534)").verdict == "ok"
+    assert checks._rights("slurm(64030)").verdict == "unknown"
+
+
+def test_a_broken_configuration_is_a_failed_check_with_every_problem(head: Head) -> None:
+    head.config.write_text("mode: won\nbudget: {}\n")
+    config, check = read_config(str(head.config))
+    assert config is None
+    assert check.verdict == "fail"
+    assert "mode" in check.what
+    assert "budget" in check.what
+    result = head.run("doctor")
+    assert result.exit_code == 1
+    assert "did you mean 'budgets'" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("verdicts_", "code"),
+    [
+        (("ok", "warn"), Exit.FINE),
+        (("ok", "unknown"), Exit.CANNOT_TELL),
+        (("fail", "unknown"), Exit.PROBLEM),
+    ],
+)
+def test_exit_codes(verdicts_: tuple[str, ...], code: Exit) -> None:
+    view = DoctorView(worlds.NOW, tuple(CheckView("x", v, "", "") for v in verdicts_))
+    assert verdict(view) is code
+
+
+def test_unavailable_is_unknown_with_the_adapters_own_hint(head: Head) -> None:
+    head.slurm = None
+    (check,) = [c for c in checks.examine(with_(head), worlds.NOW) if c.name == "slurmctld"]
+    assert (check.verdict, check.mend) == ("unknown", "look at its log")
+
+
+class Shows:
+    """A scheduler that prints a configuration."""
+
+    def __init__(self, version: tuple[int, int, int], **config: str) -> None:
+        self._version, self._config = version, config
+
+    def version(self) -> tuple[int, int, int]:
+        return self._version
+
+    def show_config(self) -> dict[str, str]:
+        return self._config
+
+
+def test_the_hazards_of_slurms_settings_are_told_with_mend_and_source(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Shows((24, 11, 5), JobRequeue="0", SlurmUser="root(0)")
+    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: bad)
+    found = {c.name: c for c in checks.settings(with_(head), worlds.NOW)}
+    assert found["job-requeue"].verdict == "fail"
+    assert "JobRequeue=1" in found["job-requeue"].mend
+    assert "slurm.conf(5)" in found["job-requeue"].source
+    assert "slurm.conf" not in found
+
+
+def test_settings_that_do_no_harm_are_ok_and_notes_stay_notes(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = Shows((22, 5, 8), UnkillableStepTimeout="60 sec", SlurmUser="root(0)")
+    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: good)
+    found = verdicts(checks.settings(with_(head), worlds.NOW))
+    assert found["slurm.conf"] == "ok"
+    assert found["requeue-completing"] == "note"
+
+
+def test_a_scheduler_that_cannot_print_its_configuration_is_unknown(head: Head) -> None:
+    assert verdicts(checks.settings(with_(head), worlds.NOW)) == {"slurm.conf": "unknown"}

@@ -1,0 +1,78 @@
+"""The commands as an operator runs them: on a real Slurm, with the daemon at work behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from hpctl.sandbox.api import Sandbox
+from tests.conftest import SandboxFactory
+
+pytestmark = pytest.mark.slurm
+
+QUICK = {
+    "node": {"verify_healthy_s": 0.5, "remedy_after_s": 0.0, "step_retry_s": 1.0},
+    "cluster": {"busy_poll_s": 0.3, "poll_s": 1.0},
+    "loop": {"reconcile_s": 2.0},
+}
+
+
+def hpctl(sandbox: Sandbox, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **sandbox.env, "HPCTL_CONFIG": str(sandbox.config_path)}
+    command = [sys.executable, "-m", "hpctl", *args]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def shown(sandbox: Sandbox, *args: str) -> Any:
+    done = hpctl(sandbox, *args, "--json")
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(
+    sandbox_factory: SandboxFactory,
+) -> None:
+    sandbox = sandbox_factory(nodes=2, daemon=True, mode="own", config=QUICK)
+    doctor = shown(sandbox, "doctor")
+    bad = [c for c in doctor["checks"] if c["verdict"] in ("fail", "unknown")]
+    assert bad == []
+
+    before = {n["name"]: n for n in shown(sandbox, "nodes")["nodes"]}
+    assert {n["slurm_state"] for n in before.values()} == {"IDLE"}
+    assert {n["instance_status"] for n in before.values()} == {"Running"}
+    name = sandbox.nodes[1]
+
+    held = hpctl(sandbox, "return", name)
+    assert (held.returncode, "not drained by hpctl" in held.stdout) == (1, True)
+
+    (asked,) = shown(sandbox, "replace", name, "--yes")["requests"]
+    assert (asked["answered"], asked["ok"]) == (True, True), asked
+    story = wait_for_end(sandbox, name)
+    assert "Back in service" in story["headline"]
+    after = {n["name"]: n for n in shown(sandbox, "nodes")["nodes"]}
+    assert after[name]["instance_id"] != before[name]["instance_id"]
+    assert after[name]["slurm_state"] == "IDLE"
+
+    told = hpctl(sandbox, "explain", name)
+    assert f"Ordered a replacement of instance {before[name]['instance_id']}" in told.stdout
+    assert hpctl(sandbox, "status").returncode == 0
+
+    sandbox.kill_daemon()
+    queued = hpctl(sandbox, "pause")
+    assert (queued.returncode, "queued as request" in queued.stdout) == (3, True)
+
+
+def wait_for_end(sandbox: Sandbox, name: str) -> Any:
+    deadline = time.monotonic() + 90
+    while True:
+        story = shown(sandbox, "explain", name)
+        if story["next"]["until"] is None:
+            return story
+        assert time.monotonic() < deadline, story
+        time.sleep(0.5)

@@ -1,0 +1,152 @@
+"""`hpctl policy`, letter by letter, and what is wrong with its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpctl.cli import output
+from hpctl.cli.main import cli
+from hpctl.cli.policy import show
+from hpctl.core.run_policy import DEFAULTS
+from hpctl.policies import example
+from tests.cli.conftest import Head
+from tests.cli.test_golden import compare
+
+FILES = Path(__file__).parent / "policy"
+TESTS = {
+    "policy-test-defaults": ("--scenario", "story.yaml"),
+    "policy-test-elastic": ("elastic.yaml", "--scenario", "shrinking.yaml"),
+}
+
+
+def run(*args: object, width: int = 100) -> Result:
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(
+        cli, ["policy", *map(str, args)], prog_name="hpctl"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FILES)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("name", TESTS)
+def test_the_text_is_as_before(name: str, width: int) -> None:
+    result = run("test", *TESTS[name], width=width)
+    assert result.exit_code == 0, result.output
+    for line in result.stdout.splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+    compare(f"{name}.{width}.txt", result.stdout)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_the_json_is_as_before(name: str) -> None:
+    result = run("test", *TESTS[name], "--json")
+    assert json.loads(result.stdout)["schema"] == "hpctl.policy-test/1"
+    compare(f"{name}.json", result.stdout)
+
+
+def test_a_run_that_ends_held_is_a_problem(tmp_path: Path) -> None:
+    story = tmp_path / "story.yaml"
+    story.write_text("nodes: 2\nevents: [{at: 5m, kind: nan, progress: 1, repeat: 2}]\n")
+    result = run("test", "--scenario", story)
+    assert result.exit_code == 1
+    assert "held: hpctl: the same nan 2 times without progress: nan" in result.stdout
+    story.write_text("nodes: 2\nevents: [{at: 5m, kind: nan}, {at: 6m, kind: nan}]\n")
+    lenient = tmp_path / "lenient.yaml"
+    lenient.write_text("same_signature: 3\n")
+    assert run("test", lenient, "--scenario", story).exit_code == 0
+    strict = tmp_path / "strict.yaml"
+    strict.write_text("restarts: 0\n")
+    assert run("test", lenient, strict, "--scenario", story).exit_code == 1
+
+
+def test_what_is_wrong_with_a_scenario_is_told_at_once(tmp_path: Path) -> None:
+    story = tmp_path / "story.yaml"
+    story.write_text(
+        "nodes: 0\nspare: 1\nevents:\n- {at: soon, kind: hnag}\n"
+        "- {at: 1, kind: nan, mended: [n1]}\n- {kind: nan}\n"
+    )
+    result = run("test", "--scenario", story)
+    assert result.exit_code == 2
+    for said in (
+        "nodes (line 1): input should be greater than or equal to 1 (given 0)",
+        "spare (line 2): no such key; did you mean 'spares'?",
+        "events.0.at (line 4): is no time",
+        "did you mean 'hang'?",
+        "events.1 (line 5): is one of: kind, mended, released",
+        "events.2.at (line 6): field required",
+    ):
+        assert said in result.stderr
+    story.write_text("nodes: 1\nnames: [alpha]\nevents: [{at: 1, kind: nan, node: alhpa}]\n")
+    assert (
+        "event 1: there is no node 'alhpa'; did you mean 'alpha'?"
+        in run("test", "--scenario", story).stderr
+    )
+    assert run("test").exit_code == 2
+
+
+def test_check_tells_every_file(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("restarts: 3\n")
+    bad.write_text("restart: 3\non: {crash: setp}\n")
+    assert run("check", good).stdout == f"{good}: fine\n"
+    result = run("check", good, bad)
+    assert result.exit_code == 1
+    assert f"{bad}: 2 problem(s)" in result.stdout
+    assert "  restart (line 1): no such key; did you mean 'restarts'?" in result.stdout
+    document = json.loads(run("check", good, bad, tmp_path / "none", "--json").stdout)
+    assert [len(f["problems"]) for f in document["files"]] == [0, 2, 1]
+
+
+def test_the_example_is_a_policy(tmp_path: Path) -> None:
+    (tmp_path / "example.yaml").write_text(run("example").stdout)
+    assert run("example").stdout == example()
+    assert run("check", tmp_path / "example.yaml").exit_code == 0
+
+
+def test_show_names_the_file_that_says_so(head: Head, tmp_path: Path) -> None:
+    with head.config.open("a") as config:
+        config.write(
+            "run_policy: {restarts: 5, on: {hang: {exclude: 3}}}\n"
+            "run_policies: {gpu: {window_s: 2h, backoff: {cap_s: 60}}}\n"
+        )
+    own = tmp_path / "own.yaml"
+    own.write_text("nodes: 6-8\non: {hang: [step, hold]}\n")
+    result = head.run("policy", "show", "--partition", "gpu", str(own), "--json")
+    assert result.exit_code == 0, result.output
+    keys = {k["key"]: (k["value"], k["source"]) for k in json.loads(result.stdout)["keys"]}
+    assert keys["restarts"] == ("5", "cluster")
+    assert keys["window_s"] == ("7200", "partition gpu")
+    assert keys["backoff.cap_s"] == ("60", "partition gpu")
+    assert keys["backoff.first_s"] == ("30", "default")
+    assert keys["nodes"] == ("6 8", str(own))
+    assert keys["on.hang.ladder"] == ("step hold", str(own))
+    assert keys["on.hang.exclude"] == ("3", "cluster")
+    assert keys["on.nan.ladder"][1] == "default"
+    assert {k.split(".")[1] for k in keys if k.startswith("on.")} == set(map(str, DEFAULTS))
+    assert "partition gpu" in head.run("policy", "show", "--partition", "gpu").stdout
+
+
+def test_show_goes_on_without_the_head_nodes_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPCTL_CONFIG", raising=False)
+    monkeypatch.setattr(output, "DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
+    own = tmp_path / "own.yaml"
+    own.write_text("restarts: 5\n")
+    monkeypatch.setattr(show.params[2], "default", str(tmp_path / "none.yaml"))
+    result = run("show", own, "--json")
+    assert result.exit_code == 0, result.output
+    keys = {k["key"]: (k["value"], k["source"]) for k in json.loads(result.stdout)["keys"]}
+    assert keys["restarts"] == ("5", str(own))
+    assert keys["window_s"] == ("86400", "default")
+    assert "the cluster's and the partition's policy are not counted in" in result.stderr
+    own.write_text("restrts: 5\n")
+    assert run("show", own).exit_code == 2

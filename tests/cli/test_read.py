@@ -1,0 +1,207 @@
+"""Exit codes and awkward days of the read commands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hpctl.cli.explain import HOLD_MENDS, explain_view
+from hpctl.cli.output import Exit
+from hpctl.cli.status import status_view, verdict
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import rules
+from hpctl.core.gates import GATES
+from hpctl.core.journal import HoldNoted, RequestTaken
+from hpctl.core.model import Clears, Finding, Health, NodeName, RuleId, Verdict
+from hpctl.core.run_gates import RUN_GATES
+from hpctl.ports import HpctlError
+from tests.cli import worlds
+from tests.cli.conftest import Head
+from tests.cli.worlds import Daemon, healed, troubled, world
+
+
+def test_all_is_well_after_a_healed_fault() -> None:
+    view = status_view(world(healed()))
+    assert (view.problems, view.unknowns) == ((), ())
+    assert verdict(view) is Exit.FINE
+
+
+def test_something_that_waits_for_a_person_is_a_problem() -> None:
+    view = status_view(world(healed(), troubled()))
+    assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
+    assert verdict(view) is Exit.PROBLEM
+
+
+def test_an_escalated_node_that_somebody_took_up_waits_no_more() -> None:
+    slurm = worlds.slurm()
+    taken = {**slurm.nodes, NodeName("ip-10-1-0-6"): worlds.slurm_node(6)}
+    view = status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
+    assert view.waiting_for_a_person == ()
+
+
+def test_a_silent_daemon_is_not_alive_and_nothing_is_sure() -> None:
+    view = status_view(world(healed(), daemon=Daemon(until=worlds.at(80))))
+    assert view.daemon is not None
+    assert not view.daemon.alive
+    assert verdict(view) is Exit.CANNOT_TELL
+    assert "silent" in view.unknowns[0]
+
+
+def test_status_without_slurm_cannot_tell_and_says_so(history: Head) -> None:
+    history.slurm = None
+    result = history.run("status", "--json")
+    shown = json.loads(result.stdout)
+    assert shown["nodes"]["slurm_total"] is None
+    assert "it does not answer" in shown["unknowns"][0]
+    assert result.exit_code == 1  # a known problem outweighs what is not known
+
+
+def test_a_node_that_was_removed_is_missed_by_nobody(history: Head) -> None:
+    """Nobody lists ip-10-1-0-9 any more: its agent is silent because there is none."""
+    gone = Health(worlds.gen(9), worlds.at(-600))
+    odd = Health(worlds.gen(8), worlds.at(89))
+    store = history.store()
+    before = json.loads(history.run("status", "--json").stdout)["facts"]
+    store.record([gone, odd])
+    store.close()
+    facts = json.loads(history.run("status", "--json").stdout)["facts"]
+    assert facts["agents"] == before["agents"] + 1
+    assert facts["agents_silent"] == before["agents_silent"]
+    assert facts["oldest_report"] == before["oldest_report"]
+    names = [node["name"] for node in json.loads(history.run("nodes", "--json").stdout)["nodes"]]
+    assert "ip-10-1-0-9" not in names
+    assert "ip-10-1-0-8" in names
+    history.slurm = None
+    assert "ip-10-1-0-9" in history.run("nodes", "--json").stdout
+
+
+def test_status_of_a_paused_cluster_says_who_paused_it() -> None:
+    pause = RequestTaken(worlds.at(80), 3, "pause", "", "carol", "paused", ok=True)
+    assert status_view(world(healed(), [pause])).paused_by == "carol"
+
+
+def test_status_and_previews_know_of_the_kill_switch(history: Head) -> None:
+    (history.dir / "STOP").touch()
+    shown = json.loads(history.run("status", "--json").stdout)
+    assert "STOP is there" in shown["stopped"]
+    preview = history.run("reboot", "ip-10-1-0-3", "--dry-run")
+    assert preview.exit_code == 1
+    assert "held by kill_switch" in preview.stdout
+
+
+def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history: Head) -> None:
+    """The daemon stores them every quarter of its lease: 25 s old is not silent for 20 s."""
+    store = history.store()
+    aged = [replace(h, last_heard=worlds.at(65)) for h in worlds.health().values()]
+    store.record([h for h in aged if not h.findings])
+    store.close()
+    shown = json.loads(history.run("status", "--json").stdout)
+    assert shown["nodes"]["by_condition"] == {"faulty": 2, "healthy": 5, "unknown": 1}
+
+
+def test_nodes_without_slurm_or_cloud_are_unknown_not_absent(history: Head) -> None:
+    history.slurm = history.cloud = None
+    result = history.run("nodes", "--json")
+    shown = json.loads(result.stdout)["nodes"]
+    assert {n["slurm_state"] for n in shown} == {"UNKNOWN"}
+    assert {n["instance_status"] for n in shown} == {"UNKNOWN"}
+    assert result.exit_code == Exit.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("args", "near"),
+    [
+        (("nodes", "ip-10-1-0-44"), "ip-10-1-0-4"),
+        (("explain", "n-1111111"), "n-11111111"),
+        (("explain", "4243"), "4242"),
+        (("cancel", "n-4444444"), "n-44444444"),
+        (("approve", "ip-10-1-0-55"), "ip-10-1-0-5"),
+        (("replace", "ip-10-1-0-33"), "ip-10-1-0-3"),
+    ],
+)
+def test_an_unknown_name_is_a_problem_told_with_a_near_miss(
+    history: Head, args: tuple[str, ...], near: str
+) -> None:
+    result = history.run(*args)
+    assert isinstance(result.exception, HpctlError)
+    assert result.exit_code == Exit.PROBLEM
+    assert f"did you mean {near}" in result.exception.hint
+
+
+def test_a_mistyped_command_or_option_is_answered_with_the_near_one(head: Head) -> None:
+    assert "Did you mean recoveries?" in head.run("recoverys").stderr
+    wrong = head.run("status", "--jsn")
+    assert (wrong.exit_code, "--json" in wrong.stderr) == (Exit.USAGE, True)
+
+
+def test_since_takes_durations_and_dates_and_says_what_it_takes(history: Head) -> None:
+    assert "n-66666666" in history.run("recoveries", "--since", "1min").stdout
+    dated = history.run("recoveries", "--since", "2026-11-21T12:00:50Z").stdout
+    assert "n-11111111" in dated
+    assert "n-66666666" not in dated
+    wrong = history.run("recoveries", "--since", "yesterday")
+    assert wrong.exit_code == Exit.USAGE
+    assert "7d" in wrong.stderr
+
+
+def test_no_journal_is_said_so_and_never_read_as_an_empty_cluster(head: Head) -> None:
+    result = head.run("status")
+    assert type(result.exception).__name__ == "Unavailable"
+    assert not (head.dir / "journal.db").exists()
+
+
+def test_open_wins_over_held_wins_over_ended() -> None:
+    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", RuleId("xid-79"), True)
+    held = explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
+    assert held is not None
+    assert (held.kind, held.related) == ("hold", ("n-11111111",))
+    ended = explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")
+    assert ended is not None
+    assert ended.kind == "node_recovery"
+
+
+def test_the_mends_of_holds_name_gates_that_exist() -> None:
+    of_jobs = {"not_recoverable", "asked_not_to", "run_policy"}
+    assert set(HOLD_MENDS) <= {row.name for row in (*GATES, *RUN_GATES)} | of_jobs
+
+
+def test_a_waved_gate_is_told_with_who_waved_it() -> None:
+    opened = worlds.node_opened(
+        "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waved by carol)"), by="carol"
+    )
+    view = explain_view(world([opened]), worlds.RULES, "n-77777777")
+    assert view is not None
+    assert [(g.name, g.result, g.why) for g in view.gates] == [
+        ("paused", "passed", ""),
+        ("budget", "waved", "waved by carol"),
+    ]
+    assert "carol asked to treat ip-10-1-0-7" in view.story[0].text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_call_hpctl(head: Head, shell: str) -> None:
+    result = head.run("completion", shell)
+    assert result.exit_code == 0
+    assert "_HPCTL_COMPLETE" in result.stdout
+
+
+@pytest.mark.parametrize(("began", "kind"), [(60.0, "node"), (30.0, "node_recovery")])
+def test_what_began_after_a_nodes_last_recovery_is_told_first(began: float, kind: str) -> None:
+    name, device = NodeName("ip-10-1-0-2"), "rdmap79s0"
+    down = Finding(
+        "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",
+        "port is DOWN, link Disabled", clears=Clears.GONE,
+    )  # fmt: skip
+    told = replace(worlds.health()[name], findings=(down,))
+    facts = {**worlds.health(), name: told}
+    judged = {n: assess(h, rules(), worlds.NOW) for n, h in facts.items()}
+    view = explain_view(world(healed(), health=facts, assessments=judged), rules(), name)
+    assert view is not None
+    assert view.kind == kind
+    if kind == "node":
+        assert "last treated by n-11111111" in view.headline
+        assert "[efa-link-down]" in view.headline
+        assert [e.check for e in view.evidence] == ["efa.link"]
+        assert view.related == ("n-11111111",)

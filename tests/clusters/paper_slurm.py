@@ -1,0 +1,101 @@
+"""Slurm on paper, as an operator's command sees it: the real rules over values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hpctl.core.model import (
+    JobId,
+    NodeName,
+    Outcome,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+)
+from hpctl.ports import Unavailable
+from hpctl.slurm import by_hand
+
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class PaperSlurm:
+    """`hpctl.ports.ByHand`. What a look does to the world is in `at_look`."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.nodes = {
+            NodeName(name): SlurmNode(
+                NodeName(name), "IDLE", partitions=("dev",), slurmd_start=BEGUN
+            )
+            for name in names
+        }
+        self.jobs: dict[JobId, SlurmJob] = {}
+        self.at_look: list[Callable[[], object]] = []
+        self.blind = 0
+        self.denied = False
+        self.downed: list[str] = []
+
+    def view(self) -> SchedulerView:
+        if self.blind:
+            self.blind -= 1
+            raise Unavailable("slurmctld does not answer")
+        if self.at_look:
+            self.at_look.pop(0)()
+        return SchedulerView(BEGUN, dict(self.nodes), dict(self.jobs))
+
+    def run(self, job: int, *names: str, requeue: bool = True) -> None:
+        self.jobs[JobId(job)] = SlurmJob(
+            JobId(job), "RUNNING", BEGUN, name="bert", user="ana", requeue=requeue,
+            nodes=tuple(map(NodeName, names)),
+        )  # fmt: skip
+
+    def end(self, job: int) -> None:
+        self.jobs.pop(JobId(job))
+
+    def registers(self, name: str) -> None:
+        """A new slurmd of this name: slurmctld keeps DRAIN and the Reason."""
+        node = self.nodes[NodeName(name)]
+        later = (node.slurmd_start or BEGUN) + timedelta(minutes=20)
+        flags = node.flags - {"NOT_RESPONDING"}
+        self.nodes[node.name] = replace(node, slurmd_start=later, flags=flags)
+
+    def change(self, name: str, state: str, reason: str = "", *flags: str) -> None:
+        node = self.nodes[NodeName(name)]
+        self.nodes[node.name] = replace(node, state=state, reason=reason, flags=frozenset(flags))
+
+    def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        if self.denied:
+            return dict.fromkeys(nodes, Outcome.rejected("ESLURM_ACCESS_DENIED", "denied"))
+
+        def drain(node: SlurmNode, reason: str) -> SlurmNode:
+            return replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
+
+        return self._each(nodes, by_hand.close, drain)
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        self.downed += nodes
+        return self._each(nodes, by_hand.down, lambda node, _: replace(node, state="DOWN"))
+
+    def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        def resume(node: SlurmNode, _: str) -> SlurmNode:
+            return replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
+
+        return self._each(nodes, by_hand.reopen, resume)
+
+    def _each(
+        self,
+        nodes: Mapping[NodeName, str],
+        rule: Callable[[SlurmNode | None, str], Outcome | None],
+        do: Callable[[SlurmNode, str], SlurmNode],
+    ) -> dict[NodeName, Outcome]:
+        answers = {}
+        for name, reason in nodes.items():
+            node = self.nodes.get(name)
+            answer = rule(node, reason)
+            if answer is None:
+                assert node is not None
+                self.nodes[name] = do(node, reason)
+                answer = Outcome.accepted()
+            answers[name] = answer
+        return answers

@@ -1,0 +1,372 @@
+"""Create, update, grow and delete over HTTP: each error code, and no order sent blindly twice."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from hpctl.clusters import apply
+from hpctl.clusters.diff import diff
+from hpctl.clusters.ordering import Patience, described, there
+from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused
+from hpctl.sandbox.emulator.errors import ApiError
+from tests.clusters.bed import CLUSTER, AwsBed
+from tests.waiting import until
+
+PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
+QUICK = Patience(lambda _: None, looks=2, every_s=0.0)
+
+
+def request(bed: AwsBed, name: str = "fresh") -> dict[str, Any]:
+    return {**copy.deepcopy(bed.spec), "ClusterName": name}
+
+
+def refusing(bed: AwsBed, operation: str, code: str) -> Callable[[], None]:
+    """Let an operation answer an error code, as the service's own dispatcher would."""
+    before = bed.emulator.handlers[operation]
+
+    def refuse(_: object) -> dict[str, Any]:
+        raise ApiError(code, f"the service says {code}.")
+
+    bed.emulator.handlers[operation] = refuse
+    return lambda: bed.emulator.handlers.__setitem__(operation, before)
+
+
+def showing(bed: AwsBed, **fields: Any) -> Callable[[], None]:
+    """Let DescribeCluster say other things."""
+    before = bed.emulator.handlers["DescribeCluster"]
+    bed.emulator.handlers["DescribeCluster"] = lambda body: {**before(body), **fields}
+    return lambda: bed.emulator.handlers.__setitem__("DescribeCluster", before)
+
+
+def change(bed: AwsBed, **of_workers: Any) -> apply.Plan:
+    wanted = copy.deepcopy(bed.spec)
+    wanted["InstanceGroups"][1] |= of_workers
+    found = there(bed.aws, CLUSTER)
+    return apply.plan(wanted, found, diff(wanted, found))
+
+
+# --- create -----------------------------------------------------------------------------------
+
+
+def test_a_create_that_is_asked_for_again_adopts_what_it_has_made(bed: AwsBed) -> None:
+    made = apply.create(bed.aws, request(bed), PATIENCE)
+    again = apply.create(bed.aws, request(bed), PATIENCE)
+    assert (made.adopted, again.adopted) == (False, True)
+    assert made.arn == again.arn
+    assert bed.operations().count("CreateCluster") == 1
+
+
+def test_a_cluster_of_that_name_that_differs_is_left_alone(bed: AwsBed) -> None:
+    other = request(bed, CLUSTER)
+    other["InstanceGroups"][1]["InstanceCount"] = 7
+    with pytest.raises(HpctlError, match=r"workers\.InstanceCount") as caught:
+        apply.create(bed.aws, other, PATIENCE)
+    assert "cluster update" in caught.value.hint
+    assert "CreateCluster" not in bed.operations()
+
+
+@pytest.mark.parametrize(("status", "mend"), [("Failed", "delete"), ("Deleting", "--deleted")])
+def test_a_cluster_that_failed_or_goes_is_not_adopted(bed: AwsBed, status: str, mend: str) -> None:
+    put_back = showing(bed, ClusterStatus=status, FailureMessage="no capacity")
+    told = "Failed: no capacity" if status == "Failed" else "being deleted"
+    try:
+        with pytest.raises(HpctlError, match=told) as caught:
+            apply.create(bed.aws, request(bed, CLUSTER), PATIENCE)
+    finally:
+        put_back()
+    assert mend in caught.value.hint
+
+
+def test_a_lost_reply_to_create_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
+    bed.emulator.faults.add("drop_reply", operations=["CreateCluster"], calls=1)
+    made = apply.create(bed.aws, request(bed), PATIENCE)
+    assert made.arn.startswith("arn:aws:sagemaker:")
+    assert bed.operations().count("CreateCluster") == 1
+
+
+def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed: AwsBed) -> None:
+    bed.emulator.faults.add("internal_error", operations=["CreateCluster"], calls=1)
+    apply.create(bed.aws, request(bed), PATIENCE)
+    operations = bed.operations()
+    first, second = (i for i, name in enumerate(operations) if name == "CreateCluster")
+    assert "DescribeCluster" in operations[first + 1 : second]
+
+
+def test_a_create_that_stays_in_doubt_says_so(bed: AwsBed) -> None:
+    bed.emulator.faults.add("internal_error", operations=["CreateCluster"])
+    with pytest.raises(InDoubt, match="sent twice") as caught:
+        apply.create(bed.aws, request(bed), PATIENCE)
+    assert "goes on from" in caught.value.hint
+    assert bed.operations().count("CreateCluster") == 2
+
+
+def test_throttling_is_ridden_out(bed: AwsBed) -> None:
+    bed.emulator.faults.add("throttle", operations=["CreateCluster"], calls=2)
+    apply.create(bed.aws, request(bed), PATIENCE)
+    assert described(bed.aws, "fresh") is not None
+    assert bed.operations().count("CreateCluster") == 3
+
+
+def test_a_create_that_lost_a_race_adopts_or_says_what_differs(bed: AwsBed) -> None:
+    sagemaker = bed.aws.service("sagemaker")
+    seen: list[str] = []
+
+    class Late:
+        """Sees the cluster only once its own CreateCluster was refused."""
+
+        region = bed.aws.region
+
+        def service(self, name: str) -> Any:
+            return self
+
+        def read(self, operation: str, **more: Any) -> Any:
+            seen.append(operation)
+            if len(seen) == 1:
+                raise Absent("not there yet", code="ResourceNotFound")
+            return sagemaker.read(operation, **more)
+
+        order = staticmethod(sagemaker.order)
+
+    assert apply.create(Late(), request(bed, CLUSTER), PATIENCE).adopted  # type: ignore[arg-type]
+
+
+def test_a_quota_is_named_with_its_mend(bed: AwsBed) -> None:
+    bed.emulator.capacity.set({"quotas": {"ml.p5.48xlarge": 5}})
+    try:
+        with pytest.raises(Refused, match="ResourceLimitExceeded") as caught:
+            apply.create(bed.aws, request(bed), PATIENCE)
+    finally:
+        bed.emulator.capacity.set({"quotas": {"ml.p5.48xlarge": None}})
+    assert "Service Quotas" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [
+        ("ResourceLimitExceeded", "Service Quotas"),
+        ("ValidationException", "cluster validate"),
+        ("AccessDeniedException", "sagemaker:CreateCluster"),
+        ("ResourceInUse", "cluster describe"),
+    ],
+)
+def test_each_refusal_of_create_has_a_mend(bed: AwsBed, code: str, mend: str) -> None:
+    put_back = refusing(bed, "CreateCluster", code)
+    try:
+        with pytest.raises(Refused) as caught:
+            apply.create(bed.aws, request(bed), QUICK)
+    finally:
+        put_back()
+    assert caught.value.code == code
+    assert mend in caught.value.hint
+    assert bed.operations().count("CreateCluster") == 1
+
+
+# --- update -----------------------------------------------------------------------------------
+
+
+def test_an_update_restates_what_changes_and_nothing_else(bed: AwsBed) -> None:
+    apply.update(bed.aws, change(bed, InstanceCount=6), PATIENCE)
+    sent = next(c for c in bed.emulator.calls.all() if c.operation == "UpdateCluster").request
+    assert [g["InstanceGroupName"] for g in sent["InstanceGroups"]] == ["workers"]
+    bed.emulator.wait_in_service(CLUSTER, 10)
+    assert len(bed.instances()) == 6
+    assert change(bed, InstanceCount=6).empty
+
+
+def test_a_lost_reply_to_update_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
+    bed.emulator.faults.add("drop_reply", operations=["UpdateCluster"], calls=1)
+    apply.update(bed.aws, change(bed, InstanceCount=5), PATIENCE)
+    assert bed.operations().count("UpdateCluster") == 1
+    bed.emulator.wait_in_service(CLUSTER, 10)
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [
+        ("ResourceLimitExceeded", "Service Quotas"),
+        ("ConflictException", "cluster wait"),
+        ("ResourceNotFound", "cluster list"),
+        ("ValidationException", "cluster validate"),
+        ("AccessDeniedException", "sagemaker:UpdateCluster"),
+    ],
+)
+def test_each_refusal_of_update_has_a_mend(bed: AwsBed, code: str, mend: str) -> None:
+    put_back = refusing(bed, "UpdateCluster", code)
+    try:
+        with pytest.raises(HpctlError) as caught:
+            apply.update(bed.aws, change(bed, InstanceCount=6), QUICK)
+    finally:
+        put_back()
+    assert mend in caught.value.hint
+    assert bed.operations().count("UpdateCluster") == 1
+
+
+def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -> None:
+    gone = bed.instances()
+    apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
+    apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
+    assert bed.operations().count("UpdateCluster") <= 2
+    assert bed.emulator.wait_until(
+        lambda: "workers" not in bed.emulator.world.cluster(CLUSTER).groups, 10
+    )
+
+
+# --- grow -------------------------------------------------------------------------------------
+
+
+def added(bed: AwsBed) -> list[Any]:
+    return [c.request for c in bed.emulator.calls.all() if c.operation == "BatchAddClusterNodes"]
+
+
+def test_a_group_grows_to_a_count_and_not_by_one(bed: AwsBed) -> None:
+    assert apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 2
+    assert apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 0
+    assert len(added(bed)) == 1
+
+
+def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(
+    bed: AwsBed,
+) -> None:
+    bed.emulator.faults.add("drop_reply", operations=["BatchAddClusterNodes"], calls=1)
+    apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    tokens = [sent["ClientToken"] for sent in added(bed)]
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1
+    bed.emulator.wait_in_service(CLUSTER, 10)
+    assert len(bed.instances()) == 6
+
+
+def test_two_commands_that_have_seen_the_same_add_once(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: list[int] = []
+
+    def overtaken(aws: Aws, cluster: str) -> Mapping[str, Any]:
+        found = there(aws, cluster)
+        if not other:
+            other.append(0)
+            other.append(apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE))
+        return found
+
+    monkeypatch.setattr(apply, "there", overtaken)
+    apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    assert other == [0, 2]
+    assert len(added(bed)) == 2
+    until(lambda: len(bed.instances()) == 6 and "None" not in bed.instances())
+    # The same count again later is another order.
+    gone = bed.instances()[-1]
+    bed.aws.service("sagemaker").order(
+        "batch_delete_cluster_nodes", ClusterName=CLUSTER, NodeIds=[gone]
+    )
+    until(lambda: len(bed.instances()) == 5)
+    assert apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 1
+    until(lambda: len(bed.instances()) == 6)
+
+
+def test_more_than_fifty_are_added_in_several_calls(bed: AwsBed) -> None:
+    found = there(bed.aws, CLUSTER)
+    orders = apply.grow_orders(found, "workers", 4 + 120)
+    sizes = [one["NodesToAdd"][0]["IncrementTargetCountBy"] for _, one in orders]
+    assert sizes == [50, 50, 20]
+    assert len({one["ClientToken"] for _, one in orders}) == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "InstanceGroupNotFound",
+        "InvalidInstanceGroupStatus",
+        "IncompatibleAvailabilityZones",
+        "IncompatibleInstanceTypes",
+    ],
+)
+def test_what_add_refuses_is_counted_by_its_code(bed: AwsBed, code: str) -> None:
+    before = bed.emulator.handlers["BatchAddClusterNodes"]
+    bed.emulator.handlers["BatchAddClusterNodes"] = lambda _: {
+        "Successful": [],
+        "Failed": [
+            {"InstanceGroupName": "workers", "ErrorCode": code, "FailedCount": 2, "Message": "no."}
+        ],
+    }
+    try:
+        with pytest.raises(
+            HpctlError, match=rf"2 node\(s\) were refused: no\. \({code}\)"
+        ) as caught:
+            apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK)
+    finally:
+        bed.emulator.handlers["BatchAddClusterNodes"] = before
+    assert "0 of 2 were added" in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["ResourceLimitExceeded", "ResourceNotFound"])
+def test_a_refused_add_says_how_many_were_added(bed: AwsBed, code: str) -> None:
+    put_back = refusing(bed, "BatchAddClusterNodes", code)
+    try:
+        with pytest.raises(Refused, match="0 of 2 were added") as caught:
+            apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK)
+    finally:
+        put_back()
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+def test_an_unknown_group_is_answered_with_those_that_there_are(bed: AwsBed) -> None:
+    with pytest.raises(HpctlError) as caught:
+        apply.grow(bed.aws, CLUSTER, "worker", 6, PATIENCE)
+    assert "controller, workers" in caught.value.hint
+
+
+def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed: AwsBed) -> None:
+    found = copy.deepcopy(there(bed.aws, CLUSTER))
+    found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
+    assert apply.grow_orders(found, "controller", 1) == ()
+    with pytest.raises(HpctlError, match="one head node"):
+        apply.grow_orders(found, "controller", 2)
+
+
+def test_without_continuous_provisioning_a_group_grows_by_an_update() -> None:
+    bed = AwsBed(workers=1, NodeProvisioningMode=None)
+    try:
+        apply.grow(bed.aws, CLUSTER, "workers", 3, PATIENCE)
+        refusing(bed, "UpdateCluster", "ConflictException")
+        showing(bed, ClusterStatus="Updating")
+        with pytest.raises(HpctlError, match="is Updating"):
+            apply.grow(bed.aws, CLUSTER, "workers", 4, PATIENCE)
+    finally:
+        bed.close()
+
+
+# --- delete -----------------------------------------------------------------------------------
+
+
+def gone(bed: AwsBed) -> bool:
+    return described(bed.aws, CLUSTER) is None
+
+
+def test_a_lost_reply_to_delete_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
+    bed.emulator.faults.add("drop_reply", operations=["DeleteCluster"], calls=1)
+    assert apply.delete(bed.aws, CLUSTER, PATIENCE)
+    assert bed.operations().count("DeleteCluster") == 1
+    assert bed.emulator.wait_until(lambda: not bed.emulator.world.clusters, 10)
+    assert not apply.delete(bed.aws, CLUSTER, PATIENCE)
+    bed._create()
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [("ConflictException", "cluster wait"), ("AccessDeniedException", "sagemaker:DeleteCluster")],
+)
+def test_each_refusal_of_delete_has_a_mend(bed: AwsBed, code: str, mend: str) -> None:
+    put_back = refusing(bed, "DeleteCluster", code)
+    try:
+        with pytest.raises(Refused) as caught:
+            apply.delete(bed.aws, CLUSTER, QUICK)
+    finally:
+        put_back()
+    assert mend in caught.value.hint
+    assert not gone(bed)

@@ -1,0 +1,200 @@
+"""From a living cluster to a file, and back without a difference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from hpctl.cloud.aws import AwsAccount
+from hpctl.clusters import provisioning
+from hpctl.clusters.diff import diff
+from hpctl.clusters.imported import images_of, spec_from, spec_of, to_yaml, unsaid
+from hpctl.clusters.request import create_request
+from hpctl.clusters.spec import ClusterSpec, SpecError, parse
+from hpctl.clusters.spec.rules import broken
+from hpctl.ports import Aws, HpctlError
+from hpctl.sandbox.emulator import Emulator, NullMachines
+from tests.clusters.any_spec import specs
+from tests.clusters.api_model import complaints, files, paths, shape
+from tests.clusters.bed import SANDBOX_KEYS
+
+ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
+
+
+def described(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What DescribeCluster answers of a cluster that this request made."""
+    kept = {k: v for k, v in request.items() if k not in ("InstanceGroups", "Tags")}
+    return {
+        "ClusterArn": ARN,
+        "ClusterStatus": "InService",
+        "CreationTime": datetime(2026, 1, 1, tzinfo=UTC),
+        "NodeRecovery": "Automatic",
+        **kept,
+        "InstanceGroups": [_group(group) for group in request["InstanceGroups"]],
+    }
+
+
+def _group(request: Mapping[str, Any]) -> dict[str, Any]:
+    said = dict(request)
+    count = said.pop("InstanceCount")
+    said |= {"TargetCount": count, "CurrentCount": count, "Status": "InService"}
+    if minimum := said.pop("MinInstanceCount", None):
+        said["MinCount"] = minimum
+    if flexible := said.pop("InstanceRequirements", None):
+        types = flexible["InstanceTypes"]
+        said["InstanceRequirements"] = {
+            "CurrentInstanceTypes": types,
+            "DesiredInstanceTypes": types,
+        }
+    image = said.pop("ImageId", "ami-00000000")
+    release = said.pop("ImageReleaseVersion", "1.0.0")
+    said |= {"CurrentImageId": image, "DesiredImageId": image}
+    said |= {"CurrentImageReleaseVersion": release, "DesiredImageReleaseVersion": release}
+    if patch := dict(said.pop("AutoPatchConfig", {})):
+        schedule = patch.pop("PatchSchedule", {"NextPatchDate": datetime(2027, 1, 1, tzinfo=UTC)})
+        patch |= {"CurrentPatchSchedule": schedule, "DesiredPatchSchedule": schedule}
+        said["AutoPatchConfig"] = patch
+    return said
+
+
+def parameters(spec: ClusterSpec) -> Mapping[str, Any] | None:
+    return provisioning.render(spec) if spec.slurm_config != "api" else None
+
+
+@settings(max_examples=50, deadline=None)
+@given(specs())
+def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
+    assert list(broken(spec)) == []
+    request = create_request(spec)
+    assert complaints(request) == ""
+    answer = described(request)
+    imported = spec_of(answer, spec.tags, parameters(spec))
+    assert create_request(imported) == request
+    assert diff(request, answer, spec.tags).changes == ()
+    assert diff(create_request(imported), answer, spec.tags).changes == ()
+    assert parse(to_yaml(imported)) == imported
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    made = Emulator(NullMachines(), boot_time_s=0.0)
+    made.start()
+    yield made
+    made.stop()
+    assert made.response_errors == []
+
+
+@pytest.fixture(scope="module")
+def aws(emulator: Emulator) -> Aws:
+    os.environ |= SANDBOX_KEYS
+    return AwsAccount(region="us-west-2", endpoint_url=emulator.endpoint_url)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(spec=specs())
+def test_a_cluster_of_the_emulator_comes_back_over_http(
+    emulator: Emulator, aws: Aws, spec: ClusterSpec
+) -> None:
+    request, api = create_request(spec), aws.service("sagemaker")
+    arn = api.order("create_cluster", **request)["ClusterArn"]
+    emulator.wait_in_service(spec.name, 20)
+    answer = api.read("describe_cluster", ClusterName=spec.name)
+    tags = {tag["Key"]: tag["Value"] for tag in api.pages("list_tags", "Tags", ResourceArn=arn)}
+    emulator.world.clusters.clear()
+    imported = spec_of(answer, tags, parameters(spec))
+    assert create_request(imported) == request
+    assert diff(create_request(parse(to_yaml(imported))), answer, tags).changes == ()
+
+
+@settings(max_examples=30, deadline=None)
+@given(specs())
+def test_a_request_becomes_the_spec_that_it_came_from(spec: ClusterSpec) -> None:
+    assert parse(to_yaml(spec)) == spec
+    again = spec_from(create_request(spec), parameters(spec))
+    assert create_request(again) == create_request(spec)
+
+
+def test_the_play_of_an_answer_above_is_one_that_the_service_could_give() -> None:
+    takes = set(paths(shape("DescribeCluster", "output_shape")))
+    for spec in files().values():
+        answer = described(create_request(spec))
+        assert set(answer) <= takes
+        for group in answer["InstanceGroups"]:
+            assert {f"InstanceGroups.{key}" for key in group} <= takes
+
+
+@pytest.mark.parametrize("name", sorted(files()))
+def test_the_samples_come_back(name: str) -> None:
+    spec = files()[name]
+    answer = described(create_request(spec))
+    imported = spec_of(answer, spec.tags, parameters(spec))
+    assert diff(create_request(imported), answer, spec.tags).changes == ()
+    assert [g.role for g in imported.groups] == [g.role for g in spec.groups]
+    assert imported.provisioning_parameters == spec.provisioning_parameters
+    assert [g.storage for g in imported.groups] == [g.storage for g in spec.groups]
+
+
+def test_what_the_models_have_no_word_for_is_kept_as_it_stands() -> None:
+    request = create_request(files()["continuous"])
+    request["NewThing"] = {"Size": 1}
+    head = request["InstanceGroups"][0]
+    head["Newer"] = [1]
+    head["LifeCycleConfig"] = {"SourceS3Uri": "s3://b/p", "OnCreate": "a.sh", "OnReboot": "b.sh"}
+    head["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"VolumeSizeInGB": 9, "Iops": 3000}}]
+    spec = spec_from(request)
+    assert spec.raw == {"NewThing": {"Size": 1}}
+    assert spec.groups[0].raw["LifeCycleConfig"] == {"OnReboot": "b.sh"}
+    assert create_request(spec) == request
+    assert create_request(parse(to_yaml(spec))) == request
+
+
+def test_the_ami_is_told_and_not_pinned() -> None:
+    answer = described(create_request(files()["full"]))
+    assert images_of(answer)["h100"] == {
+        "image_id": "ami-00000000",
+        "image_release_version": "1.2.3",
+    }
+    spec = spec_of(answer)
+    assert not any(g.image_id or g.image_release_version for g in spec.groups)
+    assert "whether a group's AMI was chosen" in " ".join(unsaid(spec))
+
+
+def test_tags_of_aws_are_nobodys_wish() -> None:
+    answer = described(create_request(files()["continuous"]))
+    assert spec_of(answer, {"aws:cloudformation:stack-name": "x", "team": "llm"}).tags == {
+        "team": "llm"
+    }
+
+
+def test_roles_that_nobody_tells_are_left_open_and_said() -> None:
+    answer = described(create_request(files()["provisioning"]))
+    spec = spec_of(answer)
+    assert [group.role for group in spec.groups] == [None, None, None]
+    said = unsaid(spec, "AccessDenied")
+    assert said[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
+    with pytest.raises(HpctlError, match="names no controller group"):
+        provisioning.render(spec)
+
+
+def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
+    answer = described(create_request(files()["provisioning"]))
+    with pytest.raises(SpecError, match="fsx_lustre"):
+        spec_of(answer, None, {"controller_group": "ctl", "fsx_dns_name": "nonsense"})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"Orchestrator": {"Eks": {"ClusterArn": "arn:aws:eks:us-west-2:000000000000:cluster/x"}}},
+        {"RestrictedInstanceGroups": [{"InstanceGroupName": "nova"}]},
+    ],
+)
+def test_a_cluster_of_eks_is_refused(more: dict[str, Any]) -> None:
+    answer = described(create_request(files()["continuous"]))
+    with pytest.raises(HpctlError, match="orchestrated by EKS"):
+        spec_of({**answer, **more})

@@ -1,0 +1,197 @@
+"""Software updates, deep health checks and events, over HTTP against the emulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hpctl.clusters import maintenance
+from hpctl.clusters.events import NoEvents, events
+from hpctl.clusters.maintenance import Following, Work
+from hpctl.clusters.names import NodeRow, node_rows
+from hpctl.ports import HpctlError, InDoubt, Refused
+from tests.clusters.bed import CLUSTER, AwsBed
+
+SLEPT: list[float] = []
+
+
+@pytest.fixture(autouse=True)
+def _awake() -> None:
+    SLEPT.clear()
+
+
+def sleep(seconds: float) -> None:
+    SLEPT.append(seconds)
+    time.sleep(min(seconds, 0.02))
+
+
+def follow(bed: AwsBed, *groups: str, **more: Any) -> Following:
+    return Following(bed.aws, CLUSTER, groups, time.monotonic, sleep, 0.02, **more)
+
+
+def software(bed: AwsBed, **how: Any) -> dict[str, Any]:
+    request = maintenance.software_request(CLUSTER, **how)
+    maintenance.order(
+        bed.aws,
+        "update_cluster_software",
+        request,
+        lambda: maintenance.updating(bed.aws, CLUSTER),
+        sleep,
+    )
+    return request
+
+
+def check(bed: AwsBed, **how: Any) -> None:
+    rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
+    request = maintenance.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
+    maintenance.order(
+        bed.aws,
+        "start_cluster_health_check",
+        request,
+        lambda: maintenance.checking(bed.aws, CLUSTER),
+        sleep,
+    )
+
+
+def test_an_update_is_followed_to_its_end(bed: AwsBed) -> None:
+    bed.emulator.publish("9.9.9")
+    before = bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
+    software(bed, groups=["workers"], batch="50%", interval_s=0)
+    *_, last = follow(bed, "workers", before=before).software()
+    assert (last.done, last.failed) == (True, "")
+    (group,) = last.groups
+    assert (group.status, group.desired, group.updated, group.total) == ("Succeeded", "9.9.9", 4, 4)
+
+
+def test_an_update_that_rolls_back_is_a_failure(bed: AwsBed) -> None:
+    bed.emulator.publish("9.9.10")
+    before = bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
+    bed.machines.fail_boot.add("workers-1")
+    try:
+        software(bed, groups=["workers"])
+        *_, last = follow(bed, "workers", before=before).software()
+    finally:
+        bed.machines.fail_boot.clear()
+    assert last.done
+    assert "group workers: " in last.failed
+
+
+@pytest.mark.parametrize(
+    ("order", "operation"),
+    [(software, "UpdateClusterSoftware"), (check, "StartClusterHealthCheck")],
+)
+@pytest.mark.parametrize("fault", ["drop_reply", "internal_error"])
+def test_an_order_in_doubt_is_looked_for_before_it_is_repeated(
+    bed: AwsBed, order: Callable[[AwsBed], object], operation: str, fault: str
+) -> None:
+    """On paper an update ends at once, so no look can see it: a repeat changes nothing then."""
+    accepted = {"accepted": True} if fault == "internal_error" else {}
+    bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=1.0)
+    bed.emulator.faults.add(fault, calls=1, operations=[operation], **accepted)
+    order(bed)
+    assert bed.operations().count(operation) == (2 if order is software else 1)
+    assert SLEPT
+
+
+def test_an_order_that_was_lost_is_sent_once_more_and_no_more(bed: AwsBed) -> None:
+    bed.emulator.faults.add(
+        "internal_error", calls=2, operations=["StartClusterHealthCheck"], accepted=False
+    )
+    with pytest.raises(InDoubt):
+        check(bed)
+    assert bed.operations().count("StartClusterHealthCheck") == 2
+
+
+def test_a_node_without_an_instance_cannot_be_checked(bed: AwsBed) -> None:
+    row = NodeRow(logical_id="node-1", group="workers", status="Pending")
+    with pytest.raises(HpctlError, match=r"no instance yet: node-1"):
+        maintenance.health_request(CLUSTER, [row], (), maintenance.CHECKS[:1])
+
+
+def test_a_second_check_is_refused(bed: AwsBed) -> None:
+    bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=1.0)
+    check(bed)
+    with pytest.raises(Refused) as caught:
+        check(bed)
+    assert "in progress" in str(caught.value)
+
+
+def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed: AwsBed) -> None:
+    bad = bed.worker()
+    bed.emulator.faults.add("fail_health_check", calls=1, nodes=[bad], code="replace")
+    check(bed)
+    looks: list[Work] = list(follow(bed, "workers").health())
+    assert looks[-1].done
+    assert bad not in bed.instances()
+    assert len(bed.instances()) == 4
+
+
+def test_a_follower_gives_up_and_says_that_it_goes_on(bed: AwsBed) -> None:
+    bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=2.0)
+    check(bed)
+    with pytest.raises(HpctlError, match="it goes on"):
+        list(follow(bed, "workers", timeout_s=0.1).health())
+
+
+def test_a_look_that_fails_is_told_and_tried_again(bed: AwsBed) -> None:
+    follower = follow(bed)
+    bed.emulator.faults.add("internal_error", calls=8, operations=["DescribeCluster"])
+    looks = follower.software()
+    follower._seen = True
+    assert next(looks).unread
+    assert next(looks).done
+
+
+@pytest.mark.parametrize(("text", "kind", "value"), [
+    ("2", "INSTANCE_COUNT", 2), ("10%", "CAPACITY_PERCENTAGE", 10),
+])  # fmt: skip
+def test_a_batch_is_a_count_or_a_share(text: str, kind: str, value: int) -> None:
+    assert maintenance.batch_size(text) == {"Type": kind, "Value": value}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "101%", "ten", "1.5"])
+def test_other_batches_are_none(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- what int() says is Python's own
+        maintenance.batch_size(text)
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+def test_events_come_oldest_first_with_the_reason_of_a_failure(bed: AwsBed) -> None:
+    bed.emulator.faults.add("no_capacity", calls=1)
+    request = {"ClusterName": CLUSTER, "NodeIds": [bed.worker()]}
+    bed.emulator.handle("BatchReplaceClusterNodes", request)
+    assert bed.emulator.wait_until(
+        lambda: any(
+            n.state.status == "Failure" for n in bed.emulator.world.cluster(CLUSTER).nodes.values()
+        ),
+        5,
+    )
+    found = events(bed.aws, CLUSTER)
+    assert [e.at for e in found] == sorted(e.at for e in found)
+    errors = events(bed.aws, CLUSTER, levels=("Error",))
+    assert errors
+    assert any("sufficient capacity" in e.failure for e in errors)
+    assert {e.level for e in errors} == {"Error"}
+    assert len(errors) < len(found)
+    late = events(bed.aws, CLUSTER, after=found[-1].at)
+    assert len(late) < len(found)
+
+
+def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead() -> None:
+    bed = AwsBed(workers=1, NodeProvisioningMode=None)
+    try:
+        with pytest.raises(NoEvents, match="not Continuous") as caught:
+            events(bed.aws, CLUSTER)
+        assert "hpctl cluster nodes" in caught.value.hint
+    finally:
+        bed.close()
+
+
+def test_events_without_their_details_are_still_told(bed: AwsBed) -> None:
+    bed.emulator.faults.add("access_denied", operations=["DescribeClusterEvent"])
+    assert events(bed.aws, CLUSTER)

@@ -1,0 +1,212 @@
+"""What others do while a command looks, asks or waits: no node goes that nobody chose."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpctl.clusters import apply
+from hpctl.clusters.node_orders import Verb
+from hpctl.clusters.order_walk import Phase
+from hpctl.clusters.ordering import there
+from hpctl.core.model import NodeName
+from hpctl.ports import HpctlError
+from tests.clusters.bed import CLUSTER, AwsBed
+from tests.clusters.desk import Desk
+from tests.clusters.shell import FAST, Shell
+from tests.clusters.test_apply import PATIENCE, change
+
+
+def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk: Desk) -> None:
+    """The service may have taken it: a node given back would get jobs, and then go under them."""
+    idle, busy = desk.workers[:2]
+    desk.slurm.run(7, busy)
+    desk.bed.emulator.faults.add("drop_reply", calls=1, operations=["BatchDeleteClusterNodes"])
+    walk = desk.walk(desk.plan(Verb.DELETE, idle, busy))
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    walk.sleep = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        next(walk.looks())
+    left = {one.node: one for one in walk.let_go()}
+    assert (left[idle].phase, left[busy].phase) == (Phase.IN_DOUBT, Phase.LET_GO)
+    assert left[idle].left_drained == desk.slurm.nodes[NodeName(idle)].reason
+    assert desk.slurm.nodes[NodeName(idle)].drained
+    assert not desk.slurm.nodes[NodeName(busy)].drained
+
+
+def test_a_group_keeps_its_count_where_others_remove_nodes_meanwhile(shell: Shell) -> None:
+    """While a job was waited for, the daemon or somebody else has brought the group there."""
+    slurm = shell.head_node()
+    slurm.run(7, *(f"ip-127-0-1-{n}" for n in (2, 3, 4, 5)))
+    other = {"ClusterName": CLUSTER, "NodeIds": [shell.bed.worker()]}
+    slurm.at_look += [lambda: None] * 3
+    slurm.at_look += [lambda: shell.bed.emulator.handle("BatchDeleteClusterNodes", other)]
+    slurm.at_look += [lambda: slurm.end(7)]
+    view = json.loads(shell.said("scale", "workers", "3", "--yes", "--json", *FAST))
+    assert view["outcome"] == "reached"
+    assert [(r["node"], r["phase"]) for r in view["removals"]] == [("ip-127-0-1-5", "let_go")]
+    assert "down to 3" in view["removals"][0]["text"]
+    assert len(shell.bed.instances()) == 3
+    assert not any(node.drained for node in slurm.nodes.values())
+
+
+def test_what_is_going_already_is_not_counted_twice(shell: Shell) -> None:
+    """Run again while DescribeCluster still tells the count from before the first order."""
+    shell.head_node()
+    describe = shell.bed.emulator.handlers["DescribeCluster"]
+    before = describe({"ClusterName": CLUSTER})
+    shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", lambda _: before)
+    shell.said("scale", "workers", "2", "--yes", "--no-wait", *FAST)
+    shell.said("scale", "workers", "2", "--yes", "--no-wait", *FAST)
+    assert shell.bed.emulator.wait_until(lambda: len(shell.bed.instances()) <= 2, 10)
+    assert len(shell.bed.instances()) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_while_jobs_are_waited_for_gives_the_nodes_back(
+    shell: Shell, number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    slurm = shell.head_node()
+    slurm.run(7, "ip-127-0-1-3", "ip-127-0-1-4", "ip-127-0-1-5")
+
+    def interrupt() -> None:
+        # A shell's background jobs, as these tests may be, ignore Ctrl-C.
+        if number is signal.SIGINT:
+            raise KeyboardInterrupt
+        signal.raise_signal(number)
+
+    if number is signal.SIGHUP:  # under nohup it would be ignored, as is right
+        before = signal.signal(number, signal.SIG_DFL)
+        request.addfinalizer(lambda: signal.signal(number, before))
+    # The idle node goes at the first look; the other waits for job 7 until somebody is tired of it.
+    slurm.at_look += [lambda: None] * 4 + [interrupt]
+    text = shell.said("scale", "workers", "2", "--yes", *FAST, code=130)
+    assert "1 node(s) go; 1 were not ordered and are given back" in " ".join(text.split())
+    assert "hpctl cluster wait llm" in text
+    assert "interrupted; given back" in " ".join(text.split())
+    assert "refused" not in text
+    assert not any(node.drained for name, node in slurm.nodes.items() if name != "ip-127-0-1-2")
+    assert len(shell.bed.instances()) == 3
+
+
+def test_an_update_that_finds_its_nodes_going_waits_for_them(shell: Shell) -> None:
+    shell.head_node()
+    describe = shell.bed.emulator.handlers["DescribeCluster"]
+    before = describe({"ClusterName": CLUSTER})
+    shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", lambda _: before)
+    shell.patch.setattr("hpctl.clusters.until.LAG_S", 0.0)
+    shell.write(count=2)
+    update = ("update", str(shell.file), "--yes", *FAST)
+    shell.said(*update, "--no-wait")
+    assert "workers has a target of 4, not 2" in shell.said(*update, code=1)
+    assert shell.bed.emulator.wait_until(lambda: len(shell.bed.instances()) <= 2, 10)
+    assert len(shell.bed.instances()) == 2
+
+
+def test_a_scale_waits_for_its_own_group_alone(shell: Shell) -> None:
+    """Another group that is scaled by others meanwhile is no failure of this."""
+    describe = shell.bed.emulator.handlers["DescribeCluster"]
+    looks = itertools.count()
+
+    def other_group_changes(body: object) -> dict[str, Any]:
+        answer = describe(body)
+        answer["InstanceGroups"][0] |= dict.fromkeys(("TargetCount", "CurrentCount"), next(looks))
+        return answer
+
+    shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", other_group_changes)
+    shell.patch.setattr("hpctl.clusters.until.LAG_S", 0.0)
+    text = shell.said("scale", "workers", "5", "--cluster", CLUSTER, "--yes", *FAST)
+    assert "workers 5/5" in text
+
+
+def test_a_node_that_came_up_meanwhile_proves_no_order(desk: Desk) -> None:
+    """It was Pending when it was looked at; the order to delete it got lost on its way."""
+    desk.bed.emulator.faults.add(
+        "internal_error", calls=1, operations=["BatchDeleteClusterNodes"], accepted=False
+    )
+    name = desk.workers[0]
+    order = desk.plan(Verb.DELETE, name)
+    row = replace(order.targets[0].row, status="Pending")
+    order = replace(order, targets=(replace(order.targets[0], row=row),))
+    (one,) = desk.carry_out(order, timeout_s=5)
+    assert one.phase is Phase.DONE
+    assert desk.bed.operations().count("BatchDeleteClusterNodes") == 2
+
+
+def test_a_node_that_another_order_replaces_is_not_told_as_deleted(desk: Desk) -> None:
+    """InUse, answered to an earlier command's order, may speak of somebody else's."""
+    name, old = desk.workers[0], desk.bed.worker()
+    desk.slurm.change(name, "IDLE", f"operator:delete:{old} by ana", "DRAIN")
+    order = desk.plan(Verb.DELETE, name, desk.workers[1])
+    other = {"ClusterName": CLUSTER, "NodeIds": [old]}
+    desk.later(lambda: desk.bed.emulator.handle("BatchReplaceClusterNodes", other))
+    one, fine = desk.carry_out(order)
+    assert (one.phase, fine.phase) == (Phase.FAILED, Phase.DONE)
+    assert one.new_instance_id
+    assert one.new_instance_id in one.text
+
+
+def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk: Desk) -> None:
+    """The first may have been taken: that may be what speaks against the second."""
+    faults, only = desk.bed.emulator.faults, ["BatchDeleteClusterNodes"]
+    faults.add("internal_error", calls=1, operations=only, accepted=False)
+    walk = desk.walk(desk.plan(Verb.DELETE, desk.workers[0]))
+    walk.sleep = lambda _: faults.add("access_denied", operations=only)  # type: ignore[assignment]
+    (one,) = next(walk.looks())
+    assert (one.phase, one.code) == (Phase.IN_DOUBT, "AccessDeniedException")
+    assert one.left_drained
+    assert desk.slurm.nodes[NodeName(desk.workers[0])].drained
+
+
+def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed: AwsBed) -> None:
+    """The first sending was lost on its way: the counts, which it leaves alone, prove nothing."""
+    checks = ["InstanceStress"]
+    bed.emulator.faults.add("internal_error", operations=["UpdateCluster"], calls=1, accepted=False)
+    apply.update(bed.aws, change(bed, OnStartDeepHealthChecks=checks), PATIENCE)
+    assert bed.operations().count("UpdateCluster") == 2
+    workers = there(bed.aws, CLUSTER)["InstanceGroups"][1]
+    assert workers["OnStartDeepHealthChecks"] == checks
+
+
+def test_an_update_that_is_refused_changes_no_tag(bed: AwsBed) -> None:
+    bed.emulator.faults.add("access_denied", operations=["UpdateCluster"])
+    planned = replace(change(bed, InstanceCount=6), tags_set={"team": "a"}, tags_gone=("old",))
+    with pytest.raises(HpctlError):
+        apply.update(bed.aws, planned, PATIENCE)
+    assert not {"AddTags", "DeleteTags"} & set(bed.operations())
+
+
+def test_a_node_that_came_in_the_place_of_a_deleted_one_is_told_as_that(desk: Desk) -> None:
+    desk.slurm.change(desk.workers[0], "IDLE", "operator:delete:i-0old by ana", "DRAIN")
+    (target,) = desk.plan(Verb.DELETE, desk.workers[0]).targets
+    assert target.warning.startswith("it was drained for i-0old, which is gone")
+    assert target.instance == desk.bed.worker()
+
+
+def test_an_update_does_not_restate_a_count_that_has_changed_since(bed: AwsBed) -> None:
+    """Somebody added nodes while the question was open: their count would end others at random."""
+    planned = change(bed, OnStartDeepHealthChecks=["InstanceStress"])
+    apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    bed.emulator.wait_in_service(CLUSTER, 10)
+    with pytest.raises(HpctlError, match=r"workers had a target of 4, and has 6") as caught:
+        apply.update(bed.aws, planned, PATIENCE)
+    assert "again" in caught.value.hint
+    assert "UpdateCluster" not in bed.operations()
+    assert len(bed.instances()) == 6
+
+
+def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed: AwsBed) -> None:
+    emptied = bed.instances()
+    apply.grow(bed.aws, CLUSTER, "workers", 5, PATIENCE)
+    bed.emulator.wait_in_service(CLUSTER, 10)
+    with pytest.raises(HpctlError, match=r"workers has got ip-.* meanwhile, and was not deleted"):
+        apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, emptied)
+    assert "UpdateCluster" not in bed.operations()

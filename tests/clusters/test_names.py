@@ -1,0 +1,224 @@
+"""A node's many names: read over HTTP from the emulator, joined, and found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from hpctl.clusters.names import (
+    NOT_FOUND,
+    NodeRow,
+    NoSuchNode,
+    node_rows,
+    read_fleet,
+    resolve,
+    resolve_all,
+    shaped_as_node,
+    with_health,
+    with_instance_names,
+    with_slurm,
+)
+from hpctl.core.model import (
+    Assessment,
+    BootId,
+    Condition,
+    Generation,
+    InstanceId,
+    JobId,
+    NodeName,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+)
+from hpctl.ports import Absent
+from tests.clusters.bed import CLUSTER, AwsBed
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_rows_hold_every_name_and_the_details(bed: AwsBed) -> None:
+    rows = node_rows(bed.aws, CLUSTER)
+    assert [(row.group, row.role) for row in rows] == [
+        ("controller", "controller"),
+        *[("workers", "compute")] * 4,
+    ]
+    worker = rows[1]
+    assert worker.node == f"ip-{worker.ip.replace('.', '-')}"
+    assert worker.instance_id.startswith("i-")
+    assert worker.logical_id
+    assert worker.zone == "us-west-2a"
+    assert worker.status == "Running"
+    assert worker.dns.startswith(worker.node)
+    assert worker.launched is not None
+    assert worker.launched.tzinfo is not None
+
+
+def test_without_details_a_list_is_enough(bed: AwsBed) -> None:
+    whole = node_rows(bed.aws, CLUSTER)
+    bed.forget_calls()
+    rows = node_rows(bed.aws, CLUSTER, details=False)
+    assert [(r.node, r.ip, r.instance_id) for r in rows] == [
+        (r.node, r.ip, r.instance_id) for r in whole
+    ]
+    assert "DescribeClusterNode" not in bed.operations()
+
+
+def test_pages_are_followed_and_each_node_is_asked_once() -> None:
+    bed = AwsBed(workers=120)
+    try:
+        rows = node_rows(bed.aws, CLUSTER)
+        assert len({row.instance_id for row in rows}) == 121
+        done = bed.operations()
+        assert done.count("ListClusterNodes") == 2
+        assert done.count("DescribeClusterNode") == 121
+    finally:
+        bed.close()
+
+
+def test_throttling_is_ridden_out(bed: AwsBed) -> None:
+    bed.emulator.faults.add("throttle", calls=6, operations=["DescribeClusterNode"])
+    assert len(node_rows(bed.aws, CLUSTER)) == 5
+
+
+def test_a_node_that_goes_between_the_calls_is_left_out(bed: AwsBed) -> None:
+    gone = bed.worker()
+    bed.behind_a_list("BatchDeleteClusterNodes", gone)
+    rows = node_rows(bed.aws, CLUSTER)
+    assert gone not in [row.instance_id for row in rows]
+    assert len(rows) == 4
+
+
+def test_a_replaced_node_is_found_by_its_logical_id(bed: AwsBed) -> None:
+    before = next(r for r in node_rows(bed.aws, CLUSTER) if r.group == "workers")
+    bed.behind_a_list("BatchReplaceClusterNodes", before.instance_id)
+    after = next(r for r in node_rows(bed.aws, CLUSTER) if r.logical_id == before.logical_id)
+    assert after.instance_id != before.instance_id
+
+
+def test_a_cluster_without_logical_ids_is_listed_without() -> None:
+    bed = AwsBed(workers=2, NodeProvisioningMode=None)
+    try:
+        rows = node_rows(bed.aws, CLUSTER)
+        assert len(rows) == 3
+        assert not any(row.logical_id for row in rows)
+    finally:
+        bed.close()
+
+
+def test_no_such_cluster_is_told_as_that(bed: AwsBed) -> None:
+    with pytest.raises(Absent, match="nosuch"):
+        node_rows(bed.aws, "nosuch")
+
+
+def test_what_cannot_be_described_is_a_row_that_says_so(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.emulator.faults.add("internal_error", calls=8, operations=["DescribeClusterNode"])
+    monkeypatch.setattr("hpctl.clusters.names.AT_ONCE", 1)
+    rows = read_fleet(bed.aws, CLUSTER).rows
+    assert [bool(row.unread) for row in rows].count(True) == 1
+    assert all(row.instance_id for row in rows)
+
+
+ROWS = (
+    NodeRow("ip-10-1-0-2", "i-01", "node-a", "10.1.0.2", "ip-10-1-0-2.ec2.internal", "workers"),
+    NodeRow("ip-10-1-0-3", "i-02", "node-b", "10.1.0.3", "ip-10-1-0-3.ec2.internal", "workers"),
+    NodeRow("ip-10-1-0-13", "i-03", "node-c", "10.1.0.13", "ip-10-1-0-13.ec2.internal", "big"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ip-10-1-0-3", "IP-10-1-0-3", "i-02", "node-b", "10.1.0.3", "ip-10-1-0-3.ec2.internal", "w-2"],
+)
+def test_a_node_is_found_by_each_of_its_names(name: str) -> None:
+    config = {
+        "InstanceGroups": [
+            {"Name": "empty", "Instances": None},
+            {
+                "Name": "workers",
+                "Instances": [
+                    {"InstanceName": "w-1", "InstanceId": "i-01", "CustomerIpAddress": "10.1.0.2"},
+                    {"InstanceName": "w-2", "InstanceId": "i-0", "CustomerIpAddress": "10.1.0.3"},
+                ],
+            },
+        ]
+    }
+    assert resolve(with_instance_names(ROWS, config), name).instance_id == "i-02"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ip-10-1-0-33", "did you mean ip-10-1-0-3 or"),
+        ("workers", "its nodes: ip-10-1-0-2, ip-10-1-0-3"),
+        ("zzz", "hpctl cluster nodes"),
+    ],
+)
+def test_a_name_that_nothing_has_is_answered_with_the_nearest(name: str, said: str) -> None:
+    with pytest.raises(NoSuchNode) as caught:
+        resolve(ROWS, name)
+    assert name in str(caught.value)
+    assert said in caught.value.hint
+
+
+def test_a_name_that_two_have_is_no_name() -> None:
+    twins = (*ROWS, replace(ROWS[0], instance_id="i-09", logical_id="node-z"))
+    with pytest.raises(NoSuchNode, match="2 nodes: i-01, i-09"):
+        resolve(twins, "10.1.0.2")
+
+
+def test_hostlists_name_several_and_all_wrong_names_are_told_at_once() -> None:
+    found = resolve_all(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
+    assert [row.instance_id for row in found] == ["i-01", "i-02"]
+    with pytest.raises(NoSuchNode) as caught:
+        resolve_all(ROWS, ["i-01", "nope", "ip-10-1-0-[9"])
+    assert "nope" in str(caught.value)
+    assert "ip-10-1-0-[9" in str(caught.value)
+
+
+def test_slurm_is_joined_by_name_or_by_address() -> None:
+    running = SlurmJob(JobId(7), "RUNNING", NOW, nodes=(NodeName("gpu-3"),))
+    ended = SlurmJob(JobId(6), "COMPLETED", NOW, nodes=(NodeName("gpu-3"),))
+    nodes = (
+        SlurmNode(NodeName("ip-10-1-0-2"), "IDLE", frozenset({"DRAIN"}), "why", "10.1.0.2"),
+        SlurmNode(NodeName("gpu-3"), "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
+    )
+    view = SchedulerView(NOW, {n.name: n for n in nodes}, {j.id: j for j in (running, ended)})
+    first, second, third = with_slurm(ROWS, view)
+    assert (first.slurm_state, first.slurm_flags, first.role) == ("IDLE", ("DRAIN",), "")
+    assert (second.node, second.jobs, second.role) == ("gpu-3", (7,), "compute")
+    assert third.slurm_state == NOT_FOUND
+
+
+def test_health_is_of_this_instance_and_of_no_earlier_one() -> None:
+    def judged(node: str, instance: str) -> Assessment:
+        here = Generation(NodeName(node), InstanceId(instance), BootId("b"))
+        return Assessment(here, Condition.HEALTHY, NOW, why="all checks pass")
+
+    said = {
+        NodeName("ip-10-1-0-2"): judged("ip-10-1-0-2", "i-01"),
+        NodeName("ip-10-1-0-3"): judged("ip-10-1-0-3", "i-00"),
+    }
+    first, second, third = with_health(ROWS, said)
+    assert first.health == "healthy"
+    assert second.health == "unknown"
+    assert "i-00" in second.health_why
+    assert third.health_why == "no agent has reported"
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("i-0123456789abcdef0", True),
+        ("ip-10-1-0-[3-5]", True),
+        ("ip-10-1-0-3.ec2.internal", True),
+        ("10.1.0.3", True),
+        ("llm-prod", False),
+        ("ip-clusters", False),
+    ],
+)
+def test_what_can_only_be_a_node_is_known_by_its_shape(name: str, node: bool) -> None:
+    assert shaped_as_node(name) is node

@@ -1,0 +1,102 @@
+"""Whatever a cluster is, an update orders what the service takes, and leaves no difference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpctl.cloud.aws import AwsAccount
+from hpctl.clusters import apply
+from hpctl.clusters.diff import Kind, diff
+from hpctl.clusters.names import node_rows
+from hpctl.clusters.node_orders import key
+from hpctl.clusters.ordering import Patience, there
+from hpctl.clusters.request import create_request
+from hpctl.clusters.spec import ClusterSpec
+from hpctl.ports import Aws
+from hpctl.sandbox.emulator import Emulator, NullMachines
+from tests.clusters.any_spec import specs
+from tests.clusters.bed import REGION, SANDBOX_KEYS
+
+PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    made = Emulator(NullMachines(), boot_time_s=0.0, parallel_boots=32)
+    made.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in SANDBOX_KEYS.items():
+            patch.setenv(key, value)
+        yield made
+    made.stop()
+    assert made.response_errors == []
+
+
+@pytest.fixture(scope="module")
+def aws(emulator: Emulator) -> Aws:
+    return AwsAccount(region=REGION, endpoint_url=emulator.endpoint_url)
+
+
+def small(spec: ClusterSpec) -> ClusterSpec:
+    """With few instances, no minimum and no plan: what is tried here is what is restated."""
+    groups = [
+        group.model_copy(
+            update={"count": 1 + n % 3, "min_count": None, "max_count": None, "training_plan": None}
+        )
+        for n, group in enumerate(spec.groups)
+    ]
+    return spec.model_copy(update={"instance_groups": tuple(groups)})
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "more": draw(st.integers(-1, 2)),
+        "checks": draw(st.booleans()),
+        "recovery": draw(st.sampled_from(["Automatic", "None"])),
+        "leaves": draw(st.booleans()),
+    }
+
+
+def changed(request: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    groups = [dict(group) for group in request["InstanceGroups"]]
+    last = groups[-1]
+    if last.get("SlurmConfig", {}).get("NodeType") != "Controller":
+        last["InstanceCount"] = max(0, last["InstanceCount"] + how["more"])
+        last.pop("OnStartDeepHealthChecks", None)
+        if how["checks"]:
+            last["OnStartDeepHealthChecks"] = ["InstanceStress"]
+        if how["leaves"] and len(groups) > 2 and "SlurmConfig" in last:
+            groups.pop()
+    return {**request, "InstanceGroups": groups, "NodeRecovery": how["recovery"]}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(spec=specs(), how=changes())
+def test_an_update_leaves_only_what_goes_by_name(
+    emulator: Emulator, aws: Aws, spec: ClusterSpec, how: dict[str, Any]
+) -> None:
+    before = create_request(small(spec))
+    name = before["ClusterName"]
+    emulator.create(before)
+    emulator.wait_in_service(name, 20)
+    wanted = changed(before, how)
+    found = there(aws, name)
+    plan = apply.plan(wanted, found, diff(wanted, found))
+    apply.update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
+    emulator.wait_in_service(name, 20)
+    found = there(aws, name)
+    counts = {g["InstanceGroupName"]: g["TargetCount"] for g in found["InstanceGroups"]}
+    assert counts == {**plan.before, **plan.targets}
+    left = diff(wanted, found).changes
+    assert {change.kind for change in left} <= {Kind.DESTROY}
+    apply.drop_groups(aws, name, plan.leaving, PATIENCE, {key(r) for r in node_rows(aws, name)})
+    emulator.wait_in_service(name, 20)
+    emulator.world.clusters.clear()

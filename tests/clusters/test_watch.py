@@ -1,0 +1,367 @@
+"""Looks at a cluster over HTTP: statuses, events, what a failure means, and when a wait is over."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from hpctl.clusters import lifecycle_log, until
+from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdict
+from hpctl.clusters.trouble import Cause, Where, cause_of, understand
+from hpctl.clusters.watch import watch
+from hpctl.ports import Unavailable
+from hpctl.sandbox.emulator.launch import NO_CAPACITY
+from tests.clusters.bed import CLUSTER, REGION, AwsBed
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that moves by what is slept, and by nothing else; the world moves a little."""
+
+    def __init__(self) -> None:
+        self.at = START
+
+    def now(self) -> datetime:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+        time.sleep(0.02)
+
+
+def followed(bed: AwsBed, judge: until.Until, **more: Any) -> list[Progress]:
+    clock = Clock()
+    looks = watch(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep, **more)
+    return list(itertools.islice(looks, 400))
+
+
+@pytest.fixture(scope="module")
+def logs() -> Iterator[Any]:
+    """CloudWatch Logs and EC2, for boto3 clients that are made while it stands."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", f"http://{host}:{port}")
+        patch.setenv("AWS_ENDPOINT_URL_EC2", f"http://{host}:{port}")
+        yield boto3.client("logs", region_name=REGION)
+    server.stop()
+
+
+def write(logs: Any, group: str, stream: str, *lines: str) -> None:
+    at = int(time.time() * 1000)
+    logs.create_log_group(logGroupName=group)
+    logs.create_log_stream(logGroupName=group, logStreamName=stream)
+    events = [{"timestamp": at + n, "message": line} for n, line in enumerate(lines)]
+    logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
+
+
+# --- over HTTP --------------------------------------------------------------------------------
+
+
+def test_a_group_that_grows_is_followed_to_its_last_node(bed: AwsBed) -> None:
+    request = {
+        "ClusterName": CLUSTER,
+        "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 2}],
+    }
+    bed.emulator.handle("BatchAddClusterNodes", request)
+    looks = followed(bed, until.in_service({"controller": 1, "workers": 6}))
+    assert looks[-1].verdict is Verdict.REACHED
+    assert looks[-1].targets == {"controller": 1, "workers": 6}
+    assert {n.status for n in looks[-1].nodes} == {"Running"}
+    assert [look.verdict for look in looks[:-1]] == [Verdict.WAITING] * (len(looks) - 1)
+
+
+def test_a_deletion_is_followed_until_the_cluster_is_unknown(bed: AwsBed) -> None:
+    bed.emulator.handle("DeleteCluster", {"ClusterName": CLUSTER})
+    last = followed(bed, until.deleted)[-1]
+    assert (last.status, last.verdict) == ("Deleted", Verdict.REACHED)
+    bed._create()
+
+
+def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed: AwsBed) -> None:
+    last = followed(bed, until.deleted, every_s=30.0)[-1]
+    assert (last.verdict, last.waited_s) == (Verdict.FAILED, until.LAG_S)
+    assert "nobody has ordered" in last.why
+
+
+def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
+    bed = AwsBed(workers=2)
+    try:
+        bed.machines.fail_boot.add("workers-3")
+        bed.emulator.handle(
+            "BatchAddClusterNodes",
+            {
+                "ClusterName": CLUSTER,
+                "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
+            },
+        )
+        first = followed(bed, until.in_service(patience_s=30.0))[-1]
+        [node] = first.failed_nodes
+        assert first.verdict is Verdict.FAILED
+        assert node.trouble is not None
+        assert node.trouble.unread == "the log has not reached CloudWatch Logs (yet)"
+        group, _, stream = node.trouble.log.partition(" ")
+        assert group == f"/aws/sagemaker/Clusters/{CLUSTER}/{first.arn.rpartition('/')[2]}"
+        assert stream == f"LifecycleConfig/workers/{node.instance_id}"
+        write(
+            logs,
+            group,
+            stream,
+            "2026-01-01T00:00:00Z node=ip-127-0-1-4 step=mount_fsx: try 3 failed: No route to host",
+            "hpctl lifecycle: FAILED step=mount_fsx node=ip-127-0-1-4 after 3 tries: No route",
+            "[SageMaker] Lifecycle script failed with exit code 1",
+        )
+        told = followed(bed, until.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
+        assert told is not None
+        assert (told.cause, told.step) == (Cause.LIFECYCLE, "mount_fsx")
+        assert told.line.endswith("after 3 tries: No route")
+    finally:
+        bed.close()
+
+
+@pytest.fixture
+def subnet(logs: Any) -> str:
+    """A subnet that EC2 knows, in us-west-2b."""
+    ec2 = boto3.client("ec2", region_name=REGION)
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    made = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24", AvailabilityZone="us-west-2b")
+    return str(made["Subnet"]["SubnetId"])
+
+
+def starved(bed: AwsBed, subnet: str, **more: Any) -> str:
+    """Add a group for which there is nothing to be had; the last line on its node."""
+    group = {
+        "InstanceGroupName": "cheap",
+        "InstanceCount": 1,
+        "ExecutionRole": bed.spec["InstanceGroups"][0]["ExecutionRole"],
+        "OverrideVpcConfig": {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": [subnet]},
+        "SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["cheap"]},
+        **more,
+    }
+    bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [group]})
+    last = followed(bed, until.in_service(patience_s=60.0))[-1]
+    [node] = last.failures
+    assert last.verdict is Verdict.FAILED
+    assert node.trouble is not None
+    assert node.trouble.cause is Cause.CAPACITY
+    return f"{node.trouble.meaning}. {node.trouble.mend}"
+
+
+def test_no_capacity_names_types_and_zone_and_what_else_there_is(bed: AwsBed, subnet: str) -> None:
+    types = ["ml.g6.48xlarge", "ml.g5.48xlarge"]
+    bed.emulator.capacity.set({"types": dict.fromkeys(types, 0)})
+    told = starved(bed, subnet, InstanceRequirements={"InstanceTypes": types})
+    bed.emulator.capacity.set({"types": dict.fromkeys(types)})
+    assert f"none of ml.g6.48xlarge, ml.g5.48xlarge to give in {subnet} (us-west-2b)" in told
+    assert "ml.g6.48xlarge then ml.g5.48xlarge" in told
+
+
+def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed: AwsBed, subnet: str) -> None:
+    held = {
+        "ReservedCapacityArn": "arn:aws:sagemaker:us-west-2:000000000000:reserved-capacity/r",
+        "InstanceType": "ml.p5.48xlarge",
+        "TotalInstanceCount": 0,
+        "Status": "Active",
+        "AvailabilityZone": "us-west-2a",
+    }
+    plan = bed.emulator.capacity.add_plan("p5-november", ReservedCapacitySummaries=[held])
+    told = starved(bed, subnet, InstanceType="ml.p5.48xlarge", TrainingPlanArn=plan)
+    assert "from training plan p5-november" in told
+    assert "the plan's capacity is in us-west-2a, the group's subnets are in us-west-2b" in told
+
+
+@pytest.mark.usefixtures("logs")
+def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever() -> None:
+    bed = AwsBed(workers=1)
+    launches = bed.emulator.launches
+    launches.timings = replace(launches.timings, retry_s=0.01)
+    try:
+        bed.machines.fail_boot.add("workers-2")
+        request = {
+            "ClusterName": CLUSTER,
+            "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
+        }
+        bed.emulator.handle("BatchAddClusterNodes", request)
+        looks = followed(bed, until.in_service(patience_s=60.0))
+        assert looks[-1].verdict is Verdict.FAILED
+        assert looks[-1].waited_s < 200.0
+    finally:
+        bed.close()
+
+
+def test_a_rollback_is_a_failure_though_the_cluster_is_in_service_again() -> None:
+    bed = AwsBed(workers=1, NodeProvisioningMode=None)
+    try:
+        bed.machines.fail_boot.add("workers-2")
+        workers = {**bed.spec["InstanceGroups"][1], "InstanceCount": 2}
+        bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [workers]})
+        last = followed(bed, until.in_service({"controller": 1, "workers": 2}))[-1]
+        assert last.verdict is Verdict.FAILED
+        assert "Lifecycle" in last.why or "target of 1" in last.why
+    finally:
+        bed.close()
+
+
+def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed: AwsBed) -> None:
+    class Flaky:
+        """The second look finds nobody."""
+
+        region = REGION
+        asked = 0
+
+        def service(self, name: str) -> Any:
+            real = bed.aws.service(name)
+
+            class Once:
+                pages = staticmethod(real.pages)
+
+                @staticmethod
+                def read(operation: str, **request: Any) -> Any:
+                    Flaky.asked += 1
+                    if Flaky.asked == 2:
+                        raise Unavailable("no answer")
+                    return real.read(operation, **request)
+
+            return Once()
+
+    clock = Clock()
+    verdicts = iter([Verdict.WAITING, Verdict.REACHED])
+    looks = list(
+        watch(
+            Flaky(),  # type: ignore[arg-type]
+            CLUSTER,
+            lambda _: (next(verdicts), ""),
+            now=clock.now,
+            sleep=clock.sleep,
+        )
+    )
+    assert [look.unread for look in looks] == ["", "no answer", ""]
+    assert looks[1].nodes == looks[0].nodes
+
+
+def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed: AwsBed) -> None:
+    last = followed(bed, lambda _: until.WAITING, timeout_s=25.0, every_s=10.0)
+    assert [look.waited_s for look in last] == [0.0, 10.0, 20.0, 25.0]
+    assert last[-1].verdict is Verdict.DEADLINE
+
+
+# --- judgements -------------------------------------------------------------------------------
+
+
+def look(status: str = "InService", current: int = 2, target: int = 2, **more: Any) -> Progress:
+    made = [
+        NodeProgress("workers", f"i-{n}", "", f"ip-{n}", state, "", START)
+        for n, state in enumerate(more.pop("nodes", ["Running"] * current))
+    ]
+    again = more.pop("again", ())
+    return Progress(
+        cluster=CLUSTER,
+        status=status,
+        at=START,
+        groups=(GroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
+        nodes=tuple(made),
+        failures=tuple(node for node in made if node.failed or node.instance_id in again),
+        seen=frozenset({status, *more.pop("seen", ())}),
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        (look(), Verdict.REACHED),
+        (look(current=1), Verdict.WAITING),
+        (look(nodes=["Running", "DeepHealthCheckInProgress"]), Verdict.WAITING),
+        (look("Creating", 0), Verdict.WAITING),
+        (look("Updating"), Verdict.WAITING),
+        (look("Failed", failure="why"), Verdict.FAILED),
+        (look("Deleting"), Verdict.FAILED),
+        (look("Deleted", 0, 0), Verdict.WAITING),
+        (look("Deleted", 0, 0, seen=["InService"]), Verdict.FAILED),
+        (look("Deleted", 0, 0, waited_s=200.0), Verdict.FAILED),
+        (look(seen=["Updating", "RollingBack"], failure="why"), Verdict.FAILED),
+        (look(target=3, current=3), Verdict.WAITING),
+        (look(target=3, current=3, waited_s=200.0), Verdict.FAILED),
+        (look(current=1, nodes=["Running", "Failure"]), Verdict.WAITING),
+        (look(current=1, nodes=["Running", "Failure"], still_s=1000.0), Verdict.FAILED),
+        (look(current=1, nodes=["Pending", "Failure"], still_s=1000.0), Verdict.WAITING),
+        (
+            look(current=1, nodes=["Running", "Pending"], again=["i-1"], still_s=1000.0),
+            Verdict.FAILED,
+        ),
+    ],
+)
+def test_when_a_cluster_is_in_service(seen: Progress, verdict: Verdict) -> None:
+    assert until.in_service({"workers": 2})(seen)[0] is verdict
+
+
+def test_a_group_that_is_being_deleted_is_waited_for() -> None:
+    assert until.in_service({}, leaving=[next(iter(look().targets))])(look())[0] is Verdict.WAITING
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (NO_CAPACITY, Cause.CAPACITY),
+        ("Lifecycle scripts did not run successfully.", Cause.LIFECYCLE),
+        ("EFA health checks did not run successfully. Ensure that your VPC", Cause.NETWORK),
+        ("ResourceLimitExceeded: account-level service limit", Cause.QUOTA),
+        ("Something else.", Cause.OTHER),
+    ],
+)
+def test_the_services_words_have_a_meaning_and_a_mend(message: str, cause: Cause) -> None:
+    assert cause_of(message) is cause
+    told = understand(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
+    assert told.meaning
+    assert told.mend
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (Where(plan="p", plan_status="Pending"), "the plan is Pending"),
+        (Where(plan="p", plan_zones=("a",), zones={"s": "b"}), "capacity is in a, the group's"),
+        (Where(plan="p", plan_zones=("a",), zones={"s": "a"}), "capacity in a is taken"),
+        (Where(types=("ml.p5.48xlarge",)), "instance_types"),
+    ],
+)
+def test_a_shortage_is_told_by_where_the_instances_should_come_from(
+    where: Where, text: str
+) -> None:
+    assert text in understand(NO_CAPACITY, where).mend
+
+
+@pytest.mark.parametrize(
+    ("lines", "step", "line"),
+    [
+        (
+            ["step=users: done", "step=slurm: try 1 failed", "bye"],
+            "slurm",
+            "step=slurm: try 1 failed",
+        ),
+        (
+            ["Traceback (most recent call last):", "KeyError: 'ctl'", "exit 1"],
+            "",
+            "KeyError: 'ctl'",
+        ),
+        (["+ mount -t lustre", "mount: cannot find device"], "", "mount: cannot find device"),
+        (["one", "two"], "", "two"),
+    ],
+)
+def test_the_line_that_tells_most_is_picked(lines: list[str], step: str, line: str) -> None:
+    found = lifecycle_log.telling(lines)
+    assert (found.step, found.line) == (step, line)
+
+
+def test_an_empty_log_is_said_to_be_empty() -> None:
+    assert lifecycle_log.telling([]).unread == "the log is empty"

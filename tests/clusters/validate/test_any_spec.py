@@ -1,0 +1,67 @@
+"""Whatever the file and however little AWS says: verdicts, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given, settings
+
+from hpctl.clusters.spec import ClusterSpec
+from hpctl.clusters.validate import FAMILIES, validate
+from hpctl.clusters.validate.verdict import Level
+from hpctl.ports import Absent, Unavailable
+from hpctl.wiring import open_model
+from tests.clusters.any_spec import specs
+
+
+class Nobody:
+    """An account of which nobody answers, or in which nothing is there."""
+
+    region = "us-east-1"
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def service(self, name: str) -> Any:
+        return self
+
+    def read(self, operation: str, **request: Any) -> Any:
+        raise self.error(f"{operation}: no")
+
+    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+        if self.error is Absent:
+            return
+        yield self.read(operation)
+
+
+MODEL = open_model()
+OFFLINE = {family.name for family in FAMILIES if family.offline}
+
+
+@settings(max_examples=40, deadline=None)
+@given(specs())
+def test_where_nobody_answers_nothing_is_blamed(spec: ClusterSpec) -> None:
+    found = validate(Nobody(Unavailable), spec)  # type: ignore[arg-type]
+    levels = {v.level for v in found if v.family not in OFFLINE}
+    assert levels <= {Level.UNKNOWN}
+    assert Level.UNKNOWN in levels
+
+
+@settings(max_examples=40, deadline=None)
+@given(specs())
+def test_where_nothing_is_there_it_is_said(spec: ClusterSpec) -> None:
+    found = validate(Nobody(Absent), spec)  # type: ignore[arg-type]
+    failed = {f"{v.family}.{v.check}" for v in found if v.level is Level.FAIL}
+    assert "iam.role" in failed
+    assert ("network.subnets-exist" in failed) is bool(
+        spec.vpc or any(group.subnets for group in spec.groups)
+    )
+    assert all(v.mend for v in found if v.level is not Level.OK)
+
+
+@settings(max_examples=40, deadline=None)
+@given(specs())
+def test_what_the_file_may_say_the_service_takes(spec: ClusterSpec) -> None:
+    found = validate(None, spec, model=MODEL, only=["spec"])
+    assert not [v for v in found if v.check in ("service-model", "instance-types") and v.mend]

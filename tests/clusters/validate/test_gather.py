@@ -1,0 +1,221 @@
+"""The gathers over HTTP with real boto3: moto for EC2, S3, IAM, FSx; the emulator for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hpctl.clusters import policies
+from hpctl.clusters import spec as specs
+from hpctl.clusters.validate import Verdict, validate
+from hpctl.clusters.validate.role_facts import simulate
+from hpctl.clusters.validate.verdict import Level, Unanswered
+from tests.clusters.validate.account import Account, Bed, denied
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Bed]:
+    made = Bed()
+    yield made
+    made.close()
+
+
+def file(bed: Bed, **more: Any) -> specs.ClusterSpec:
+    """A cluster that fits the account."""
+    group = {
+        "execution_role": bed.role,
+        "lifecycle": {
+            "source_s3_uri": "s3://sagemaker-ours/clean",
+            "on_init_complete": "on_init_complete.sh",
+        },
+    }
+    data = {
+        "name": "h100-a",
+        "node_provisioning_mode": "Continuous",
+        "accounting_database": {"endpoint": "db.example.org", "secret_arn": bed.secret["ARN"]},
+        "vpc": {"subnets": [bed.subnet], "security_groups": [bed.group]},
+        "instance_groups": [
+            {"name": "ctl", "role": "controller", "instance_type": "ml.m5.4xlarge", "count": 1}
+            | group,
+            {"name": "gpu", "role": "compute", "instance_type": "ml.p5.48xlarge", "count": 2}
+            | {"partition": "h100"}
+            | group,
+        ],
+        **more,
+    }
+    return specs.ClusterSpec.model_validate(data)
+
+
+def said(
+    aws: Account, spec: specs.ClusterSpec, level: Level = Level.FAIL, **more: Any
+) -> dict[str, str]:
+    found: tuple[Verdict, ...] = validate(aws, spec, **more)
+    return {f"{v.family}.{v.check}": v.what for v in found if v.level is level}
+
+
+def test_an_account_that_fits_is_fine(bed: Bed) -> None:
+    told: list[tuple[str, int, int]] = []
+    found = validate(
+        bed.account(), file(bed), told=lambda part, done, parts: told.append((part, done, parts))
+    )
+    assert [v for v in found if v.level is not Level.OK] == []
+    assert {v.family for v in found} >= {"network", "security-groups", "s3", "iam", "quotas"}
+    assert sorted(done for _, done, _ in told) == list(range(1, 8))
+
+
+def test_what_is_not_there_is_named(bed: Bed) -> None:
+    gone = file(
+        bed,
+        vpc={"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]},
+    )
+    group = gone.groups[1].model_copy(
+        update={
+            "execution_role": "arn:aws:iam::123456789012:role/nobody",
+            "storage": (
+                specs.group.Storage.model_validate(
+                    {
+                        "fsx_lustre": {
+                            "dns_name": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+                            "mount_name": "abcdefgh",
+                        }
+                    }
+                ),
+            ),
+            "lifecycle": specs.group.Lifecycle(
+                source_s3_uri="s3://nobody-has-this/x", on_init_complete="a.sh"
+            ),
+        }
+    )
+    gone = gone.model_copy(
+        update={
+            "instance_groups": (gone.groups[0], group),
+            "accounting_database": gone.accounting_database.model_copy(  # type: ignore[union-attr]
+                update={"secret_arn": bed.secret["ARN"].replace(":db-", ":other-")}
+            ),
+        }
+    )
+    failed = said(bed.account(), gone)
+    for check, words in {
+        "network.subnets-exist": "no subnet subnet-0123456789abcdef0 in us-west-2",
+        "security-groups.groups-exist": "no security group sg-0123456789abcdef0",
+        "storage.file-system": "no file system fs-0123456789abcdef0",
+        "s3.bucket": "no bucket nobody-has-this",
+        "iam.role": "no role arn:aws:iam::123456789012:role/nobody",
+        "cluster.accounting-secret": "there is no secret",
+    }.items():
+        assert words in failed[check]
+
+
+def test_a_new_security_group_is_not_enough_for_efa(bed: Bed) -> None:
+    spec = file(bed, vpc={"subnets": [bed.subnet], "security_groups": [bed.open]})
+    found = validate(bed.account(), spec, only=["security-groups"])
+    said = [v.what for v in found if v.check == "themselves"]
+    assert len(said) == 2
+    assert "no inbound rule lets all traffic of the security group itself in" in said[0]
+    assert "a block of addresses will not do" in said[1]
+
+
+def test_scripts_are_read_from_the_bucket(bed: Bed) -> None:
+    uri = {"source_s3_uri": "s3://sagemaker-ours/scripts", "on_init_complete": "on_create.sh"}
+    spec = file(bed)
+    groups = tuple(
+        g.model_copy(update={"lifecycle": specs.group.Lifecycle(**uri)}) for g in spec.groups
+    )
+    failed = said(bed.account(), spec.model_copy(update={"instance_groups": groups}), only=["s3"])
+    assert "there is no s3://sagemaker-ours/scripts/on_create.sh" in failed["s3.entry"]
+    assert "steps/users.sh has Windows line ends" in failed["s3.scripts"]
+
+
+def test_the_living_cluster_counts(bed: Bed) -> None:
+    request = {
+        "ClusterName": "h100-a",
+        "NodeProvisioningMode": "Continuous",
+        "VpcConfig": {"Subnets": [bed.subnet], "SecurityGroupIds": [bed.group]},
+        "InstanceGroups": [
+            {
+                "InstanceGroupName": name,
+                "InstanceType": kind,
+                "InstanceCount": count,
+                "ExecutionRole": bed.role,
+                "SlurmConfig": slurm,
+            }
+            for name, kind, count, slurm in (
+                ("ctl", "ml.m5.4xlarge", 1, {"NodeType": "Controller"}),
+                ("gpu", "ml.p5.48xlarge", 2, {"NodeType": "Compute", "PartitionNames": ["h100"]}),
+            )
+        ],
+    }
+    bed.emulator.create(request)
+    bed.emulator.wait_in_service("h100-a", 10)
+    try:
+        found = validate(bed.account(), file(bed), only=["cluster", "network"])
+        words = {v.check: v.what for v in found}
+        assert (
+            words["name"] == "h100-a is a living cluster (InService): the file is held against it"
+        )
+        assert "for 0 new nodes" in words["room"]
+        # Beside it a cluster of another name has to share the quota.
+        other = file(bed, name="h100-b")
+        bed.emulator.capacity.quotas["ml.p5.48xlarge"] = 3
+        failed = said(bed.account(), other)
+        assert "is 3, and the file wants 2 beside 2 in other" in failed["quotas.types"]
+    finally:
+        bed.emulator.capacity.quotas.clear()
+        bed.emulator.world.clusters.clear()
+
+
+def test_who_may_not_look_is_told_what_to_allow(bed: Bed) -> None:
+    aws = bed.account(
+        iam={"simulate_principal_policy": denied},
+        service_quotas={"list_service_quotas": denied},
+        ec2={"describe_subnets": denied},
+    )
+    unknown = said(aws, file(bed), Level.UNKNOWN)
+    assert set(unknown) == {"iam.allowed", "quotas.types", "network.subnets-exist"}
+    assert all("AccessDenied" in what for what in unknown.values())
+    assert said(aws, file(bed)) == {}
+
+
+def test_a_simulation_names_what_the_role_lacks(bed: Bed) -> None:
+    spec = file(bed)
+    groups = tuple(g.model_copy(update={"execution_role": bed.silent}) for g in spec.groups)
+    failed = said(bed.account(), spec.model_copy(update={"instance_groups": groups}), only=["iam"])
+    assert failed.keys() == {"iam.allowed"}
+    assert "logs:PutLogEvents on arn:aws:logs:us-west-2:" in failed["iam.allowed"]
+    assert "/aws/sagemaker/Clusters/h100-a/" in failed["iam.allowed"]
+    assert "s3:GetObject" not in failed["iam.allowed"]
+    assert f"secretsmanager:GetSecretValue on {bed.secret['ARN']}" in failed["iam.allowed"]
+
+
+def test_a_role_that_is_not_there_is_not_taken_for_allowed(bed: Bed) -> None:
+    iam = bed.account().service("iam")
+    statements = policies.operator(policies.scope())
+    found = simulate(iam, "arn:aws:iam::123456789012:role/nope", statements)
+    assert isinstance(found, Unanswered)
+    assert "role/nope" in found.why
+
+
+def test_the_zone_of_a_training_plan_is_held_against_the_subnets(bed: Bed) -> None:
+    def with_plan(arn: str, count: int = 2) -> specs.ClusterSpec:
+        spec = file(bed)
+        update = {"training_plan": arn, "count": count}
+        return spec.model_copy(
+            update={"instance_groups": (spec.groups[0], spec.groups[1].model_copy(update=update))}
+        )
+
+    here, there = bed.plan("us-west-2a"), bed.plan("us-west-2d")
+    assert said(bed.account(), with_plan(here)) == {}
+    failed = said(bed.account(), with_plan(there))
+    assert failed.keys() == {"capacity.plan-zone"}
+    assert "is in us-west-2d: the service would call it" in failed["capacity.plan-zone"]
+    few = said(bed.account(), with_plan(here, 9))
+    assert "has 8 instances left, and the file wants 9 new ones" in few["capacity.plan-fits"]
+    none = said(bed.account(), with_plan(here.replace("p5-", "p6-")))
+    assert "there is no training plan" in none["capacity.plan"]
+
+
+def test_offline_asks_nobody(bed: Bed) -> None:
+    found = validate(None, file(bed))
+    assert {v.family for v in found} <= {"spec", "scripts"}

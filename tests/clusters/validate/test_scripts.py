@@ -1,0 +1,89 @@
+"""Real files: what the gather reads of them, and what the checks then say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.clusters.validate import script_facts
+from hpctl.clusters.validate.scripts import FAMILY
+from hpctl.clusters.validate.verdict import Level
+from hpctl.clusters.validate.wanted import of_spec
+from hpctl.shipped import lifecycle_scripts
+from tests.clusters.validate.world import World, facts
+
+
+def write(path: Path, text: bytes, mode: int = 0o755) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    path.chmod(mode)
+
+
+def trouble(directory: Path) -> dict[str, list[str]]:
+    """What the checks say of a directory, by check."""
+    from dataclasses import replace
+
+    from hpctl.clusters import spec
+    from tests.clusters.validate.world import FILE
+
+    found = replace(facts(), scripts=script_facts.gather(directory))
+    said: dict[str, list[str]] = {}
+    for verdict in FAMILY.verdicts(of_spec(spec.parse(FILE)), found):
+        if verdict.level is not Level.OK:
+            said.setdefault(verdict.check, []).append(verdict.what.replace(f"{directory}/", ""))
+    return said
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    write(tmp_path / "on_init_complete.sh", b"#!/bin/sh\nset -eu\nexec ./steps/users.py\n")
+    write(tmp_path / "steps" / "users.py", b"#!/usr/bin/env python3\nprint(1)\n")
+    write(tmp_path / "steps" / "more.sh", b"#!/bin/bash\na=(1 2)\n")
+    write(tmp_path / "users.txt", b"ana\r\n", 0o644)
+    return tmp_path
+
+
+def test_good_scripts_are_fine(good: Path) -> None:
+    assert trouble(good) == {}
+
+
+def test_a_script_is_parsed_by_its_own_interpreter(good: Path) -> None:
+    write(good / "on_init_complete.sh", b"#!/bin/sh\na=(1 2)\n")
+    assert "Syntax error" in trouble(good)["readable"][0]
+    write(good / "on_init_complete.sh", b"#!/bin/bash\nif true; then\n")
+    assert "syntax error" in trouble(good)["readable"][0]
+    write(good / "on_init_complete.sh", b"#!/usr/bin/env python3\ndef f(:\n")
+    assert "SyntaxError" in trouble(good)["readable"][0]
+
+
+def test_line_ends_are_named_with_their_line(good: Path) -> None:
+    write(good / "steps" / "users.py", b"#!/usr/bin/env python3\nprint(1)\nprint(2)\r\n")
+    assert "steps/users.py has Windows line ends (first on line 3)" in trouble(good)["readable"][0]
+
+
+def test_modes_are_those_of_the_files(good: Path) -> None:
+    (good / "on_init_complete.sh").chmod(0o644)
+    (good / "steps" / "users.py").chmod(0o644)
+    said = trouble(good)
+    assert said["entry-point"] == ["on_init_complete.sh is not executable"]
+    assert said["modes"] == ["steps/users.py has a #! line and is not executable"]
+
+
+def test_what_is_no_script_is_not_read_whole(good: Path) -> None:
+    write(good / "on_init_complete.sh", b"\0" * (script_facts.LARGEST + 1))
+    assert "that is no script" in trouble(good)["entry-point"][0]
+
+
+def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_facts, "MOST", 2)
+    assert "very many files" in trouble(good)["readable"][-1]
+
+
+def test_hpctls_own_scripts_pass() -> None:
+    assert trouble(lifecycle_scripts()) == {}
+
+
+def test_an_account_is_not_needed() -> None:
+    assert FAMILY.offline
+    assert not World().trouble()

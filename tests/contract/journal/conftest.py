@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.journal.beds import AnyJournal, DatabaseBed, FakeBed
+from tests.contract.journal.servers import MariaDB, PostgreSQL, Server
+
+DATABASES = ["sqlite", "postgresql", "mariadb"]
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    server = PostgreSQL()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    server = MariaDB()
+    yield server
+    server.stop()
+
+
+def _bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+    bed: FakeBed | DatabaseBed
+    if request.param == "fake":
+        bed = FakeBed()
+    elif request.param == "sqlite":
+        bed = DatabaseBed(f"sqlite:///{tmp_path}/journal.db")
+    else:
+        server: Server = request.getfixturevalue(request.param)
+        bed = DatabaseBed(server.fresh(), server)
+    yield bed
+    bed.close()
+
+
+@pytest.fixture(params=["fake", *DATABASES])
+def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+    """Each journal in turn, empty."""
+    yield from _bed(request, tmp_path)
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+    """Each real one: for what takes several processes, or a broken row."""
+    yield from _bed(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite"])
+def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+    """What only a file can suffer."""
+    yield from _bed(request, tmp_path)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+    """What only a server can suffer."""
+    yield from _bed(request, tmp_path)
+
+
+@pytest.fixture
+def journal(bed: FakeBed | DatabaseBed) -> AnyJournal:
+    return bed.open()

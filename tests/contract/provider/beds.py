@@ -1,0 +1,244 @@
+"""The two Providers under the same suite: the fake, and boto3 against the emulator over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.core.model import Instance, InstanceId, NodeName
+from hpctl.ports import Provider
+from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator.calls import CallLog
+from tests.fakes.provider import FakeProvider
+
+ROLE = "arn:aws:iam::000000000000:role/hyperpod"
+CLUSTER = "contract"
+MUTATIONS = ["BatchReplaceClusterNodes", "BatchRebootClusterNodes"]
+
+
+def group(name: str, node_type: str, count: int, **more: Any) -> dict[str, Any]:
+    """An instance group as CreateCluster takes it."""
+    partition = {"PartitionNames": ["dev"]} if node_type == "Compute" else {}
+    return {
+        "InstanceGroupName": name,
+        "InstanceType": "ml.p5.48xlarge" if node_type == "Compute" else "ml.m5.xlarge",
+        "InstanceCount": count,
+        "ExecutionRole": ROLE,
+        "SlurmConfig": {"NodeType": node_type, **partition},
+        **more,
+    }
+
+
+def cluster(name: str = CLUSTER, workers: int = 4, **more: Any) -> dict[str, Any]:
+    """A cluster as CreateCluster takes it: one controller and some workers."""
+    groups = [group("controller", "Controller", 1), group("workers", "Compute", workers)]
+    spec = {"ClusterName": name, "InstanceGroups": groups, "NodeRecovery": "None"}
+    return {**spec, "NodeProvisioningMode": "Continuous", **more}
+
+
+class Bed(Protocol):
+    """A Provider, its fault switches, and the truth behind it."""
+
+    provider: Provider
+
+    def worker(self, at: int = 0) -> Instance: ...
+    def controller(self) -> Instance: ...
+    def truly_replaced(self) -> list[InstanceId]: ...
+    def truly_rebooted(self) -> list[InstanceId]: ...
+    def calls(self) -> list[tuple[str, ...]]: ...
+    def settle(self) -> None: ...
+    def until(self, done: Callable[[], bool]) -> None: ...
+
+    def lose_reply(self) -> None: ...
+    def throttle(self) -> None: ...
+    def deny(self) -> None: ...
+    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None: ...
+    def unreadable(self, on: bool) -> None: ...
+    def no_capacity(self) -> None: ...
+    def stick(self) -> None: ...
+    def unstick(self) -> None: ...
+    def vanish(self, node: NodeName, on: bool) -> None: ...
+    def act_by_itself(self, instance: InstanceId) -> bool: ...
+
+
+class _Nodes:
+    provider: Provider
+
+    def worker(self, at: int = 0) -> Instance:
+        found = [i for i in self.provider.view().instances.values() if i.group == "workers"]
+        return sorted(found, key=lambda i: str(i.node))[at]
+
+    def controller(self) -> Instance:
+        return next(i for i in self.provider.view().instances.values() if i.protected)
+
+
+class FakeBed(_Nodes):
+    def __init__(self, workers: int = 4) -> None:
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
+        names = [NodeName(f"ip-127-0-1-{n}") for n in range(1, workers + 2)]
+        self.fake = FakeProvider(names, now=lambda: self.time, protected=names[:1])
+        self.provider = self.fake
+
+    def truly_replaced(self) -> list[InstanceId]:
+        return [o.instance for o in self.fake.orders if o.kind == "replace"]
+
+    def truly_rebooted(self) -> list[InstanceId]:
+        return [o.instance for o in self.fake.orders if o.kind == "reboot"]
+
+    def calls(self) -> list[tuple[str, ...]]:
+        return [tuple(c.instances) for c in self.fake.calls]
+
+    def settle(self) -> None:
+        self.until(lambda: not self.fake.busy())
+
+    def until(self, done: Callable[[], bool]) -> None:
+        for _ in range(600):
+            if done():
+                return
+            self.time += timedelta(seconds=1)
+        raise AssertionError("it never came to pass")
+
+    def lose_reply(self) -> None:
+        self.fake.lose_reply()
+
+    def throttle(self) -> None:
+        self.fake.throttle()
+
+    def deny(self) -> None:
+        self.fake.deny()
+
+    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None:
+        self.fake.fail(instance, code, accepted=accepted)
+
+    def unreadable(self, on: bool) -> None:
+        self.fake.unreadable(1000 if on else 0)
+
+    def no_capacity(self) -> None:
+        self.fake.no_capacity()
+
+    def stick(self) -> None:
+        self.fake.stick()
+
+    def unstick(self) -> None:
+        self.fake.unstick()
+
+    def vanish(self, node: NodeName, on: bool) -> None:
+        self.fake.vanish(node, 3600.0 if on else 0.0)
+
+    def act_by_itself(self, instance: InstanceId) -> bool:
+        return self.fake.act_by_itself(instance)
+
+
+class EmulatorBed(_Nodes):
+    def __init__(self, workers: int = 4, **more: Any) -> None:
+        self.machines = NullMachines()
+        self.emulator = Emulator(self.machines, boot_time_s=0.05)
+        self.emulator.start()
+        self.emulator.create(cluster(workers=workers, **more))
+        self.emulator.wait_in_service(CLUSTER, 20)
+        self.provider = SageMakerProvider(
+            CLUSTER,
+            region="us-west-2",
+            endpoint_url=self.emulator.endpoint_url,
+            read_attempts=3,
+            sleep=lambda _seconds: None,
+        )
+
+    def reset(self) -> None:
+        """A fresh cluster on the same emulator: making a boto3 client costs far more."""
+        emulator = self.emulator
+        assert emulator.response_errors == []
+        emulator.faults.clear()
+        world = emulator.world
+        assert emulator.wait_until(
+            lambda: not any(n.operation for c in world.clusters.values() for n in c.nodes.values()),
+            10,
+        )
+        world.clusters.clear()
+        self.machines.done.clear()
+        emulator.calls = CallLog()
+        emulator.create(cluster())
+        emulator.wait_in_service(CLUSTER, 20)
+
+    def close(self) -> None:
+        self.emulator.stop()
+        assert self.emulator.response_errors == []
+
+    def _did(self, verb: str) -> list[InstanceId]:
+        return [instance for done, instance in self.machines.done if done == verb]
+
+    def truly_replaced(self) -> list[InstanceId]:
+        return self._did("destroy")
+
+    def truly_rebooted(self) -> list[InstanceId]:
+        return self._did("reboot")
+
+    def calls(self) -> list[tuple[str, ...]]:
+        return [c.node_ids for c in self.emulator.calls.all() if c.operation in MUTATIONS]
+
+    def settle(self) -> None:
+        self.emulator.wait_in_service(CLUSTER, 10)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not done():
+            assert time.monotonic() < deadline, "it never came to pass"
+            time.sleep(0.01)
+
+    def lose_reply(self) -> None:
+        self.emulator.faults.add("drop_reply", calls=1, operations=MUTATIONS)
+
+    def throttle(self) -> None:
+        self.emulator.faults.add("throttle", calls=1, operations=MUTATIONS)
+
+    def deny(self) -> None:
+        self.emulator.faults.add("access_denied", calls=1, operations=MUTATIONS)
+
+    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None:
+        self.emulator.faults.add(
+            "fail_nodes", calls=1, nodes=[instance], code=code, accepted=accepted
+        )
+
+    def unreadable(self, on: bool) -> None:
+        if on:
+            self.emulator.faults.add("throttle", operations=["DescribeCluster"])
+        else:
+            self.emulator.faults.clear("throttle")
+
+    def no_capacity(self) -> None:
+        self.emulator.faults.add("no_capacity", calls=1)
+
+    def stick(self) -> None:
+        self.emulator.faults.add("stuck", calls=1)
+
+    def unstick(self) -> None:
+        self.emulator.faults.clear("stuck")
+
+    def vanish(self, node: NodeName, on: bool) -> None:
+        if on:
+            self.emulator.faults.add("vanish", nodes=[node])
+        else:
+            self.emulator.faults.clear("vanish")
+
+    def act_by_itself(self, instance: InstanceId) -> bool:
+        return self.emulator.act_by_itself(instance)
+
+
+class Client:
+    """The API in-process: the same path as over HTTP, without the socket."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+
+    def __call__(self, operation: str, **request: Any) -> dict[str, Any]:
+        answer = self.emulator.handle(operation, request)
+        assert answer.body is not None
+        return answer.body
+
+
+def counts(api: Client) -> dict[str, tuple[int, int]]:
+    groups = api("DescribeCluster", ClusterName="demo")["InstanceGroups"]
+    return {g["InstanceGroupName"]: (g["CurrentCount"], g["TargetCount"]) for g in groups}

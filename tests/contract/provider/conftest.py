@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _aws() -> Iterator[None]:
+    """Credentials that no real account knows, and no configuration of the machine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "sandbox")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "sandbox")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+        patch.delenv("AWS_PROFILE", raising=False)
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _real(_aws: None) -> Iterator[EmulatorBed]:
+    real = EmulatorBed()
+    yield real
+    real.close()
+
+
+@pytest.fixture
+def emulated(_real: EmulatorBed) -> EmulatorBed:
+    _real.reset()
+    return _real
+
+
+@pytest.fixture(params=["fake", "sagemaker"])
+def bed(request: pytest.FixtureRequest) -> Bed:
+    if request.param == "fake":
+        return FakeBed()
+    real: EmulatorBed = request.getfixturevalue("emulated")
+    return real

@@ -1,0 +1,232 @@
+"""What only the SageMaker adapter does, over HTTP: paging, modes, time-outs, hints."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.core.model import InstanceStatus, OutcomeKind
+from hpctl.ports import HpctlError, Unavailable
+from hpctl.sandbox.emulator.errors import validation
+from hpctl.sandbox.emulator.launch import Timings
+from tests.contract.provider.beds import CLUSTER, EmulatorBed, cluster
+
+
+def provider(bed: EmulatorBed, **more: Any) -> SageMakerProvider:
+    settings = {"region": "us-west-2", "endpoint_url": bed.emulator.endpoint_url, **more}
+    return SageMakerProvider(CLUSTER, sleep=lambda _s: None, **settings)
+
+
+def test_a_view_of_250_nodes_takes_three_pages() -> None:
+    bed = EmulatorBed(workers=250)
+    try:
+        assert len(bed.provider.view().instances) == 251
+        pages = bed.emulator.calls.all("ListClusterNodes")
+        assert [len(p.response["ClusterNodeSummaries"]) for p in pages if p.response] == [
+            100,
+            100,
+            51,
+        ]
+        assert all(p.request["IncludeNodeLogicalIds"] for p in pages)
+    finally:
+        bed.close()
+
+
+def test_a_cluster_that_is_not_continuous_is_listed_without_logical_ids(
+    emulated: EmulatorBed,
+) -> None:
+    spec = cluster("plain")
+    del spec["NodeProvisioningMode"]
+    emulated.emulator.create(spec)
+    emulated.emulator.wait_in_service("plain", 10)
+    url = emulated.emulator.endpoint_url
+    plain = SageMakerProvider("plain", region="us-west-2", endpoint_url=url)
+    instances = plain.view().instances.values()
+    assert [i.logical_id for i in instances] == [None] * 5
+    assert [i.group for i in instances if i.protected] == ["controller"]
+
+
+def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(
+    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = emulated.emulator.handlers["ListClusterNodes"]
+
+    def refuse(request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("IncludeNodeLogicalIds"):
+            raise validation("IncludeNodeLogicalIds is not supported for this cluster.")
+        return listed(request)
+
+    monkeypatch.setitem(emulated.emulator.handlers, "ListClusterNodes", refuse)
+    assert len(emulated.provider.view().instances) == 5
+
+
+def test_automatic_recovery_is_seen_and_is_the_default(emulated: EmulatorBed) -> None:
+    spec = cluster("self-healing")
+    del spec["NodeRecovery"]
+    emulated.emulator.create(spec)
+    emulated.emulator.wait_in_service("self-healing", 10)
+    url = emulated.emulator.endpoint_url
+    seen = SageMakerProvider("self-healing", region="us-west-2", endpoint_url=url).view()
+    assert seen.automatic
+    assert not emulated.provider.view().automatic
+
+
+def test_groups_named_in_the_configuration_are_protected(emulated: EmulatorBed) -> None:
+    seen = provider(emulated, protected_groups=["workers"]).view()
+    assert all(i.protected for i in seen.instances.values())
+
+
+def test_as_of_is_before_the_first_call(emulated: EmulatorBed) -> None:
+    times = iter(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=h) for h in range(9))
+    before = provider(emulated, now=lambda: next(times)).view()
+    assert before.as_of == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_nodes_that_wait_for_an_instance_are_left_out(
+    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulated.emulator.launches, "timings", Timings(boot_s=0.5))
+    request = {
+        "ClusterName": CLUSTER,
+        "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 2}],
+    }
+    assert emulated.emulator.handle("BatchAddClusterNodes", request).status == 200
+    assert len(emulated.provider.view().instances) == 5
+    emulated.settle()
+    assert len(emulated.provider.view().instances) == 7
+
+
+def test_words_that_the_model_does_not_have_yet(
+    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = emulated.provider._read.list_cluster_nodes  # type: ignore[attr-defined]
+    words = iter(["Failed", "Hibernating", "Running", "Running", "Running"])
+
+    def patched(**request: Any) -> Any:
+        answer = real(**request)
+        for summary in answer["ClusterNodeSummaries"]:
+            summary["InstanceStatus"]["Status"] = next(words)
+        return answer
+
+    monkeypatch.setattr(emulated.provider._read, "list_cluster_nodes", patched)  # type: ignore[attr-defined]
+    seen = [i.status for i in emulated.provider.view().instances.values()]
+    assert seen[:2] == [InstanceStatus.FAILURE, InstanceStatus.SYSTEM_UPDATING]
+
+
+def test_a_read_is_retried_a_bounded_number_of_times(emulated: EmulatorBed) -> None:
+    emulated.emulator.faults.add("throttle", calls=2, operations=["DescribeCluster"])
+    assert len(emulated.provider.view().instances) == 5
+    assert emulated.emulator.calls.count("DescribeCluster") == 3
+    emulated.emulator.faults.add("internal_error", operations=["ListClusterNodes"])
+    with pytest.raises(Unavailable, match="ListClusterNodes"):
+        emulated.provider.view()
+    assert emulated.emulator.calls.count("ListClusterNodes") == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("break_it", "hint"),
+    [
+        (lambda e: e.faults.add("access_denied"), "IAM action sagemaker:DescribeCluster"),
+        (lambda e: e.world.clusters.clear(), "no cluster 'contract' here"),
+        (lambda e: e.faults.add("throttle"), "polling interval"),
+    ],
+)
+def test_unavailable_names_the_mend(
+    emulated: EmulatorBed, break_it: Callable[[Any], object], hint: str
+) -> None:
+    break_it(emulated.emulator)
+    with pytest.raises(Unavailable) as caught:
+        emulated.provider.view()
+    assert hint in caught.value.hint
+    assert "sagemaker:DescribeCluster of cluster contract" in str(caught.value)
+
+
+def test_without_credentials_a_mutation_was_certainly_not_sent(
+    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = emulated.worker()
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    bare = provider(emulated)
+    outcome = bare.replace([node.id])[node.id]
+    assert (outcome.kind, outcome.code) == (OutcomeKind.REJECTED, "NoCredentialsError")
+    with pytest.raises(Unavailable) as caught:
+        bare.view()
+    assert "credentials" in caught.value.hint
+    assert emulated.calls() == []
+
+
+def test_without_a_region_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(HpctlError) as caught:
+        SageMakerProvider(CLUSTER)
+    assert "region" in caught.value.hint
+
+
+def test_a_slow_answer_is_ambiguous_and_the_order_may_come_later(emulated: EmulatorBed) -> None:
+    node = emulated.worker()
+    emulated.emulator.faults.add(
+        "latency", seconds=0.6, calls=1, operations=["BatchReplaceClusterNodes"]
+    )
+    outcome = provider(emulated, mutate_timeout_s=0.2).replace([node.id])[node.id]
+    assert (outcome.kind, outcome.code) == (OutcomeKind.AMBIGUOUS, "ReadTimeoutError")
+    emulated.until(lambda: emulated.truly_replaced() == [node.id])
+    assert len(emulated.calls()) == 1
+
+
+def test_an_internal_error_is_ambiguous(emulated: EmulatorBed) -> None:
+    node = emulated.worker()
+    emulated.emulator.faults.add(
+        "internal_error", calls=1, accepted=True, operations=["BatchReplaceClusterNodes"]
+    )
+    outcome = emulated.provider.replace([node.id])[node.id]
+    assert (outcome.kind, outcome.code) == (OutcomeKind.AMBIGUOUS, "InternalFailure")
+    emulated.settle()
+    assert emulated.truly_replaced() == [node.id]
+
+
+def test_where_nobody_listens_nothing_was_taken() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        away = SageMakerProvider(
+            CLUSTER, region="us-west-2", endpoint_url=url, read_attempts=2, sleep=lambda _s: None
+        )
+        outcome = away.replace(["i-00000000000000001"])["i-00000000000000001"]  # type: ignore[list-item,index]
+        assert (outcome.kind, outcome.transient) == (OutcomeKind.REJECTED, True)
+        with pytest.raises(Unavailable, match="DescribeCluster"):
+            away.view()
+
+
+def test_a_cluster_that_is_being_updated_refuses_for_now(emulated: EmulatorBed) -> None:
+    node = emulated.worker()
+    world = emulated.emulator.world
+    world.cluster(CLUSTER).status = "SystemUpdating"
+    outcome = emulated.provider.replace([node.id])[node.id]
+    assert (outcome.kind, outcome.transient) == (OutcomeKind.REJECTED, True)
+    assert "SystemUpdating" in outcome.detail
+    assert emulated.truly_replaced() == []
+
+
+def test_a_malformed_id_is_refused_for_good(emulated: EmulatorBed) -> None:
+    outcome = emulated.provider.replace(["ip-127-0-1-2"])["ip-127-0-1-2"]  # type: ignore[list-item,index]
+    assert (outcome.kind, outcome.code) == (OutcomeKind.REJECTED, "ValidationException")
+    assert not outcome.transient
+
+
+def test_a_chunk_that_fails_does_not_stop_the_next() -> None:
+    bed = EmulatorBed(workers=30)
+    try:
+        wanted = [i.id for i in bed.provider.view().instances.values() if not i.protected]
+        bed.throttle()
+        outcomes = bed.provider.reboot(wanted)
+        kinds = [outcomes[i].kind for i in wanted]
+        assert kinds == [OutcomeKind.REJECTED] * 25 + [OutcomeKind.ACCEPTED] * 5
+    finally:
+        bed.close()

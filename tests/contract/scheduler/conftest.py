@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.ports import Scheduler
+from hpctl.sandbox.api import Sandbox
+from tests.contract.scheduler.beds import SLOW_EPILOG_S, Bed, Cluster, FakeBed, RealBed, cli
+
+PREFIX = "HPCTL_TEST_SLURM_PREFIX"
+"""A Slurm installation to run the suite on, in place of the one on PATH."""
+
+EPILOG = f"""#!/bin/sh
+[ ! -e "$(dirname "$0")/slow" ] || sleep {SLOW_EPILOG_S}
+exit 0
+"""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Four nodes of a real Slurm, an Epilog that can be slow, expedited requeue where it exists."""
+    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    base.chmod(0o755)
+    files = base / "files"
+    files.mkdir(mode=0o777)
+    epilog = files / "epilog"
+    epilog.write_text(EPILOG)
+    epilog.chmod(0o755)
+    # Slurm gives up after MessageTimeout, and pings every third of SlurmdTimeout: be quicker.
+    lines = [f"Epilog={epilog}", "MessageTimeout=5", "SlurmdTimeout=15"]
+    lines.append("SchedulerParameters=batch_sched_delay=0,bf_interval=3")
+    lines.append("SlurmctldParameters=enable_expedited_requeue")
+    settings = {"nodes": 4, "agents": False, "emulator": False, "slurm_conf": "\n".join(lines)}
+    prefix = os.environ.get(PREFIX, "")
+    try:
+        with Sandbox("sched", state_dir=base / "s", prefix=prefix, **settings) as sandbox:
+            made = Cluster(sandbox, files)
+            yield made
+            made.close()
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("cli", marks=pytest.mark.slurm),
+        pytest.param("pyslurm", marks=pytest.mark.slurm),
+    ]
+)
+def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
+    if request.param == "fake":
+        yield FakeBed()
+        return
+    real = _real(request, request.param)
+    yield real
+    real.quiet()
+    real.close()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("cli", marks=pytest.mark.slurm),
+        pytest.param("pyslurm", marks=pytest.mark.slurm),
+    ]
+)
+def real(request: pytest.FixtureRequest) -> Iterator[RealBed]:
+    real = _real(request, request.param)
+    yield real
+    real.quiet()
+    real.close()
+
+
+def _real(request: pytest.FixtureRequest, adapter: str) -> RealBed:
+    cluster: Cluster = request.getfixturevalue("cluster")
+    return RealBed(cluster, _adapter(adapter, cluster.sandbox))
+
+
+def _adapter(adapter: str, sandbox: Sandbox) -> Scheduler:
+    commands = cli(sandbox)
+    if adapter == "cli":
+        return commands
+    from hpctl.slurm.pyslurm import PySlurm, usable
+
+    why_not = usable(commands)
+    if why_not:
+        pytest.skip(f"PYSLURM NOT TESTED HERE: {why_not}")
+    return PySlurm(commands)

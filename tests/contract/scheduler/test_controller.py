@@ -1,0 +1,125 @@
+"""What every Scheduler promises when slurmctld is away: no lie, no exception, bounded time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from hpctl.core.model import Outcome, OutcomeKind, RecoveryId, own_reason
+from hpctl.ports import Unavailable
+from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
+
+MINE = own_reason(RecoveryId("r1"), "xid 79")
+BOUND_S = 45.0
+
+
+def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
+    """Every order on one node and one running job."""
+    node = bed.nodes[0]
+    job = bed.submit()
+    bed.until("running", lambda: job_of(bed, job).running)
+    attempt = job_of(bed, job).attempt
+    to = bed.scheduler
+    return [
+        ("drain", lambda: to.drain({node: MINE})[node]),
+        ("down", lambda: to.down({node: MINE})[node]),
+        ("give_back", lambda: to.give_back({node: RecoveryId("r1")})[node]),
+        ("requeue", lambda: to.requeue(attempt)),
+        ("start_now", lambda: to.start_now(job, [])),
+        ("signal", lambda: to.signal(attempt, "USR1")),
+        ("hold", lambda: to.hold(job, "why")),
+    ]
+
+
+def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed: Bed) -> None:
+    todo = orders(bed)
+    bed.stop_controller()
+    try:
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            bed.scheduler.view()
+        assert time.monotonic() - began < BOUND_S
+        assert caught.value.hint
+        answers = at_once(todo)
+    finally:
+        bed.start_controller()
+    assert {(o.kind, o.transient) for o in answers.values()} == {(OutcomeKind.REJECTED, True)}
+    bed.until("back", lambda: not node_of(bed, bed.nodes[0]).drained, 30)
+
+
+def test_a_frozen_controller_is_not_believed_to_have_done_anything(real: RealBed) -> None:
+    todo = orders(real)
+    real.sandbox.signal_service("slurmctld", "SIGSTOP")
+    try:
+        with pytest.raises(Unavailable):
+            real.scheduler.view()
+        answers = at_once(todo)
+    finally:
+        real.sandbox.signal_service("slurmctld", "SIGCONT")
+    for name, answer in answers.items():
+        assert answer.kind is not OutcomeKind.ACCEPTED, name
+        assert answer.kind is OutcomeKind.AMBIGUOUS or answer.transient, name
+    real.until("back", lambda: real.scheduler.view().nodes, 30)
+
+
+def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(
+    real: RealBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen between the look and the order: it may be carried out when it thaws."""
+    from hpctl.slurm import nodes as rules
+
+    node, drain = real.nodes[0], rules.drain
+
+    def freeze(seen: object, why: str) -> Outcome | None:
+        real.sandbox.signal_service("slurmctld", "SIGSTOP")
+        return drain(seen, why)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rules, "drain", freeze)
+    try:
+        outcome = real.scheduler.drain({node: MINE})[node]
+    finally:
+        real.sandbox.signal_service("slurmctld", "SIGCONT")
+    assert outcome.kind is OutcomeKind.AMBIGUOUS
+    real.until("thawed", lambda: real.scheduler.view().nodes, 30)
+
+
+def at_once(todo: list[tuple[str, Callable[[], Outcome]]]) -> dict[str, Outcome]:
+    """Give all orders side by side: each may take Slurm's ten seconds."""
+    answers: dict[str, Outcome] = {}
+
+    def give(name: str, order: Callable[[], Outcome]) -> None:
+        answers[name] = order()
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=give, args=pair) for pair in todo]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND_S * 3)
+    assert len(answers) == len(todo)
+    assert time.monotonic() - began < BOUND_S * 3
+    return answers
+
+
+def test_a_controller_that_is_busy_still_answers_in_shape(real: RealBed) -> None:
+    """Views while others submit and cancel: every one is whole."""
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            job = real.submit(options=["--hold"])
+            real.cancel(job)
+
+    threads = [threading.Thread(target=busy) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert set(real.scheduler.view().nodes) == set(real.nodes)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)

@@ -1,0 +1,166 @@
+"""What every Scheduler promises about nodes: drain, down, give_back."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, own_reason
+from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
+
+ODD = [
+    'xid 79 on "GPU 3" (it\'s gone)',
+    "State=IDLE Reason=none NodeName=n9 x=y=z",
+    "# not a comment; $HOME `id` \\ %s [root@2026-01-01T00:00:00]",
+    "Grafikkarte fällt aus: ノード故障 é",
+    "x" * 170,
+    " : Not responding",
+]
+
+
+def mine(n: int, why: str = "xid 79") -> str:
+    """The Reason of recovery rN."""
+    return own_reason(RecoveryId(f"r{n}"), why)
+
+
+def codes(outcomes: dict[NodeName, Outcome]) -> list[str]:
+    """What became of each: the code of a rejection, or `accepted`."""
+    return [o.code or str(o.kind) for o in outcomes.values()]
+
+
+@pytest.mark.parametrize("why", ODD, ids=range(len(ODD)))
+def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed: Bed, why: str) -> None:
+    node, other = bed.nodes[:2]
+    reason = mine(1, why)
+    assert codes(dict(bed.scheduler.drain({node: reason}))) == ["accepted"]
+    seen = node_of(bed, node)
+    assert seen.drained
+    assert seen.reason == reason
+    assert not node_of(bed, other).drained
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    bed.until("back in service", lambda: not node_of(bed, node).drained)
+
+
+def test_a_drain_is_convergent_and_takes_over_from_a_recovery_of_ours(bed: Bed) -> None:
+    node = bed.nodes[0]
+    for reason in (mine(1), mine(1), mine(2)):
+        assert codes(dict(bed.scheduler.drain({node: reason}))) == ["accepted"]
+        assert node_of(bed, node).reason == reason
+
+
+def test_several_nodes_with_several_reasons_each_get_an_answer(bed: Bed) -> None:
+    a, b, c, d = bed.nodes
+    bed.operator_drain(c, "disk swap, Ada")
+    zz = NodeName("zz9")
+    wanted = {a: mine(1), zz: mine(1), b: mine(1), c: mine(1), d: mine(2)}
+    outcomes = bed.scheduler.drain(wanted)
+    assert list(outcomes) == list(wanted)
+    expected = ["accepted", "no_such_node", "accepted", "foreign_drain", "accepted"]
+    assert codes(dict(outcomes)) == expected
+    assert node_of(bed, c).reason == "disk swap, Ada"
+    assert [node_of(bed, n).reason for n in (a, b, d)] == [mine(1), mine(1), mine(2)]
+
+
+def test_a_name_that_is_no_host_name_reaches_nobody(bed: Bed) -> None:
+    names = ["n1,n2", "n[1-4]", "ALL", "", "n1 State=DOWN", "-h"]
+    outcomes = bed.scheduler.drain({NodeName(name): mine(1) for name in names})
+    assert set(codes(dict(outcomes))) == {"no_such_node"}
+    assert not any(node.drained for node in bed.scheduler.view().nodes.values())
+
+
+def test_an_operators_drain_is_touched_by_nothing(bed: Bed) -> None:
+    node = bed.nodes[0]
+    bed.operator_drain(node, "do not touch")
+    before = node_of(bed, node)
+    assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
+    assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    after = node_of(bed, node)
+    assert (after.state, after.flags, after.reason) == (before.state, before.flags, before.reason)
+
+
+def test_down_needs_our_own_drain(bed: Bed) -> None:
+    node = bed.nodes[0]
+    assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
+    bed.scheduler.drain({node: mine(2)})
+    assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
+    assert not node_of(bed, node).down
+    for _ in range(2):
+        assert codes(dict(bed.scheduler.down({node: mine(2)}))) == ["accepted"]
+        assert node_of(bed, node).down
+    assert node_of(bed, node).drained
+
+
+def test_down_takes_the_job_off_the_node_and_slurm_requeues_it(bed: Bed) -> None:
+    job = bed.submit(2)
+    bed.until("running", lambda: job_of(bed, job).running)
+    node = job_of(bed, job).nodes[0]
+    bed.scheduler.drain({node: mine(1)})
+    assert job_of(bed, job).running
+    assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["accepted"]
+    bed.until("pending again", lambda: job_of(bed, job).state == "PENDING")
+    assert job_of(bed, job).restarts == 1
+
+
+def test_down_alone_would_come_back_but_our_drain_stays_closed(bed: Bed) -> None:
+    node = bed.nodes[0]
+    bed.scheduler.drain({node: mine(1)})
+    bed.scheduler.down({node: mine(1)})
+    bed.stop_slurmd(node)
+    bed.start_slurmd(node)
+    bed.until("registered", lambda: node_of(bed, node).state == "IDLE", 30)
+    seen = node_of(bed, node)
+    assert seen.drained
+    assert seen.reason.startswith(mine(1))
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+
+
+def test_give_back_is_for_the_recovery_that_closed_it(bed: Bed) -> None:
+    a, b = bed.nodes[:2]
+    bed.scheduler.drain({a: mine(1), b: mine(2)})
+    outcomes = bed.scheduler.give_back({a: RecoveryId("r1"), b: RecoveryId("r1")})
+    assert codes(dict(outcomes)) == ["accepted", "not_ours"]
+    assert node_of(bed, b).drained
+    again = bed.scheduler.give_back({a: RecoveryId("r1"), NodeName("zz9"): RecoveryId("r1")})
+    assert codes(dict(again)) == ["accepted", "no_such_node"]
+
+
+def test_a_recovery_whose_name_begins_like_another_is_another(bed: Bed) -> None:
+    node = bed.nodes[0]
+    bed.scheduler.drain({node: mine(12)})
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
+
+
+def test_a_node_whose_slurmd_is_silent_is_not_offered_to_jobs(bed: Bed) -> None:
+    node = bed.nodes[0]
+    bed.scheduler.drain({node: mine(1)})
+    bed.stop_slurmd(node)
+    bed.until(
+        "not responding", lambda: not node_of(bed, node).responding, 400 if not bed.real else 60
+    )
+    outcome = bed.scheduler.give_back({node: RecoveryId("r1")})[node]
+    assert (outcome.code, outcome.transient) == ("not_responding", True)
+    assert node_of(bed, node).drained
+
+
+def test_a_hundred_and_more_names_at_once(bed: Bed) -> None:
+    many = {NodeName(f"x{i:04d}"): mine(1) for i in range(450)}
+    outcomes = bed.scheduler.drain({bed.nodes[0]: mine(1), **many, bed.nodes[1]: mine(1)})
+    assert len(outcomes) == 452
+    assert [o.kind for o in outcomes.values()].count(OutcomeKind.ACCEPTED) == 2
+
+
+def test_a_partly_refused_update_is_repeated_one_by_one(
+    real: RealBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look says that all exist; slurmctld then refuses one: the others get their drain."""
+    from hpctl.slurm import nodes as rules
+
+    monkeypatch.setattr(rules, "NO_SUCH_NODE", None)
+    a, b = real.nodes[:2]
+    scheduler = real.scheduler
+    drain = rules.drain
+    monkeypatch.setattr(rules, "drain", lambda node, why: drain(node, why) if node else None)
+    outcomes = scheduler.drain({a: mine(1), NodeName("zz9"): mine(1), b: mine(1)})
+    assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]
+    assert all(node_of(real, n).drained for n in (a, b))

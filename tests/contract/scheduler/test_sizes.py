@@ -1,0 +1,46 @@
+"""What each release says of what jobs ask for and nodes have: autoscaling counts by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpctl.core.model import JobId
+from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+from tests.contract.scheduler.beds import RealBed, job_of, node_of
+
+GPU = ("gpu", 1)
+
+
+@pytest.mark.slurm
+def test_what_pending_jobs_ask_for_and_nodes_have(
+    real: RealBed, request: pytest.FixtureRequest
+) -> None:
+    if "pyslurm" in request.node.name:
+        job = real.submit(options=["--hold"])
+        assert job_of(real, job).asks is None, "whole nodes are counted"
+        return
+    node = node_of(real, real.nodes[0])
+    assert node.has == Tres(16, 0, (("gpu", 8),)), "CR_CPU deals out no memory"
+    one = Demand(total=Tres(1))
+    cases = {
+        (): one,
+        ("--exclusive",): replace(one, whole=True),
+        ("--gres=gpu:1", "-N2"): Demand(
+            nodes=2, each=Tres(0, 0, (GPU,)), total=Tres(2, 0, (("gpu", 2),))
+        ),
+        ("--gpus=4", "--array=0-9"): replace(one, tasks=10, total=Tres(1, 0, (("gpu", 4),))),
+        ("-n2", "--gpus-per-task=1", "-c2"): Demand(total=Tres(4, 0, (("gpu", 2),))),
+        ("--exclusive=user", "-w", node.name): replace(one, whole=True, named=True),
+    }
+    for options, wanted in cases.items():
+        words = ["sbatch", "--parsable", "--hold", "-o", "/dev/null", *options, "--wrap", "true"]
+        job = JobId(int(real.sandbox.run(words).stdout.strip().split(";")[0]))
+        asks = job_of(real, job).asks
+        assert asks is not None
+        # How many CPUs of each node is an estimate of Slurm's; the memory is all of a node's.
+        seen = replace(asks, total=replace(asks.total, memory=0))
+        assert replace(seen, each=NOTHING_KNOWN) == replace(wanted, each=NOTHING_KNOWN), options
+        assert seen.each.gres == wanted.each.gres
+        real.cancel(job)

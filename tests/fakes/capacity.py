@@ -1,0 +1,59 @@
+"""Eight nodes with a provider that counts them, for the tests of capacity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hpctl.core.advance import advance_all
+from hpctl.core.instance_group import InstanceGroup
+from hpctl.core.journal import Event
+from hpctl.core.model import NodeName, SlurmJob
+from hpctl.core.policy import Mode, Policy
+from hpctl.core.recovery import Do
+from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
+from hpctl.core.view import View
+from tests.fakes.values import at, node_name, slurm_job, view_of
+
+N1, N2, N3 = node_name(1), node_name(2), node_name(3)
+SCALE = Policy(
+    mode=Mode.OWN,
+    autoscale=AutoscalePolicy(
+        enabled=True, groups={"workers": GroupLimits(2, 12)}, down_after_s=600
+    ),
+)
+SPARE = Policy(mode=Mode.OWN, spares={"workers": 2})
+OLD = at(-3600)
+
+
+def cluster(
+    *, idle: int = 8, jobs: tuple[SlurmJob, ...] = (), change: dict[NodeName, Any] | None = None,
+    log: tuple[Event, ...] = (), **more: Any,
+) -> View:  # fmt: skip
+    """Eight nodes; the last ones are busy; `change` alters single nodes."""
+    view = view_of(jobs=jobs, log=log, **more)
+    nodes = {
+        name: replace(node, state="IDLE" if i < idle else "ALLOCATED", last_busy=OLD)
+        for i, (name, node) in enumerate(view.scheduler.nodes.items())
+    }
+    for name, what in (change or {}).items():
+        nodes[name] = replace(nodes[name], **what)
+    groups = {"workers": InstanceGroup("workers", "ml.p5.48xlarge", 8, 8, "InService")}
+    cloud = replace(view.provider, cluster_status="InService", groups=groups, continuous=True)
+    return replace(view, scheduler=replace(view.scheduler, nodes=nodes), provider=cloud)
+
+
+def pending(job: int = 9, wants: int = 2, **more: Any) -> SlurmJob:
+    values: dict[str, Any] = {
+        "state": "PENDING", "nodes": (), "reason": "Resources", "wants": wants,
+        "eligible": at(-600), "partition": "all", **more,
+    }  # fmt: skip
+    return slurm_job(job, **values)
+
+
+def steps(view: View, policy: Policy = SCALE, seconds: float = 1) -> list[Do]:
+    return [due.do for due in advance_all(view, policy, at(seconds)).due]
+
+
+def moves(view: View, policy: Policy = SCALE, seconds: float = 1) -> list[str]:
+    return [m.signal for m in advance_all(view, policy, at(seconds)).moves]

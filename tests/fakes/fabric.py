@@ -1,0 +1,63 @@
+"""Counter traces as literals, and the limits as shipped, for the tests of the fabric's checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpctl.agent.check import Expected, Machine, Observation
+from hpctl.agent.checks.table_fabric import FABRIC
+from hpctl.agent.counters import Reading, Sweep, Trace
+
+BORN = (64768, 4711)
+
+
+def limits(check: str) -> dict[str, float]:
+    spec = next(spec for spec in FABRIC if spec.name == check)
+    return {name: limit.value for name, limit in spec.limits.items()}
+
+
+def traces(
+    counters: Mapping[str, Mapping[str, Sequence[int]]], every_s: float = 12.0
+) -> list[Trace]:
+    """One trace a sweep, from `{device: {counter: [values]}}`; those before it are its past."""
+    length = max(len(values) for device in counters.values() for values in device.values())
+    sweeps = [
+        Sweep(
+            1000.0 + i * every_s,
+            {
+                device: Reading(BORN, {name: values[i] for name, values in named.items()})
+                for device, named in counters.items()
+            },
+        )
+        for i in range(length)
+    ]
+    return [Trace(sweep, tuple(sweeps[:i])) for i, sweep in enumerate(sweeps)]
+
+
+def codes(observations: Iterable[Observation]) -> list[tuple[str, str]]:
+    return sorted((o.code, o.device) for o in observations)
+
+
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    now: float = 5000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Node:
+    """A machine on a fake root, with its clock."""
+
+    root: Path
+    expected: Expected = field(default_factory=Expected)
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.root, self.expected, monotonic=self.clock)

@@ -1,0 +1,169 @@
+"""The Scheduler over a Slurm in memory, which the same contract suite proves.
+
+What an adapter decides before it sends anything is the real code (`hpctl.slurm.nodes`,
+`hpctl.slurm.requeue`); what slurmctld then does is `tests.fakes.slurmctld`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+from hpctl.core.model import (
+    Attempt,
+    JobId,
+    NodeName,
+    Outcome,
+    RecoveryId,
+    SchedulerView,
+    SlurmNode,
+)
+from hpctl.ports import Unavailable
+from hpctl.slurm import nodes as rules
+from hpctl.slurm import requeue as sequence
+from hpctl.slurm.records import JobRecord, Size
+from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
+
+UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", transient=True)
+
+
+class SimSlurm(Slurmctld):
+    """A Scheduler. Its world (`submit`, `fail_job`, `operator`, `tick`, ...) is Slurmctld's."""
+
+    def view(self) -> SchedulerView:
+        """Everything; ended jobs for MinJobAge."""
+        if self.away or self.crashed:
+            raise Unavailable("slurmctld does not answer", "wait")
+        now = self.now()
+        jobs = {job.id: shown(job) for job in self.jobs.values() if self.kept(job, now)}
+        return SchedulerView(now, {n: self.node(v) for n, v in self.nodes.items()}, jobs)
+
+    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """Promised in ports.Scheduler."""
+
+        def do(node: Node, reason: str) -> None:
+            node.drained, node.reason = True, reason
+
+        return self._update(nodes, rules.drain, do)
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """Promised in ports.Scheduler."""
+
+        def do(node: Node, reason: str) -> None:
+            node.reason = reason
+            self.set_down(node)
+
+        return self._update(nodes, rules.down, do)
+
+    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+        """Promised in ports.Scheduler."""
+        return self._update(nodes, rules.give_back, lambda node, _: self.resume(node))
+
+    def _update(
+        self,
+        wanted: Mapping[NodeName, str],
+        rule: Callable[[SlurmNode | None, str], Outcome | None],
+        do: Callable[[Node, str], None],
+    ) -> dict[NodeName, Outcome]:
+        if self.away or self.crashed:
+            return dict.fromkeys(wanted, UNAVAILABLE)
+        answers = {}
+        for name, text in wanted.items():
+            node = self.nodes.get(name)
+            answer = rule(self.node(node) if node else None, text)
+            if answer is None and node is not None:
+                do(node, text)
+            answers[name] = answer or Outcome.accepted()
+        return answers
+
+    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+        """Promised in ports.Scheduler."""
+        job = self.known(attempt.job)
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        refusal = sequence.signal(_record(job), attempt)
+        if refusal is not None or job is None:
+            return refusal or sequence.NO_SUCH_JOB
+        job.signals += 1
+        return Outcome.accepted()
+
+    def requeue(self, attempt: Attempt) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        job = self.known(attempt.job)
+        send = sequence.requeue(_record(job), attempt)
+        if isinstance(send, Outcome) or job is None:
+            return send if isinstance(send, Outcome) else sequence.NO_SUCH_JOB
+        self.requeue_unchecked(job)
+        return Outcome.accepted()
+
+    def start_now(
+        self,
+        job: JobId,
+        exclude: Sequence[NodeName],
+        forgive: Sequence[NodeName] = (),
+        after_s: float = 0.0,
+        elastic: bool = False,
+    ) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = self.known(job)
+        send = sequence.start_now(_record(mine), exclude, self.nodes, forgive, elastic=elastic)
+        if isinstance(send, Outcome) or mine is None:
+            return send if isinstance(send, Outcome) else sequence.NO_SUCH_JOB
+        if send.exclude is not None:
+            mine.excluded = send.exclude
+        if send.tasks is not None:
+            mine.tasks = send.tasks
+        mine.begin = None
+        if after_s > 0:
+            mine.begin = self.now() + timedelta(seconds=math.ceil(after_s))
+        return Outcome.accepted()
+
+    def hold(self, job: JobId, why: str) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = self.known(job)
+        refusal = sequence.hold(_record(mine))
+        if refusal is not None or mine is None:
+            return refusal or sequence.NO_SUCH_JOB
+        mine.held, mine.reason = True, "JobHeldUser"
+        mine.comment = sequence.comment(mine.comment, why).partition("=")[2]
+        return Outcome.accepted()
+
+    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            raise Unavailable("slurmctld does not answer", "wait")
+        return dict(self.reserved)
+
+    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        held = self.reserved.get(name, ())
+        busy = {n for job in self.jobs.values() if job.running for n in job.nodes}
+        others = {n for other, names in self.reserved.items() if other != name for n in names}
+        fresh = set(nodes) - set(held)
+        if not set(nodes) <= set(self.nodes):
+            return Outcome.rejected("ESLURM_INVALID_NODE_NAME")
+        if fresh & busy:
+            return Outcome.rejected("ESLURM_NODES_BUSY", transient=True)
+        if fresh & others:
+            return Outcome.rejected("ESLURM_RESERVATION_OVERLAP", transient=True)
+        self.reserved[name] = tuple(nodes)
+        if not nodes:
+            del self.reserved[name]
+        self.schedule(self.now())
+        return Outcome.accepted()
+
+
+def _record(job: Job | None) -> JobRecord | None:
+    if job is None:
+        return None
+    size = Size(job.last_size, job.least or job.size, job.tasks, job.per_node)
+    return JobRecord(shown(job), size=size)

@@ -1,0 +1,140 @@
+"""Small builders of the core's values, with the defaults of a healthy cluster of eight nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hpctl.core.journal import Event, NodeRecoveryOpened, State, replay
+from hpctl.core.model import (
+    Assessment,
+    Attempt,
+    BootId,
+    Condition,
+    FaultClass,
+    Finding,
+    Generation,
+    Health,
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    JobId,
+    NodeName,
+    ProviderView,
+    RecoveryId,
+    Remedy,
+    RuleId,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+    Urgency,
+    Verdict,
+)
+from hpctl.core.policy import Mode, Policy
+from hpctl.core.view import View
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+N1 = NodeName("n1")
+OWN = Policy(mode=Mode.OWN)
+FAULT = FaultClass(
+    RuleId("xid-79"), "GPU fell off the bus", Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE)
+)
+
+
+def at(seconds: float) -> datetime:
+    """T0 plus seconds."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def node_name(number: int) -> NodeName:
+    """n1, n2, ..."""
+    return NodeName(f"n{number}")
+
+
+def generation(node: NodeName = N1, boot: int = 1, instance: str = "") -> Generation:
+    """What stands under a name."""
+    return Generation(node, InstanceId(instance or f"i-{node}"), BootId(f"{node}-boot-{boot}"))
+
+
+def slurm_node(number: int = 1, **changes: Any) -> SlurmNode:
+    """An idle node of partition `all`."""
+    values: dict[str, Any] = {"state": "IDLE", "partitions": ("all",), **changes}
+    return SlurmNode(node_name(number), **values)
+
+
+def slurm_job(job: int = 1, **changes: Any) -> SlurmJob:
+    """A job that runs on n1 and n2 since T0 - 1 h."""
+    values: dict[str, Any] = {
+        "state": "RUNNING",
+        "submit": at(-3700),
+        "start": at(-3600),
+        "nodes": (node_name(1), node_name(2)),
+        **changes,
+    }
+    return SlurmJob(JobId(job), **values)
+
+
+def finding(code: str = "79", seconds: float = -10) -> Finding:
+    """A kernel line."""
+    return Finding("kernel.xid", Verdict.FAIL, at(seconds), at(seconds), "0000:3b:00", code)
+
+
+def faulty(node: NodeName = N1, fault: FaultClass = FAULT, seconds: float = -10) -> Assessment:
+    """A node with a proven fault."""
+    lines = (finding(seconds=seconds),)
+    return Assessment(
+        generation(node), Condition.FAULTY, at(seconds), fault, lines, why="Xid 79 on 0000:3b:00"
+    )
+
+
+def opened(
+    rid: str = "n-1", node: NodeName = N1, seconds: float = 0, **changes: Any
+) -> NodeRecoveryOpened:
+    """A recovery's first event."""
+    values: dict[str, Any] = {
+        "rule": FAULT.rule,
+        "meaning": FAULT.meaning,
+        "urgency": FAULT.urgency,
+        "ladder": FAULT.ladder,
+        "why": "Xid 79",
+        "mode": "own",
+        "findings": (finding(seconds=seconds - 10),),
+        **changes,
+    }
+    return NodeRecoveryOpened(at(seconds), RecoveryId(rid), generation(node), **values)
+
+
+def attempt(job: int = 1, restarts: int = 0) -> Attempt:
+    """Of `slurm_job`."""
+    return Attempt(JobId(job), at(-3700), restarts)
+
+
+def view_of(
+    nodes: int = 8,
+    sick: Sequence[Assessment] = (),
+    jobs: Sequence[SlurmJob] = (),
+    log: Sequence[Event] = (),
+    *,
+    state: State | None = None,
+    seconds: float = 0,
+    **changes: Any,
+) -> View:
+    """A cluster, all read and heard at T0 + seconds."""
+    now = at(seconds)
+    names = [node_name(i) for i in range(1, nodes + 1)]
+    instances = {
+        n: Instance(generation(n).instance, InstanceStatus.RUNNING, "workers", n) for n in names
+    }
+    values: dict[str, Any] = {
+        "scheduler": SchedulerView(
+            now, {n: slurm_node(i + 1) for i, n in enumerate(names)}, {j.id: j for j in jobs}
+        ),
+        "provider": ProviderView(now, True, instances={i.id: i for i in instances.values()}),
+        "health": {n: Health(generation(n), now) for n in names},
+        "assessments": {a.generation.node: a for a in sick},
+        "state": replay(log) if state is None else state,
+        "instances": instances,
+        **changes,
+    }
+    return View(**values)

@@ -1,0 +1,275 @@
+"""Drive the real window store and judge over a world, and rivals over the same windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from statistics import median
+
+from hpctl.core import peers
+from hpctl.core.model import (
+    BootId,
+    Generation,
+    InstanceId,
+    JobId,
+    NodeName,
+    SchedulerView,
+    SlurmJob,
+)
+from hpctl.daemon.peers_book import PeersBook
+from tests.grey.corpus import TICK, Fault, World
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+WINDOW_S = int(peers.WINDOW.total_seconds())
+AFTERGLOW_S = 60
+"""A finding may come this much after its fault's end: the windows end later."""
+SAME_S = 600
+"""A finding on the same node within this time of the last one is the same alarm."""
+LEAST_S = 240
+"""A fault counts where its node could be compared for so long in one piece."""
+
+
+@dataclass
+class Alarm:
+    """A node under suspicion from `opened` to `closed`, by whatever signals."""
+
+    node: int
+    opened: int
+    closed: int
+    signals: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Score:
+    """Counts over worlds. `missed` and `false` are kept for people to look at."""
+
+    true: int = 0
+    false: list[str] = field(default_factory=list)
+    found: int = 0
+    missed: list[str] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    told: list[float] = field(default_factory=list)
+    """Of the delays, the time in which a number told of the fault: pauses are not counted."""
+    slow: list[str] = field(default_factory=list)
+    node_hours: float = 0.0
+
+    @property
+    def precision(self) -> float:
+        raised = self.true + len(self.false)
+        return self.true / raised if raised else 1.0
+
+    @property
+    def recall(self) -> float:
+        return self.found / (self.found + len(self.missed))
+
+    @property
+    def f1(self) -> float:
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+def name(n: int) -> NodeName:
+    return NodeName(f"n{n}")
+
+
+def view_at(world: World, t: int) -> SchedulerView:
+    """The jobs as Slurm shows them at second `t`."""
+    jobs = {
+        JobId(j.id): SlurmJob(
+            JobId(j.id), "RUNNING", T0, nodes=tuple(map(name, j.nodes)),
+            start=T0 + timedelta(seconds=j.start),
+        )
+        for j in world.running(t)
+    }  # fmt: skip
+    return SchedulerView(T0 + timedelta(seconds=t), jobs=jobs)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of a world: its end, who can be compared, the means, the instance types."""
+
+    t: int
+    groups: tuple[peers.Group, ...]
+    seen: peers.Seen
+    kinds: dict[NodeName, str]
+
+
+Marker = Callable[[Window], Iterable[tuple[NodeName, str]]]
+"""A rival: which nodes stand out in one window, by which gauge."""
+
+
+def ours(world: World) -> tuple[list[Alarm], list[Window]]:
+    """hpctl's alarms on a world, and its windows for the rivals."""
+    book, windows = PeersBook(), []
+    reports = {
+        n: Generation(name(n), InstanceId(f"i-{n}"), BootId("b")) for n in range(len(world.nodes))
+    }
+    kinds = {name(n): kind for n, kind in world.kinds().items()}
+    sums: dict[NodeName, dict[str, list[float]]] = {}
+    alarms = Alarms()
+    for t, told in world.ticks():
+        for n, gauges in told.items():
+            g = reports[n]
+            book.take(g, gauges)
+            mine = sums.setdefault(g.node, {})
+            for gauge, value in gauges.items():
+                mine.setdefault(gauge, []).append(value)
+        if (t + TICK) % WINDOW_S == 0:
+            at = T0 + timedelta(seconds=t + TICK)
+            groups = peers.groups_of(view_at(world, t), kinds, at)
+            found = book.judge(groups, at)
+            alarms.see(t + TICK, ((node, f.check) for node, fs in found.items() for f in fs))
+            means = {n: {g: sum(v) / len(v) for g, v in m.items()} for n, m in sums.items()}
+            windows.append(Window(t + TICK, groups, means, kinds))
+            sums = {}
+    return alarms.all, windows
+
+
+def rival(windows: Iterable[Window], marker: Marker, need: int, of: int) -> list[Alarm]:
+    """The alarms of a rule that marks nodes window by window, believed at `need` of `of`."""
+    alarms = Alarms()
+    history: dict[tuple[NodeName, str], list[bool]] = {}
+    for window in windows:
+        marked = set(marker(window))
+        for key in marked | set(history):
+            history[key] = [*history.get(key, []), key in marked][-of:]
+        history = {key: h for key, h in history.items() if any(h)}
+        alarms.see(window.t, (key for key, h in history.items() if sum(h) >= need))
+    return alarms.all
+
+
+class Alarms:
+    """Findings over time, folded into alarms: one a node until it is quiet for SAME_S."""
+
+    def __init__(self) -> None:
+        self.all: list[Alarm] = []
+        self._last: dict[NodeName, Alarm] = {}
+
+    def see(self, t: int, found: Iterable[tuple[NodeName, str]]) -> None:
+        for node, signal in found:
+            alarm = self._last.get(node)
+            if alarm is None or t - alarm.closed > SAME_S:
+                alarm = self._last[node] = Alarm(int(node[1:]), t, t)
+                self.all.append(alarm)
+            alarm.closed = t
+            alarm.signals.add(signal)
+
+
+def visible_from(fault: Fault) -> int | None:
+    """When a fault could first be seen: for LEAST_S seconds from then its node was among peers
+    and a number told of it in two ticks of five at least. None: never. After the ticks."""
+    need = 2 * LEAST_S // (5 * TICK)
+    for first, t in enumerate(fault.shown):
+        if (
+            len([s for s in fault.shown[first : first + LEAST_S // TICK] if s < t + LEAST_S])
+            >= need
+        ):
+            return t
+    return None
+
+
+def add(score: Score, world: World, alarms: list[Alarm]) -> None:
+    """Take one world's alarms into a score."""
+    of_node: dict[int, list[Fault]] = {}
+    for fault in world.faults:
+        of_node.setdefault(fault.node, []).append(fault)
+    for alarm in alarms:
+        if any(f.start <= alarm.opened <= f.end + AFTERGLOW_S for f in of_node.get(alarm.node, ())):
+            score.true += 1
+        else:
+            score.false.append(
+                f"seed {world.seed} n{alarm.node} at {alarm.opened} {sorted(alarm.signals)}"
+            )
+    for fault in world.faults:
+        seen = visible_from(fault)
+        if seen is None:
+            continue
+        hits = [
+            a.opened
+            for a in alarms
+            if a.node == fault.node
+            and a.opened <= fault.end + AFTERGLOW_S
+            and a.closed >= fault.start
+        ]
+        if hits:
+            # One that was open before is no discovery: it counts as found, and has no delay.
+            score.found += 1
+            for t in hits[:1] if hits[0] >= fault.start else ():
+                score.delays.append(max(0, t - seen))
+                score.told.append(TICK * sum(seen <= s < t for s in fault.shown))
+                if t - seen > 180:
+                    score.slow.append(f"{t - seen} s, seed {world.seed} {fault}")
+        else:
+            score.missed.append(f"seed {world.seed} {fault}")
+    score.node_hours += len(world.nodes) * world.seconds / 3600
+
+
+def fixed(window: Window) -> list[tuple[NodeName, str]]:
+    """A rule of fixed thresholds, as node agents have: no peers are looked at."""
+    nominal = {"p5": 1980.0, "p4d": 1410.0}
+    marks = []
+    members = {node for group in window.groups for node in group.nodes}
+    for node, seen in window.seen.items():
+        if node in members:
+            marks += [
+                (node, gauge)
+                for gauge, bad in (
+                    ("gpu.throttle_share", seen.get("gpu.throttle_share", 0.0) > 0.05),
+                    ("gpu.sm_clock_mhz",
+                     seen.get("gpu.sm_clock_mhz", 1e9) < 0.9 * nominal[window.kinds[node]]),
+                    ("gpu.pcie_replays_per_minute",
+                     seen.get("gpu.pcie_replays_per_minute", 0.0) > 60.0),
+                    ("efa.retrans_ratio", seen.get("efa.retrans_ratio", 0.0) > 1e-4),
+                    ("efa.remote", seen.get("efa.remote_events_per_s", 0.0) > 0.02),
+                )
+                if bad
+            ]  # fmt: skip
+    return marks
+
+
+WORSE = {
+    "gpu.throttle_share": 1, "gpu.sm_clock_mhz": -1, "gpu.pcie_replays_per_minute": 1,
+    "efa.retrans_ratio": 1, "efa.remote_events_per_s": 1,
+}  # fmt: skip
+
+
+def three_sigma(window: Window) -> list[tuple[NodeName, str]]:
+    """Mean and standard deviation over the job, three of them off on the bad side."""
+    marks = []
+    for group in window.groups:
+        for gauge, worse in WORSE.items():
+            told = [
+                (window.seen[n][gauge], n)
+                for n in group.nodes
+                if n in window.seen and gauge in window.seen[n]
+            ]
+            if len(told) < peers.LEAST_PEERS:
+                continue
+            mean = sum(v for v, _ in told) / len(told)
+            sigma = (sum((v - mean) ** 2 for v, _ in told) / len(told)) ** 0.5
+            marks += [(n, gauge) for v, n in told if sigma and (v - mean) * worse > 3 * sigma]
+    return marks
+
+
+def plain_mad(window: Window) -> list[tuple[NodeName, str]]:
+    """Median and MAD over the job, z of 3.5 on the bad side, and nothing else: no floor, no shared
+    cause, no kinds, no utilisation."""
+    marks = []
+    for group in window.groups:
+        for gauge, worse in WORSE.items():
+            told = [
+                (window.seen[n][gauge], n)
+                for n in group.nodes
+                if n in window.seen and gauge in window.seen[n]
+            ]
+            if len(told) < peers.LEAST_PEERS:
+                continue
+            middle = median(v for v, _ in told)
+            spread = median(abs(v - middle) for v, _ in told)
+            marks += [
+                (n, gauge)
+                for v, n in told
+                if spread and 0.6745 * (v - middle) * worse > 3.5 * spread
+            ]
+    return marks

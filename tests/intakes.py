@@ -1,0 +1,116 @@
+"""A running intake that remembers what it accepted, and a client that speaks to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpctl import munge, wire
+from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from tests.munged import ADDRESSES, Realm
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
+    return Report(
+        NodeName(node), InstanceId("i-0123456789abcdef0"), BootId("b-1"), seq, NOON, start
+    )
+
+
+class Head:
+    """A running intake, what it accepted, and a client's view of it."""
+
+    def __init__(self, realm: Realm, **settings: Any) -> None:
+        self.realm = realm
+        self.accepted: list[Report] = []
+        self.accept: Callable[[Report], None] = self.accepted.append
+        self.store_all: Callable[..., None] = self.store
+        self.beats: list[wire.Heartbeat] = []
+        self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
+        self.address_of: Callable[[NodeName], str | None] = ADDRESSES.get
+        options = IntakeSettings(**{"munge_socket": realm.head, **settings})
+        self.server = IntakeServer(
+            intake_app(
+                options,
+                lambda *reports: self.store_all(*reports),
+                lambda n: self.address_of(n),
+                heard=lambda heartbeat: self.heard(heartbeat),
+            ),
+            "127.0.0.1",
+        )
+
+    def store(self, *reports: Report) -> None:
+        for each in reports:
+            self.accept(each)
+
+    def post(self, body: bytes, authorization: str | None) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        headers = {} if authorization is None else {"Authorization": authorization}
+        connection.request("POST", wire.PATH, body, headers)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        connection.close()
+        return response.status, answer
+
+    def send(self, what: Report | bytes, munged: Path | None = None) -> tuple[int, dict[str, Any]]:
+        body = what if isinstance(what, bytes) else wire.encode(what)
+        return self.post(body, credential(munged or self.realm.n1, body))
+
+    def get(self, path: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection.request("GET", path)
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return text
+
+    def refused(self) -> dict[str, int]:
+        found = re.findall(
+            r'^hpctl_reports_refused_total\{code="(\w+)"\} (\S+)$', self.get("/metrics"), re.M
+        )
+        return {code: int(float(count)) for code, count in found}
+
+
+def credential(munged: Path, body: bytes) -> str:
+    return f"MUNGE {munge.encode(wire.payload(body), munged)}"
+
+
+class Session:
+    """A session of a node with a head, opened by a first report as an agent does it."""
+
+    def __init__(self, head: Head, node: str = "n1", munged: Path | None = None) -> None:
+        self.head, self.node = head, node
+        munged = munged or head.realm.n1
+        body = wire.encode(report(node), open_session=True)
+        status, answer = head.post(body, credential(munged, body))
+        assert status == 200, answer
+        self.granted = answer["session"]
+        self.key = munge.decode(self.granted["key"], munged).payload
+        self.seq = 1
+
+    def signed(self, body: bytes) -> str:
+        return wire.session_authorization(self.granted["id"], self.key, body)
+
+    def send(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        return self.head.post(body, self.signed(body))
+
+    def report(self) -> bytes:
+        self.seq += 1
+        return wire.encode(report(self.node, self.seq))
+
+    def heartbeat(self, seq: int = 0, findings: tuple[Finding, ...] = ()) -> bytes:
+        self.seq += 1
+        return wire.encode_heartbeat(beat(self.node, seq or self.seq, findings))
+
+
+def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
+    said = report(node, seq)
+    return wire.Heartbeat(
+        said.node, said.instance, said.boot, seq, NOON, said.agent_start, wire.digest(findings)
+    )

@@ -1,0 +1,45 @@
+"""A failed live test tells what its cluster said: `left_behind`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from hpctl.sandbox.api import Sandbox
+from tests.integration.left_behind import told
+from tests.integration.live import Live
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what Slurm, the journal and the logs say to the report of a failed live test."""
+    report = yield
+    if report.failed:
+        cluster = _cluster(item, call)
+        if cluster is not None and _sandbox(cluster).state_dir.exists():
+            report.sections.extend(told(cluster).items())
+    return report
+
+
+def _cluster(item: pytest.Item, call: pytest.CallInfo[Any]) -> Live | Sandbox | None:
+    """The cluster under the test: a fixture, or what one of its functions had at hand."""
+    fixtures = list(getattr(item, "funcargs", {}).values())
+    entries = call.excinfo.traceback if call.excinfo else ()
+    at_hand = [value for entry in entries for value in entry.frame.f_locals.values()]
+    found = [one for value in (*fixtures, *at_hand) if (one := _of(value)) is not None]
+    return next((one for one in found if isinstance(one, Live)), found[0] if found else None)
+
+
+def _of(value: object) -> Live | Sandbox | None:
+    """The cluster that a value is, or has."""
+    if not isinstance(value, Live | Sandbox):
+        value = getattr(value, "sandbox", None)
+    return value if isinstance(value, Live | Sandbox) else None
+
+
+def _sandbox(cluster: Live | Sandbox) -> Sandbox:
+    return cluster.sandbox if isinstance(cluster, Live) else cluster

@@ -1,0 +1,88 @@
+"""From a driver's answer to a check's observation: every GPU check over the real child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
+from hpctl.agent.checks.table_gpu import GPU
+from hpctl.agent.nvml.client import Client
+from hpctl.agent.runner import load
+from tests.integration.nvml.bed import PATIENCE_S, Connect, hung, until
+from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
+
+Fault = Callable[[Stub], object]
+
+FAULTS: dict[str, tuple[Fault, str]] = {
+    "reboot": (lambda stub: stub.set(3, field230=2), "0000:13:00.0"),
+    "lost": (lambda stub: stub.fail(2, 15), "0000:12:00.0"),
+    "reset-required": (lambda stub: stub.fail(2, 16), "0000:12:00.0"),
+    "unavailable": (lambda stub: stub.event(1, kind=GPU_UNAVAILABLE), "0000:11:00.0"),
+    "79": (lambda stub: stub.event(1, xid=79), "0000:11:00.0"),
+    "nvml": (lambda stub: stub.gpus(7), ""),
+    "mismatch": (lambda stub: stub.fail_init(18).fail(None, 18), ""),
+    "failure": (lambda stub: stub.set(4, field145=1), "0000:14:00.0"),
+}
+
+
+def observe(client: Client, root: Path) -> set[tuple[str, str]]:
+    """What all GPU checks say of two sweeps, as (code, device)."""
+    machine = Machine(root, Expected(gpus=8), nvml=client.newest)
+    said: set[tuple[str, str]] = set()
+    for check in map(load, GPU):
+        before = None
+        for _ in range(2):
+            try:
+                seen = check.gather(machine)
+            except (NotHere, CannotTell):
+                continue
+            said |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
+            before = seen
+    return said
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine with eight GPUs on its PCI bus, and no jobs."""
+    for number in range(8):
+        device = tmp_path / f"sys/bus/pci/devices/0000:1{number}:00.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+    (tmp_path / "proc").mkdir()
+    return tmp_path
+
+
+def test_a_healthy_machine_gives_no_cause(stub: Stub, connect: Connect, root: Path) -> None:
+    stub.gpus(8)
+    client = connect(deadline_s=5.0)
+    client.wait(PATIENCE_S)
+    assert observe(client, root) == set()
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_fault_in_the_driver_becomes_an_observation(
+    stub: Stub, connect: Connect, root: Path, code: str
+) -> None:
+    fault, device = FAULTS[code]
+    stub.gpus(8)
+    client = connect(deadline_s=5.0)
+    client.wait(PATIENCE_S)
+    fault(stub)
+    until(lambda: (code, device) in observe(client, root))
+
+
+def test_a_hung_driver_becomes_an_observation(stub: Stub, connect: Connect, root: Path) -> None:
+    stub.gpus(8)
+    client = connect()
+    client.wait(PATIENCE_S)
+    stub.hang("nvmlDeviceGetFieldValues", gpu=6)
+    assert until(lambda: hung(client))
+    check = next(load(spec, {"overdue_s": 1.0}) for spec in GPU if spec.name == "gpu.hung")
+    seen = check.gather(Machine(root, nvml=client.newest))
+    (hung_one,) = check.judge(seen, None, check.limits)
+    assert hung_one.code == "hung"
+    assert "nvmlDeviceGetFieldValues gpu6" in hung_one.evidence

@@ -1,0 +1,286 @@
+"""What the NVML child reads, over the real nvidia-ml-py and a compiled stand-in for the library."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.check import NotHere
+from hpctl.agent.nvml.snapshot import Event, Fabric, NvLink, Process
+from tests.integration.nvml.bed import PATIENCE_S, Connect, fresh, pci_gpu, until
+from tests.stubs.nvml import (
+    GPU_UNAVAILABLE,
+    LIBRARY,
+    RECOVERY_ACTION,
+    XID,
+    CompilerMissing,
+    Stub,
+    uuid,
+)
+
+GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH = 15, 16, 9, 12, 18
+
+# --- what a sweep reads ------------------------------------------------------------------------
+
+
+def test_a_healthy_machine_is_read_in_full(stub: Stub, connect: Connect) -> None:
+    stub.gpus(8)
+    snapshot = connect().wait(PATIENCE_S)
+    assert snapshot.error is None
+    assert snapshot.driver_version == "570.86.15"
+    assert [gpu.uuid for gpu in snapshot.gpus] == [uuid(number) for number in range(8)]
+    gpu = snapshot.gpus[7]
+    assert (gpu.index, gpu.pci, gpu.name) == (7, "0000:17:00.0", "NVIDIA H100 80GB HBM3")
+    assert (gpu.recovery_action, gpu.error, gpu.utilization) == (0, None, 97)
+    assert (gpu.pcie.width, gpu.pcie.generation_max, gpu.pcie.replays) == (16, 5, 0)
+    assert [link.active for link in gpu.nvlinks] == [True] * 18
+    assert gpu.fabric == Fabric(state=3, status=0, health_mask=0)
+    assert gpu.processes == ()
+
+
+def test_every_value_lands_in_its_place(stub: Stub, connect: Connect) -> None:
+    stub.gpus(2)
+    stub.set(1, field230=4, field82=77, field74=2**40, field76=1, field269=2, field270=3)
+    stub.set(1, field271=5, field142=6, field143=7, field144=1, field145=1, field94=8, field95=9)
+    stub.set(1, field29=10, field30=11, field31=1, nvmlDeviceGetUtilizationRates="12 0")
+    stub.set(1, nvmlDeviceGetRowRemapperHistogram=(13, 14, 15, 16, 17))
+    stub.set(1, nvmlDeviceGetSramEccErrorStatus=(1, 0), nvmlDeviceGetMarginTemperature=-3)
+    stub.set(1, at="1,0", nvmlDeviceGetTotalEccErrors=18)
+    stub.set(1, at="0,0", nvmlDeviceGetTotalEccErrors=19)
+    stub.set(1, nvmlDeviceGetCurrPcieLinkWidth=8, nvmlDeviceGetCurrPcieLinkGeneration=1)
+    stub.set(1, nvmlDeviceGetCurrentClocksEventReasons=0x80, nvmlDeviceGetPowerUsage=20)
+    stub.set(1, at=1, nvmlDeviceGetClockInfo=345, nvmlDeviceGetMaxClockInfo=1755)
+    stub.set(1, nvmlDeviceGetGpuFabricInfoV=(2, 23, 4, 0b01, 0, 0xAB))
+    stub.set(1, nvmlDeviceGetComputeRunningProcesses_v3="4711:1048576 4712:5")
+    gpu = connect().wait(PATIENCE_S).gpus[1]
+    assert (gpu.recovery_action, gpu.memory_temperature_c, gpu.utilization) == (4, 77, 12)
+    throttle, remap, ecc, pcie = gpu.throttle, gpu.remap, gpu.ecc, gpu.pcie
+    assert (throttle.sw_power_cap_ns, throttle.sync_boost_ns) == (2**40, 1)
+    assert (throttle.sw_thermal_ns, throttle.hw_thermal_ns, throttle.power_brake_ns) == (2, 3, 5)
+    assert (remap.correctable, remap.uncorrectable, remap.pending, remap.failed) == (
+        (6, 7, True, True)
+    )  # fmt: skip
+    banks = (remap.banks_max, remap.banks_high, remap.banks_partial)
+    assert (*banks, remap.banks_low, remap.banks_none) == (13, 14, 15, 16, 17)
+    assert (ecc.volatile_uncorrected, ecc.volatile_corrected) == (18, 19)
+    assert (ecc.retired_sbe, ecc.retired_dbe, ecc.retired_pending) == (10, 11, True)
+    assert ecc.sram_threshold_exceeded is True
+    assert (pcie.width, pcie.width_max, pcie.generation, pcie.generation_max) == (8, 16, 1, 5)
+    assert (pcie.replays, pcie.replay_rollovers) == (8, 9)
+    assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.clock_reasons) == (345, 1755, 0x80)
+    assert (gpu.power_mw, gpu.temperature_c, gpu.temperature_margin_c) == (20, 45, -3)
+    assert (gpu.temperature_slowdown_c, gpu.memory_temperature_max_c) == (89, 95)
+    assert gpu.fabric == Fabric(2, 23, 4, "ab" * 16, 1)
+    assert gpu.processes == (Process(4711, 1 << 20), Process(4712, 5))
+
+
+def test_each_link_has_its_own_state_and_counters(stub: Stub, connect: Connect) -> None:
+    stub.gpus(1)
+    stub.set(0, at=5, nvmlDeviceGetNvLinkState=0, field161=1, field162=2, field163=3)
+    stub.set(0, at=6, field215=4, field214=5, field220=0x0C08, field222=0x010F)
+    links = connect().wait(PATIENCE_S).gpus[0].nvlinks
+    assert links[5] == NvLink(5, active=False, replays=1, recoveries=2, crc_errors=3)
+    assert (links[6].recoveries, links[6].recoveries_failed) == (4, 5)
+    assert links[6].effective_ber == pytest.approx(12e-8)
+    assert links[6].symbol_ber == pytest.approx(1e-15)
+    assert [link.link for link in links if not link.active] == [5]
+
+
+def test_what_is_not_supported_is_unknown_and_never_zero(stub: Stub, connect: Connect) -> None:
+    stub.gpus(1, answers={})
+    gpu = connect().wait(PATIENCE_S).gpus[0]
+    assert gpu.error is None
+    assert (gpu.recovery_action, gpu.utilization, gpu.power_mw, gpu.fabric) == (None,) * 4
+    assert (gpu.remap.pending, gpu.ecc.volatile_uncorrected, gpu.pcie.width) == (None,) * 3
+    assert (gpu.throttle.power_brake_ns, gpu.remap.banks_none, gpu.processes) == (None,) * 3
+    assert gpu.nvlinks == ()
+
+
+def test_a_single_field_may_fail_alone(stub: Stub, connect: Connect) -> None:
+    stub.gpus(1).fail(0, 999, "field230").fail(0, 4, "field94", "nvmlDeviceGetPowerUsage")
+    gpu = connect().wait(PATIENCE_S).gpus[0]
+    assert (gpu.error, gpu.recovery_action, gpu.pcie.replays, gpu.power_mw) == (None,) * 4
+    assert gpu.pcie.replay_rollovers == 0
+
+
+def test_a_driver_that_lacks_a_call_only_says_less(stub: Stub, connect: Connect) -> None:
+    # nvmlDeviceGetSerial and others are not asked for; FUNCTION_NOT_FOUND is 13.
+    stub.gpus(1).fail(0, 13, "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMarginTemperature")
+    gpu = connect().wait(PATIENCE_S).gpus[0]
+    assert (gpu.error, gpu.fabric, gpu.temperature_margin_c) == (None, None, None)
+    assert gpu.temperature_c == 45
+
+
+def test_changes_are_seen_by_the_next_sweep(stub: Stub, connect: Connect) -> None:
+    stub.gpus(2)
+    client = connect()
+    assert client.wait(PATIENCE_S).gpus[0].recovery_action == 0
+    stub.set(0, field230=2)
+    assert fresh(client).gpus[0].recovery_action == 2
+
+
+# --- what goes wrong and is data ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [GPU_IS_LOST, RESET_REQUIRED])
+def test_a_lost_gpu_is_data_and_the_others_are_read(
+    stub: Stub, connect: Connect, error: int
+) -> None:
+    stub.gpus(4)
+    client = connect()
+    before = client.wait(PATIENCE_S).gpus[2]
+    stub.fail(2, error)
+    gpus = until(lambda: (g := fresh(client).gpus) and g[2].error and g)
+    assert (gpus[2].error.code, gpus[2].error.call) == (error, "nvmlDeviceGetFieldValues")
+    assert (gpus[2].pci, gpus[2].uuid) == (before.pci, before.uuid)
+    assert (gpus[2].recovery_action, gpus[2].nvlinks, gpus[2].processes) == (None, (), None)
+    assert [gpu.error for gpu in gpus if gpu.index != 2] == [None] * 3
+    assert gpus[3].recovery_action == 0
+    stub.mend()
+    assert until(lambda: fresh(client).gpus[2].error is None)
+
+
+def test_a_gpu_lost_from_the_start_is_there_with_its_error(stub: Stub, connect: Connect) -> None:
+    stub.gpus(2).fail(1, 999, "nvmlDeviceGetHandleByIndex_v2")
+    client = connect()
+    gpus = client.wait(PATIENCE_S).gpus
+    assert (gpus[1].error.code, gpus[1].pci, gpus[1].device) == (999, "", "gpu1")
+    assert (gpus[0].error, gpus[0].recovery_action) == (None, 0)
+    stub.event(0, xid=48)
+    assert until(client.events)[0].data == 48
+
+
+def test_a_lost_field_value_means_a_lost_gpu(stub: Stub, connect: Connect) -> None:
+    stub.gpus(1).fail(0, GPU_IS_LOST, "field230")
+    assert connect().wait(PATIENCE_S).gpus[0].error.code == GPU_IS_LOST
+
+
+def test_a_driver_of_another_version_is_data(stub: Stub, connect: Connect) -> None:
+    stub.gpus(8).fail_init(MISMATCH)
+    client = connect()
+    snapshot = client.wait(PATIENCE_S)
+    assert (snapshot.error.code, snapshot.error.call) == (MISMATCH, "nvmlInit")
+    assert snapshot.gpus == ()
+    stub.mend()
+    assert len(until(lambda: fresh(client).gpus)) == 8
+
+
+def test_without_a_driver_a_machine_with_gpus_is_at_fault(
+    stub: Stub, connect: Connect, tmp_path: Path
+) -> None:
+    pci_gpu(tmp_path)
+    stub.fail_init(DRIVER_NOT_LOADED)
+    assert connect().wait(PATIENCE_S).error.code == DRIVER_NOT_LOADED
+
+
+def test_without_a_driver_or_gpu_there_is_nothing_here(stub: Stub, connect: Connect) -> None:
+    stub.fail_init(DRIVER_NOT_LOADED)
+    client = connect()
+    with pytest.raises(NotHere):
+        client.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+def test_without_the_library(connect: Connect, tmp_path: Path, gpus: bool) -> None:
+    (tmp_path / LIBRARY).write_bytes(b"no library, so that a real one is not found either")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    if gpus:
+        pci_gpu(tmp_path)
+        assert connect(env=env).wait(PATIENCE_S).error.code == LIBRARY_NOT_FOUND
+    else:
+        with pytest.raises(NotHere):
+            connect(env=env).wait(PATIENCE_S)
+
+
+def test_a_driver_that_goes_away_is_data_and_a_new_one_is_found(
+    stub: Stub, connect: Connect, tmp_path: Path
+) -> None:
+    pci_gpu(tmp_path)
+    stub.gpus(2)
+    client = connect()
+    first = client.wait(PATIENCE_S) and client.child_pid()
+    stub.fail(None, DRIVER_NOT_LOADED)
+    assert until(lambda: fresh(client).error).code == DRIVER_NOT_LOADED
+    stub.mend()
+    assert len(until(lambda: fresh(client).gpus)) == 2
+    assert client.child_pid() != first
+
+
+def test_another_number_of_gpus_begins_a_new_session(stub: Stub, connect: Connect) -> None:
+    stub.gpus(2)
+    client = connect()
+    assert len(client.wait(PATIENCE_S).gpus) == 2
+    stub.gpus(1)
+    assert until(lambda: len(fresh(client).gpus) == 1)
+
+
+# --- events ------------------------------------------------------------------------------------
+
+
+def test_events_are_told_within_a_second(stub: Stub, connect: Connect) -> None:
+    stub.gpus(8)
+    client = connect(every_s=60.0)
+    client.wait(PATIENCE_S)
+    for gpu, kind, data in ((3, XID, 79), (0, RECOVERY_ACTION, 2), (7, GPU_UNAVAILABLE, 0)):
+        began = time.monotonic()
+        stub.event(gpu, kind=kind, data=data)
+        assert select.select([client], [], [], 1.0)[0], "the descriptor did not wake us"
+        (event,) = until(client.events, 1.0)
+        assert time.monotonic() - began < 1.0
+        assert (event.pci, event.kind, event.data) == (f"0000:1{gpu}:00.0", kind, data)
+        assert event.at == pytest.approx(time.monotonic(), abs=1.0)
+    assert [event.data for event in client.newest().events] == [79, 2, 0]
+    assert client.events() == ()
+
+
+def test_only_events_that_the_gpu_knows_are_asked_for(stub: Stub, connect: Connect) -> None:
+    stub.gpus(2).set(0, nvmlDeviceGetSupportedEventTypes="0x8")
+    client = connect()
+    client.wait(PATIENCE_S)
+    stub.event(0, kind=RECOVERY_ACTION, data=1).event(0, kind=0x1, data=5)
+    stub.event(1, kind=RECOVERY_ACTION, data=2)
+    assert [event.data for event in until(client.events)] == [2]
+
+
+def test_a_machine_without_events_is_swept_all_the_same(stub: Stub, connect: Connect) -> None:
+    stub.gpus(1).fail(0, 3, "nvmlDeviceGetSupportedEventTypes")
+    client = connect()
+    assert client.wait(PATIENCE_S).gpus[0].recovery_action == 0
+    assert fresh(client).gpus[0].recovery_action == 0
+
+
+def test_a_burst_of_one_event_is_told_once(stub: Stub, connect: Connect) -> None:
+    stub.gpus(2)
+    client = connect()
+    client.wait(PATIENCE_S)
+    for _ in range(200):
+        stub.event(0, xid=45)
+    stub.event(1, xid=45).event(0, xid=94)
+    told: list[Event] = []
+    until(lambda: told.extend(client.events()) or any(event.data == 94 for event in told))
+    numbers = [(event.pci[-4:-2], event.data) for event in told]
+    assert numbers.count(("00", 94)) == 1
+    assert len(numbers) < 12, "200 like events came through"
+    assert {(event.pci, event.data) for event in told} == {
+        ("0000:10:00.0", 45),
+        ("0000:11:00.0", 45),
+        ("0000:10:00.0", 94),
+    }
+
+
+# --- the stand-in itself -----------------------------------------------------------------------
+
+
+def test_without_a_compiler_the_package_to_install_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CompilerMissing, match="apt-get install gcc libc6-dev"):
+        Stub(tmp_path)

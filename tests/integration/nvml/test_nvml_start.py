@@ -1,0 +1,56 @@
+"""A start of the agent's checks: no GPU is called unknown while the first sweep is under way."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.checking import Checks
+from hpctl.agent.checks.table import CHECKS
+from hpctl.agent.config import AgentConfig, CheckConfig
+from hpctl.agent.settings import AgentSettings
+from hpctl.core.model import BootId, Finding, InstanceId, NodeName
+from hpctl.heads import Head
+from tests.integration.nvml.bed import PATIENCE_S, pci_gpu
+from tests.stubs.nvml import Stub
+
+RESET = 1
+
+
+def checks(root: Path, seen: list[Finding]) -> Checks:
+    """Only `gpu.recovery`, each second; whatever is found at any time is added to `seen`."""
+    chosen = {spec.name: CheckConfig(enabled=spec.name == "gpu.recovery") for spec in CHECKS}
+    chosen["gpu.recovery"] = CheckConfig(every_s=1)
+    settings = AgentSettings(
+        (Head("127.0.0.1", 1),),
+        NodeName("n1"),
+        InstanceId("i-1"),
+        BootId("b-1"),
+        spool=root / "spool",
+        root=root,
+        config=AgentConfig(checks=chosen),
+    )
+    made = Checks(settings, (), lambda: seen.extend(made.findings()))
+    return made
+
+
+def test_the_first_look_waits_for_the_first_sweep(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pci_gpu(tmp_path)
+    stub.gpus(1).set(0, field230=RESET)
+    stub.slow(300)
+    for name, value in stub.env().items():
+        monkeypatch.setenv(name, value)
+    seen: list[Finding] = []
+    running = checks(tmp_path, seen)
+    running.start()
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not seen and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        running.stop()
+    assert [(f.check, f.code) for f in seen][:1] == [("gpu.recovery", "reset")]

@@ -1,0 +1,69 @@
+"""Processes that tell their progress, and what was heard of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpctl import progress
+from hpctl.jobs.progress.listen import Heard, Listener
+from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.readers import FileReader
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(address: str, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "SLURM_PROCID")}
+    return {**kept, "PYTHONPATH": str(ROOT), progress.VARIABLE: address, "RANK": "3", **more}
+
+
+def python(code: str, address: str, **more: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment(address, **more),
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+def heard(source: Listener | FileReader, many: int, timeout: float = 10.0) -> list[Note]:
+    found: list[Heard] = []
+    deadline = time.monotonic() + timeout
+    while len(found) < many and time.monotonic() < deadline:
+        found += source.take()
+        time.sleep(0.01)
+    return [one.note for one in found]
+
+
+CALLS = """
+    from hpctl import progress
+    progress.phase("warm up")
+    progress.step(12, loss=0.25, tokens=4096, lr=0.5)
+    with progress.saving():
+        pass
+    progress.checkpoint("/a dir/50%", 12, seconds=1.5)
+    progress.done()
+"""
+
+
+@contextmanager
+def sender(address: str) -> Iterator[Callable[[bytes], object]]:
+    kind, _, where = address.partition(":")
+    if kind == "unix":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unix:
+            yield lambda raw: unix.sendto(raw, where)
+    else:
+        host, port = where.partition(",")[0].rsplit(":", 1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            yield lambda raw: udp.sendto(raw, (host, int(port)))

@@ -1,0 +1,289 @@
+"""The webhook for Alertmanager, over HTTP, with Alertmanager's own payloads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import Override, rules
+from hpctl.core.model import (
+    Clears,
+    Condition,
+    Health,
+    NodeName,
+    Remedy,
+    RuleId,
+    Urgency,
+    Verdict,
+)
+from hpctl.daemon import alerts
+from hpctl.daemon.alert_book import MAX_A_NODE, AlertBook, Alerted, recall, without
+from hpctl.daemon.alerts import Webhook, routes
+from hpctl.ports import Unavailable
+from tests.alerting import LABELS, N1, N2, NOTIFICATION, NOW, TOKEN, Head, healthy, posted, resolved
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    head = Head(tmp_path)
+    yield head
+    head.server.stop()
+
+
+def test_an_alert_is_a_finding_until_it_is_resolved(head: Head) -> None:
+    assert head.post(NOTIFICATION) == (200, {"taken": 1, "resolved": 0, "left_out": 0})
+    (found,) = head.findings()
+    assert (found.check, found.code, found.device) == (
+        "alert.NodeDiskErrors",
+        "critical",
+        "nvme1n1",
+    )
+    assert (found.verdict, found.clears) == (Verdict.FAIL, Clears.GONE)
+    assert found.detail == "I/O errors on nvme1n1"
+    assert "instance=ip-10-1-0-1:9100 job=node" in found.evidence
+    assert found.first == datetime(2026, 11, 21, 11, 58, 30, 123457, tzinfo=UTC)
+    assert head.findings(N2) == ()
+    assert head.post(resolved(NOTIFICATION)) == (200, {"taken": 0, "resolved": 1, "left_out": 0})
+    assert head.findings() == ()
+    assert head.changes == [{N1}, {N1}]
+
+
+def test_said_again_it_is_counted_and_wakes_nobody(head: Head) -> None:
+    head.post(NOTIFICATION)
+    head.clock.at += timedelta(hours=4)
+    head.post(NOTIFICATION)
+    (found,) = head.findings()
+    assert (found.count, found.last - NOW) == (2, timedelta(hours=4))
+    assert head.changes == [{N1}]
+
+
+def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
+    head.post(NOTIFICATION)
+    told = head.book.add_to(head.health)[N1]
+    plain = assess(told, rules(), NOW)
+    assert (plain.condition, "[check-failed]" in plain.why) == (Condition.SUSPECT, True)
+    mine = Override(
+        urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
+    )
+    for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
+        own = assess(told, rules({RuleId(rule): mine}), NOW)
+        assert own.fault is not None
+        assert own.fault.rule == rule
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"node": N1, "instance": "elsewhere:9100"},
+        {"instance": f"{N1}:9100"},
+        {"instance": "10.1.0.1:9100"},
+        {"instance": "10.1.0.1"},
+        {"instance": f"{N1}.us-west-2.compute.internal:9400"},
+        {"instance": "prometheus:9090", "hostname": N1},
+    ],
+)
+def test_a_node_is_found_by_what_monitoring_calls_it(head: Head, labels: dict[str, str]) -> None:
+    assert head.post(posted(**{"instance": None, **labels}))[0] == 200
+    assert len(head.findings()) == 1
+
+
+def test_a_node_is_found_by_its_address_s_name(head: Head) -> None:
+    assert head.post(posted(instance="worker2.cluster.internal:9100"))[0] == 200
+    assert len(head.findings(N2)) == 1
+
+
+def test_alerts_of_no_node_are_named_and_the_others_taken(head: Head) -> None:
+    document = copy.deepcopy(NOTIFICATION)
+    for labels in (
+        {"alertname": "PrometheusDown", "instance": "prometheus:9090"},
+        {"alertname": "Watchdog"},
+        {"instance": N1},
+        {"alertname": "Twins", "instance": "10.9.9.9:9100"},
+    ):
+        document["alerts"].append({**NOTIFICATION["alerts"][0], "labels": labels})
+    status, answer = head.post(document)
+    assert (status, answer["error"], answer["taken"]) == (422, "unknown_node", 1)
+    assert answer["message"].startswith("4 of 5 alerts name no node of Slurm: PrometheusDown: ")
+    assert (
+        "Watchdog: no such label; an alert without alertname: instance=ip-10-1" in answer["message"]
+    )
+    assert answer["alerts"][3] == {
+        "alertname": "Twins",
+        "looked_at": {"instance": "10.9.9.9:9100"},
+    }
+    assert "node, instance, hostname" in answer["hint"]
+    assert len(head.findings()) == 1
+
+
+def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head: Head) -> None:
+    class Book:
+        def snapshot(self) -> dict[NodeName, Health]:
+            return dict(head.health)
+
+    head.post(NOTIFICATION)
+    facts = Alerted(Book(), head.book).snapshot()
+    assert [f.check for f in facts[N1].findings] == ["alert.NodeDiskErrors"]
+    rows = head.book.beside(head.health.values())
+    assert rows == list(facts.values())
+    assert head.book.beside(rows) == rows, "not twice"
+    assert without(facts) == head.health
+
+
+# --- generations, restarts, bounds ------------------------------------------------------------
+
+
+def test_it_does_not_follow_the_name_to_another_machine(head: Head) -> None:
+    head.post(NOTIFICATION)
+    head.health[N1] = healthy(N1, "i-2", "b-2")
+    assert head.findings() == ()
+    head.post(NOTIFICATION)
+    assert len(head.findings()) == 1
+    head.health[N1] = healthy(N1, "i-2", "b-3")
+    assert head.findings() == ()
+
+
+def test_a_node_without_an_agent_gets_it_with_its_first_word(head: Head) -> None:
+    del head.health[N1]
+    assert head.post(NOTIFICATION)[0] == 200
+    assert N1 not in head.book.add_to(head.health)
+    head.health[N1] = healthy(N1)
+    assert len(head.findings()) == 1
+    head.health[N1] = healthy(N1, boot="b-2")
+    assert head.findings() == ()
+
+
+def test_a_daemon_that_starts_again_still_knows_it(head: Head) -> None:
+    head.post(NOTIFICATION)
+    again = AlertBook(head.file, 18000.0, head.clock)
+    assert again.add_to(head.health) == head.book.add_to(head.health)
+    head.post(resolved(NOTIFICATION))
+    assert recall(head.file) == ()
+    head.file.write_text("[{")
+    assert AlertBook(head.file, 18000.0, head.clock).add_to(head.health) == head.health
+
+
+def test_what_is_never_resolved_is_forgotten_in_the_end(tmp_path: Path) -> None:
+    head = Head(tmp_path, keep_s=3600.0)
+    head.post(NOTIFICATION)
+    head.clock.at += timedelta(minutes=59)
+    assert len(head.findings()) == 1
+    head.clock.at += timedelta(minutes=1)
+    assert head.findings() == ()
+    head.server.stop()
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_is_half_taken(head: Head) -> None:
+    head.file.with_suffix(".tmp").mkdir()
+    status, answer = head.post(NOTIFICATION)
+    assert (status, answer["error"]) == (503, "not_stored")
+    assert head.findings() == ()
+
+
+def test_the_alerts_of_one_node_are_bounded(head: Head) -> None:
+    document = copy.deepcopy(NOTIFICATION)
+    document["alerts"] = [
+        {**NOTIFICATION["alerts"][0], "fingerprint": f"{n:016x}"} for n in range(MAX_A_NODE + 3)
+    ]
+    assert head.post(document) == (200, {"taken": MAX_A_NODE, "resolved": 0, "left_out": 3})
+    assert len(head.findings()) == MAX_A_NODE
+
+
+# --- who may, and what is no notification -----------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "é" * 20])
+def test_without_the_token_nothing_is_taken(head: Head, token: str | None) -> None:
+    header = {} if token is None else {"Authorization": f"Bearer {token}"}
+    encoded = {k: v.encode().decode("latin-1") for k, v in header.items()}
+    status, answer = head.post(NOTIFICATION, None, **encoded)
+    assert (status, answer["error"]) == (401, "unauthorized")
+    assert head.findings() == ()
+
+
+def test_the_token_may_be_changed_while_the_daemon_runs(head: Head) -> None:
+    head.token_file.write_text("f" * 32)
+    assert head.post(NOTIFICATION)[0] == 401
+    assert head.post(NOTIFICATION, "f" * 32)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: path.write_text("\n"), "no token of 16 characters"),
+        (lambda path: path.chmod(0o644), "is open to everybody"),
+    ],
+)
+def test_a_token_file_that_is_no_secret_lets_nobody_in(
+    head: Head, spoil: Callable[[Path], object], says: str
+) -> None:
+    spoil(head.token_file)
+    for token in (TOKEN, ""):
+        status, answer = head.post(NOTIFICATION, token)
+        assert (status, answer["error"]) == (503, "token_unusable")
+        assert says in answer["message"]
+
+
+def test_without_a_token_file_there_is_no_such_door(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    webhook = Webhook(LABELS, head.book, head.addresses, head.generation_of, head.clock)
+    assert routes(None, webhook) == []
+    head.server.stop()
+
+
+def test_before_slurm_has_answered_alertmanager_tries_again(head: Head) -> None:
+    def silent() -> dict[NodeName, str]:
+        raise Unavailable("Slurm has not answered yet")
+
+    head.addresses = silent
+    assert head.post(NOTIFICATION)[0] == 503
+
+
+def lacking(field: str) -> dict[str, Any]:
+    document = copy.deepcopy(NOTIFICATION)
+    del document["alerts"][0][field]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"", 400, "not JSON"),
+        (b"\xff\xfe", 400, "not JSON"),
+        (b"[" * 100_000, 422, "no notification"),
+        (b'{"version": "4", "alerts": ' + b"[" * 9999, 400, "not JSON"),
+        (json.dumps(NOTIFICATION).encode()[:-3], 400, "not JSON"),
+        ({**NOTIFICATION, "version": "3"}, 400, "version '3'"),
+        ({"alerts": []}, 422, "missing required field `version`"),
+        ({**NOTIFICATION, "alerts": {}}, 422, "at `$.alerts`"),
+        (lacking("fingerprint"), 422, "`fingerprint` - at `$.alerts[0]`"),
+        (lacking("startsAt"), 422, "`startsAt` - at `$.alerts[0]`"),
+        ({**NOTIFICATION, "alerts": [{**NOTIFICATION["alerts"][0], "status": "?"}]}, 422, "status"),
+        ({**NOTIFICATION, "alerts": NOTIFICATION["alerts"] * 2001}, 422, "at `$.alerts`"),
+    ],
+)
+def test_what_is_no_notification_is_told_its_place(
+    head: Head, body: Any, status: int, says: str
+) -> None:
+    got, answer = head.post(body)
+    assert got == status
+    assert says in answer["message"]
+    assert head.findings() == ()
+
+
+def test_fields_of_a_later_alertmanager_are_no_trouble(head: Head) -> None:
+    document = copy.deepcopy(NOTIFICATION)
+    document["new"], document["alerts"][0]["new"] = {"a": 1}, [1]
+    assert head.post(document)[0] == 200
+
+
+def test_too_much_is_refused_before_it_is_read(head: Head) -> None:
+    status, answer = head.post(b" " * (alerts.MAX_BODY + 1))
+    assert (status, answer["error"]) == (413, "too_large")

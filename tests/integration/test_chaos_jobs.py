@@ -1,0 +1,183 @@
+"""What a fault does to the jobs on its node, in the shapes that users' jobs really have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.recovery import StepKind
+from tests.integration.chaos import Chaos, cluster
+from tests.integration.live import SLEEPER, until
+
+pytestmark = pytest.mark.slurm
+
+# Slow only while a file says so, so that one cluster serves quick and slow tests.
+EPILOG = """#!/bin/sh
+[ -e {base}/slow ] && sleep 6
+exit 0
+"""
+HALF = SLEEPER.replace("gpu:8", "gpu:4") + "#SBATCH --cpus-per-task=4\n"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Chaos]:
+    conf = "Epilog={base}/epilog\n"
+    config = {"job": {"save_grace_s": 3.0}}
+    with cluster(config, {"epilog": EPILOG}, slurm_conf=conf) as live:
+        yield live
+
+
+@pytest.fixture
+def live(shared: Chaos) -> Iterator[Chaos]:
+    yield shared
+    slow_flag(shared).unlink(missing_ok=True)
+    shared.settle()
+
+
+def slow_flag(live: Chaos) -> Path:
+    return Path(live.sandbox.state_dir).parent / "slow"
+
+
+def test_a_job_that_is_completing_is_requeued_only_after_it(live: Chaos) -> None:
+    pid = live.sandbox.status()["services"]["slurmctld"]
+    fail = Path(live.sandbox.state_dir) / "fail"
+    body = f"until [ -e {fail} ]; do sleep 0.1; done; rm {fail}; exit 1"
+    job = live.start(body, "--nodes=2")
+    victim = str(live.job(job).nodes[0])
+    slow_flag(live).touch()
+    fail.touch()
+    until(lambda: live.job(job).completing, 10, "COMPLETING")
+    live.xid(victim)
+    until(lambda: bool(live.of_job(job)), 5, "the job's recovery opens while it completes")
+    assert live.job(job).completing
+    until(lambda: live.running(job, restarts=1), 20, "it runs again")
+    assert victim not in live.job(job).nodes or live.phase(victim) == "returned"
+    assert live.sandbox.status()["services"]["slurmctld"] == pid, "slurmctld died"
+
+
+def test_a_slow_epilog_on_a_survivor_does_not_bring_the_delay_back(live: Chaos) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[1])
+    slow_flag(live).touch()
+    begun = time.monotonic()
+    live.xid(victim)
+    until(lambda: live.running(job, restarts=1), 25, "it runs again, without Slurm's 121 s")
+    assert time.monotonic() - begun > 5, "the epilog was to be slow"
+    assert live.job(job).restarts == 1
+
+
+def test_of_an_array_only_the_task_on_the_node_moves(live: Chaos) -> None:
+    whole = live.submit("sleep 600", "--array=0-2")
+    until(lambda: len(tasks(live, whole)) == 3, 20, "three tasks run")
+    before = tasks(live, whole)
+    hit, victim = sorted(before.items())[1]
+    live.xid(victim)
+    until(lambda: live.running(hit, restarts=1), 20, "the task runs again")
+    after = tasks(live, whole)
+    assert after[hit] != victim or live.phase(victim) == "returned"
+    for task in before.keys() - {hit}:
+        assert after[task] == before[task]
+        assert live.job(task).restarts == 0
+
+
+def tasks(live: Chaos, whole: int) -> dict[int, str]:
+    """The running tasks of an array by job id, each with its node."""
+    listed = live.sandbox.run(
+        ["squeue", "-h", "-t", "R", "-j", str(whole), "-O", "JobID:20,NodeList:60"]
+    )
+    return {int(i): n for i, n in (line.split() for line in listed.stdout.splitlines())}
+
+
+def test_the_users_own_exclusions_stay_and_healed_nodes_are_forgiven(live: Chaos) -> None:
+    own = set(live.victims(5))
+    job = live.start("srun sleep 600", "--nodes=2", f"--exclude={','.join(sorted(own))}")
+    first = str(live.job(job).nodes[0])
+    live.xid(first)
+    until(lambda: live.running(job, restarts=1), 20, "moved once")
+    # A node that has healed before the job is started again needs no exclusion any more.
+    assert own <= set(live.job(job).excluded) <= own | {first}
+    live.returned(first)
+    until(lambda: not live.state().open_jobs, 10, "the job has proved itself")
+    second = str(live.job(job).nodes[1])
+    live.xid(second)
+    # Of the three nodes that the user allows only the healed one is left beside the survivor.
+    until(lambda: live.running(job, restarts=2), 20, "moved again, to the node that has healed")
+    assert first in live.job(job).nodes
+    assert own <= set(live.job(job).excluded) <= own | {second}
+    live.returned(second)
+
+
+def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chaos) -> None:
+    live.reconfigure(job={"max_restarts": 1})
+    job = live.start("sleep 600", "--comment=mine")
+    live.xid(str(live.job(job).nodes[0]))
+    until(lambda: live.running(job, restarts=1), 20, "moved once")
+    until(lambda: not live.state().open_jobs, 10, "proved")
+    live.xid(str(live.job(job).nodes[0]))
+    until(lambda: [r.phase for r in live.of_job(job)][-1:] == ["held"], 20, "held")
+    shown = live.sandbox.run(["squeue", "-h", "-j", str(job), "-o", "%T|%r|%k"]).stdout.strip()
+    state, reason, comment = shown.split("|", 2)
+    assert (state, reason) == ("PENDING", "JobHeldUser")
+    assert comment.startswith("mine")
+    assert f"scontrol release {job}" in comment
+    live.sandbox.scontrol("release", str(job))
+    live.sandbox.scontrol("update", f"JobId={job}", "StartTime=now")
+    until(lambda: live.running(job), 20, "released, it goes on")
+
+
+def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
+    said = Path(live.sandbox.state_dir) / "saved"
+    task = f'trap "echo saved by $SLURM_PROCID >> {said}" USR1; while :; do sleep 0.2; done'
+    body = f"trap : USR1\nsrun sh -c '{task}' &\nwait; wait; wait"
+    job = live.start(body, "--nodes=2", '--comment=hpctl:{"save_signal":"USR1"}')
+    time.sleep(1)
+    victim = str(live.job(job).nodes[0])
+    old = live.instance(victim)
+    live.hpctl("replace", victim, "--yes")
+    until(said.exists, 10, "the job's processes heard the signal")
+    assert live.job(job).restarts == 0, "before it was stopped"
+    until(lambda: live.running(job, restarts=1), 20, "then it runs elsewhere")
+    assert len(said.read_text().splitlines()) == 2, "once each"
+    assert [t.phase for t in live.of_job(job)[0].trail][:2] == ["saving", "stopping"]
+    recovery = live.returned(victim)
+    assert recovery.by
+    assert live.accepted(old) == 1
+
+
+def test_beside_a_job_that_cannot_be_requeued_the_other_is_moved_alone(live: Chaos) -> None:
+    stays_header = HALF.replace("--requeue", "--no-requeue")
+    fixed = live.start("sleep 600", header=stays_header)
+    (node,) = live.job(fixed).nodes
+    moved = live.start("sleep 600", f"--nodelist={node}", header=HALF)
+    live.xid(str(node))
+    until(lambda: str(fixed) in live.state().holds, 10, "the fixed one is held, with a reason")
+    until(lambda: live.job(moved).restarts == 1, 15, "the other is requeued")
+    steps = [s.kind for s in live.of_job(moved)[0].steps]
+    assert StepKind.REQUEUE in steps
+    assert live.running(fixed)
+    assert live.job(fixed).restarts == 0
+    assert live.phase(str(node)) == "cordoned"
+    live.sandbox.run(["scancel", str(fixed)])
+    live.returned(str(node))
+
+
+def test_a_job_that_insists_on_the_node_waits_for_it_and_runs_when_it_is_back(live: Chaos) -> None:
+    (node,) = live.victims(1)
+    job = live.start("sleep 600", f"--nodelist={node}")
+    live.xid(node)
+    live.returned(node)
+    until(lambda: live.running(job, restarts=1), 20, "it runs again on the node it insists on")
+    assert live.job(job).restarts == 1
+
+
+def test_a_job_as_wide_as_the_cluster_runs_again_when_the_node_is_back(live: Chaos) -> None:
+    job = live.start("srun sleep 600", f"--nodes={len(live.sandbox.nodes)}")
+    node = str(live.job(job).nodes[3])
+    live.xid(node)
+    live.returned(node)
+    until(lambda: live.running(job, restarts=1), 20, "it runs again on all of the nodes")
+    assert live.job(job).restarts == 1
+    until(lambda: [r.phase for r in live.of_job(job)] == ["resumed"], 10, "resumed")

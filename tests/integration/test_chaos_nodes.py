@@ -1,0 +1,154 @@
+"""Nodes that hang, die, lie or go silent: only what two observers agree on is acted on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl import munge, wire
+from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from tests.integration.chaos import Chaos, cluster
+from tests.integration.live import until
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Chaos]:
+    # Agents report every 10 s; Slurm gives a slurmd up after 8 s.
+    with cluster({"ages": {"silent_s": 12.0}}, slurm_conf="SlurmdTimeout=8\n") as live:
+        yield live
+
+
+@pytest.fixture
+def live(shared: Chaos) -> Iterator[Chaos]:
+    yield shared
+    shared.settle()
+
+
+def condition(live: Chaos, node: str) -> str:
+    shown = json.loads(live.hpctl("nodes", "--json", check=False))
+    (row,) = [r for r in shown["nodes"] if r["name"] == node]
+    return str(row["condition"])
+
+
+def post(live: Chaos, report: Report, signed_by: str) -> tuple[int, str]:
+    """Send a report with a credential of that node's own munged."""
+    body = wire.encode(report)
+    sock = live.sandbox.node_dir(signed_by) / "munge.sock"
+    headers = {
+        "Authorization": f"{wire.AUTH_SCHEME} {munge.encode(wire.payload(body), sock)}",
+        "Content-Type": "application/json",
+    }
+    link = http.client.HTTPConnection("127.0.0.1", live.sandbox.spec.ports.intake, timeout=10)
+    link.request("POST", wire.PATH, body, headers)
+    answer = link.getresponse()
+    text = answer.read().decode()
+    link.close()
+    return answer.status, text
+
+
+def report_of(live: Chaos, node: str, *findings: Finding) -> Report:
+    now = datetime.now(UTC)
+    boot = (live.sandbox.node_dir(node) / "boot_id").read_text().strip()
+    return Report(
+        NodeName(node), InstanceId(live.instance(node)), BootId(boot), 1, now, now, findings
+    )
+
+
+def finding(verdict: Verdict, check: str = "kernel.xid", code: str = "79") -> Finding:
+    now = datetime.now(UTC)
+    return Finding(check, verdict, now, now, "PCI:0000:53:00", code, evidence="forged")
+
+
+def test_a_report_that_another_node_signed_drains_nobody(live: Chaos) -> None:
+    accused, liar = live.victims(2)
+    forged = report_of(live, accused, finding(Verdict.FAIL))
+    status, text = post(live, forged, signed_by=liar)
+    assert status == 403
+    assert json.loads(text)["error"] == "forged_node"
+    time.sleep(2)
+    assert live.of(accused) == []
+    assert not live.node(accused).drained
+    # The same bytes under the node's own credential are believed: the test can fail.
+    live.mark(accused)
+    assert post(live, forged, signed_by=accused)[0] == 200
+    live.returned(accused)
+
+
+def test_silence_alone_is_no_fault(live: Chaos) -> None:
+    hung, killed = live.victims(2)
+    job = live.start("srun sleep 600", "--nodes=2", f"--nodelist={hung},{killed}")
+    live.sandbox.inject(hung, "hang-agent")
+    live.sandbox.inject(killed, "kill-agent")
+    until(lambda: condition(live, hung) == "unknown", 30, "unknown")
+    time.sleep(4)
+    assert live.of(hung) + live.of(killed) == []
+    assert live.running(job)
+    assert live.job(job).restarts == 0
+    live.sandbox.inject(hung, "thaw-node")
+    until(lambda: condition(live, hung) == "healthy", 15, "heard again")
+
+
+def test_a_dead_node_is_replaced_and_its_job_moved(live: Chaos) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[-1])
+    live.mark(victim)
+    live.sandbox.inject(victim, "kill-node")
+    until(lambda: live.running(job, restarts=1), 60, "job runs again")
+    until(
+        lambda: live.phase(victim) == "returned" or victim not in live.job(job).nodes, 5, "off it"
+    )
+    recovery = live.returned(victim, timeout_s=60)
+    assert recovery.rule == "node-lost"
+
+
+def test_a_frozen_node_loses_its_job_and_is_mended_once(live: Chaos) -> None:
+    said = Path(live.sandbox.state_dir) / "writers"
+    loop = f"while :; do echo $SLURM_RESTART_COUNT $(date +%s) >> {said}; sleep 1; done"
+    body = f"srun sh -c '{loop}'"
+    job = live.start(body, "--nodes=2")
+    victim = str(live.job(job).nodes[1])
+    old = live.instance(victim)
+    before = live.accepted(old, "BatchRebootClusterNodes") + live.accepted(old)
+    live.mark(victim)
+    live.sandbox.inject(victim, "freeze-node")
+    until(lambda: live.running(job, restarts=1), 45, "moved")
+    assert victim not in live.job(job).nodes
+    recovery = live.returned(victim, timeout_s=60)
+    assert recovery.rule == "node-lost"
+    assert live.accepted(old, "BatchRebootClusterNodes") + live.accepted(old) == before + 1
+    assert live.job(job).restarts == 1
+    # A frozen writer that thaws would write beside the new run: the reboot has ended it.
+    until(lambda: any(r == "1" for r, _ in _lines(said)), 15, "the new run writes")
+    begun = min(int(t) for r, t in _lines(said) if r == "1")
+    assert not [t for r, t in _lines(said) if r != "1" and int(t) > begun + 2]
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    found = []
+    for line in path.read_text().splitlines():
+        words = line.split()
+        found.append((words[0] if len(words) == 2 else "0", words[-1]))
+    return found
+
+
+def test_a_broken_sensor_on_every_node_does_nothing(live: Chaos) -> None:
+    """Last: these reports are newer than whatever the real agents say afterwards."""
+    job = live.start("srun sleep 600", "--nodes=2")
+    for node in live.sandbox.nodes:
+        unknown = finding(Verdict.UNKNOWN, "gpu.nvml", "")
+        assert post(live, report_of(live, node, unknown), signed_by=node)[0] == 200
+    until(lambda: condition(live, live.sandbox.nodes[0]) == "unknown", 10, "unknown")
+    before = len(live.node_recoveries())
+    time.sleep(4)
+    assert len(live.node_recoveries()) == before
+    assert not any(n.drained for n in live.scheduler.view().nodes.values())
+    assert live.running(job)
+    assert live.job(job).restarts == 0

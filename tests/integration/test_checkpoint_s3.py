@@ -1,0 +1,259 @@
+"""Checkpoints in S3: real boto3 over HTTP against moto's server, every format, the costs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from hpctl.cloud.objects import Listed, noted
+from hpctl.jobs.checkpoints import last
+from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
+from tests.integration import checkpoint_bucket
+from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
+from tests.unit.checkpoint_files import WHOLE, dcp_files, dcp_metadata, torch_save
+
+s3_endpoint, s3 = checkpoint_bucket.s3_endpoint, checkpoint_bucket.s3
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3: Any, name: str) -> None:
+    form, directory, make = WHOLE[name]
+    files = make()
+    put(s3, f"a/{directory}", files)
+    search = last.last_complete(place("a"))
+    assert search.found is not None, search.passed_over
+    assert (search.found.format, search.found.step) == (form, 40)
+    assert str(search.found.path) == f"s3://{BUCKET}/a/{directory}"
+    assert isinstance(last.judge(place(f"a/{directory}"), deep=True), Checkpoint)
+    for gone in sorted(files.keys() - {"rng_state_0.pth"})[:3] + sorted(files)[-2:]:
+        if gone == "rng_state_0.pth":
+            continue
+        s3.delete_object(Bucket=BUCKET, Key=f"a/{directory}/{gone}")
+        row = last.judge(place(f"a/{directory}"))
+        assert isinstance(row, PassedOver), gone
+        assert not row.unreadable, row
+        put(s3, f"a/{directory}", files)
+
+
+@pytest.mark.parametrize("name", ["torch-dcp", "deepspeed", "hf-trainer", "megatron-legacy"])
+def test_an_upload_of_a_file_that_was_cut_is_seen(s3: Any, name: str) -> None:
+    _, directory, make = WHOLE[name]
+    files = make()
+    for cut in sorted(files.keys() - {"trainer_state.json", "rng_state_0.pth"}):
+        put(s3, directory, {**files, cut: files[cut][:-1]})
+        row = last.judge(place(directory))
+        assert isinstance(row, PassedOver), cut
+        assert Path(cut).name in row.why
+
+
+def test_single_files_manifests_and_what_lies_beside_them(s3: Any) -> None:
+    saved = torch_save({"global_step": 7})
+    s3.put_object(Bucket=BUCKET, Key="p/epoch=0-step=7.ckpt", Body=saved)
+    s3.put_object(Bucket=BUCKET, Key="p/epoch=0-step=9.ckpt", Body=saved[:-3])
+    s3.put_object(Bucket=BUCKET, Key="p/step-11/", Body=b"")
+    s3.put_object(Bucket=BUCKET, Key="p/step-12.tmp-1/x", Body=b"x")
+    s3.put_object(Bucket=BUCKET, Key="p/log.txt", Body=b"x")
+    search = last.last_complete(place("p"))
+    assert search.found is not None
+    assert (str(search.found.path), search.found.format) == (
+        f"s3://{BUCKET}/p/epoch=0-step=7.ckpt",
+        "lightning",
+    )
+    assert {p.path.name: p.claimed for p in search.passed_over} == {
+        "epoch=0-step=9.ckpt": True,
+        "step-12.tmp-1": False,
+        "step-11": False,
+    }
+    s3.put_object(Bucket=BUCKET, Key="p/epoch=0-step=7-unfinished", Body=b"")
+    assert last.last_complete(place("p")).verdict == "incomplete"
+
+
+def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3: Any) -> None:
+    files = dcp_files()
+    put(s3, "u/step-1", files)
+    begun = {name: raw for name, raw in files.items() if name != "__1_0.distcp"}
+    put(s3, "u/step-2", begun)
+    s3.create_multipart_upload(Bucket=BUCKET, Key="u/step-2/__1_0.distcp")
+    root = place("u")
+    search = last.last_complete(root)
+    assert search.found is not None
+    assert [(p.path.name, p.why) for p in search.passed_over] == [
+        ("step-2", "__1_0.distcp is missing")
+    ]
+    snapshot = place("u/step-1").taken()
+    s3.delete_object(Bucket=BUCKET, Key="u/step-1/__1_0.distcp")
+    row = last.judge(snapshot)
+    assert isinstance(row, PassedOver)
+    candidate = last.claim_of(place("u/step-2"))
+    assert not isinstance(candidate, PassedOver)
+    s3.delete_object(Bucket=BUCKET, Key="u/step-2/__0_0.distcp")
+    row = last.proved(candidate, deep=False)
+    assert isinstance(row, PassedOver)
+    assert not row.unreadable
+    assert row.why == "__0_0.distcp is missing: deleted while hpctl looked"
+
+
+def test_an_object_replaced_while_hpctl_looks_is_looked_at_again(s3: Any) -> None:
+    files = dcp_files()
+    put(s3, "r/step-1", files)
+    candidate = last.claim_of(place("r/step-1"))
+    assert not isinstance(candidate, PassedOver)
+    other = torch_save({"x": 2}) + torch_save({"x": 1})
+    put(s3, "r/step-1", {**files, "__2_0.distcp": other})
+    assert isinstance(last.proved(candidate, deep=False), Checkpoint)
+    bucket = place("r/step-1")
+    listed = next(iter(bucket.objects.list("r/step-1/__2", recursive=True)))
+    put(s3, "r/step-1", files)
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+        bucket.objects.read(listed, 0, 5)
+
+
+def test_times_are_those_that_the_uploader_noted(s3: Any) -> None:
+    files = dcp_files()
+    data = {name: raw for name, raw in files.items() if name != ".metadata"}
+    put(s3, "t/step-1", data, Metadata={"file-mtime": "1795000000000000000ns"})
+    put(
+        s3,
+        "t/step-1",
+        {".metadata": files[".metadata"]},
+        Metadata={"file-mtime": "1795000001000000000ns"},
+    )
+    assert isinstance(last.judge(place("t/step-1")), Checkpoint)
+    newer = {"__1_0.distcp": files["__1_0.distcp"]}
+    put(s3, "t/step-1", newer, Metadata={"mtime": "1795000001.5"})
+    row = last.judge(place("t/step-1"))
+    assert isinstance(row, PassedOver)
+    assert row.why.startswith("__1_0.distcp is newer than .metadata: saved over")
+
+
+@pytest.mark.parametrize(
+    ("kept", "when"),
+    [
+        ({"file-mtime": "1595002920000000000ns"}, 1595002920 * 10**9),
+        ({"mtime": "1595002920.5"}, 1595002920_500_000_000),
+        ({"file-mtime": "1595002920000ms"}, 1595002920 * 10**9),
+        ({"mtime": "soon"}, None),
+        ({"mtime": "nan"}, None),
+        ({"mtime": "12e"}, None),
+        ({}, None),
+    ],
+)
+def test_noted_times(kept: dict[str, str], when: int | None) -> None:
+    assert noted(kept) == when
+
+
+def test_what_a_large_checkpoint_costs(s3: Any) -> None:
+    item, ranks = torch_save({}, tensors=0), 1100
+    names = [f"__{rank}_0.distcp" for rank in range(ranks)]
+    metadata = dcp_metadata([(name, 0, len(item)) for name in names])
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    there = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]  # past the server: 1100 requests less
+    for name in names:
+        there.put_object(BUCKET, f"c/step-1/{name}", item)
+    put(s3, "c/step-1", {".metadata": metadata})
+    root = place("c")
+    count = counted(root)
+    assert last.last_complete(root).found is not None
+    # The root, twice 1000 keys of the candidate, NeMo's marker; then .metadata and 1100 tails.
+    assert count == {
+        "ListObjectsV2": 3,
+        "GetObject": ranks + 1,
+        "bytes": len(metadata) + ranks * 22,
+    }
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_what_goes_wrong_is_one_clear_message_and_exit_code_3(
+    s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run("last", "s3://nobucket/x")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == "hpctl: cannot read s3://nobucket/x: there is no bucket nobucket\n"
+    result = run("last", "--endpoint-url", "http://127.0.0.1:9", f"s3://{BUCKET}/x")
+    assert result.exit_code == 3
+    assert "no connection to http://127.0.0.1:9: check" in result.stderr
+    result = run("ls", "--profile", "nobody", f"s3://{BUCKET}/x")
+    assert result.exit_code == 3
+    assert "nobody" in result.output
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    result = run("last", "--export", f"s3://{BUCKET}/x")
+    assert result.exit_code == 3
+    assert result.stdout.startswith(f"unreadable s3://{BUCKET}/x: no AWS credentials: set")
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_access_denied_names_the_action(s3_endpoint: str, s3: Any) -> None:
+    def allowed_requests(number: str) -> None:
+        """How many requests moto lets through before it asks for IAM policies."""
+        request = urllib.request.Request(
+            f"{s3_endpoint}/moto-api/reset-auth",
+            data=number.encode(),
+            headers={"Content-Type": "text/plain"},
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
+    iam = boto3.client("iam", region_name="us-east-1")
+    iam.create_user(UserName="nobody")
+    key = iam.create_access_key(UserName="nobody")["AccessKey"]
+    allowed_requests("0")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            unknown = run("last", f"s3://{BUCKET}/x")
+            patch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+            patch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+            denied = run("last", f"s3://{BUCKET}/x")
+    finally:
+        allowed_requests("Infinity")
+    assert (unknown.exit_code, denied.exit_code) == (3, 3)
+    assert "credentials are wrong or have expired (InvalidAccessKeyId)" in unknown.stderr
+    assert denied.stderr.endswith(
+        f"access denied: allow s3:ListBucket on arn:aws:s3:::{BUCKET} to this role\n"
+    )
+
+
+def test_commands(s3: Any) -> None:
+    put(s3, "k/step-3", dcp_files())
+    put(s3, "k/step-4", {"__0_0.distcp": b"x"})
+    url = f"s3://{BUCKET}/k"
+    result = run("ls", "--json", url)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["checkpoints"]
+    assert sorted((row["path"], row["complete"]) for row in rows) == [
+        (f"{url}/step-3", True),
+        (f"{url}/step-4", False),
+    ]
+    assert run("last", f"{url}/").stdout == f"{url}/step-3\n"
+    assert run("verify", "--deep", f"{url}/step-3").stdout == (
+        f"{url}/step-3  step 3  torch-dcp  complete (digests match)\n"
+    )
+    assert run("verify", f"{url}/step-4").exit_code == 1
+    missing = run("verify", f"{url}/step-5")
+    assert (missing.exit_code, missing.stderr) == (
+        3,
+        f"hpctl: cannot read {url}/step-5: there is no object there\n",
+    )
+    empty = run("last", "--export", f"s3://{BUCKET}/nothing")
+    assert (empty.exit_code, empty.stdout) == (1, "none\n")
+
+
+def test_a_whole_bucket_is_a_place_too(s3: Any) -> None:
+    put(s3, "step-3", dcp_files())
+    assert run("last", f"s3://{BUCKET}").stdout == f"s3://{BUCKET}/step-3\n"
+
+
+def test_a_prefix_of_the_name_is_not_the_place(s3: Any) -> None:
+    put(s3, "run-10/step-3", dcp_files())
+    assert last.last_complete(place("run-1")).verdict == "none"
+    assert Listed("a/").size == 0

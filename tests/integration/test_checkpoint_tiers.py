@@ -1,0 +1,127 @@
+"""Several tiers, and bringing a checkpoint from S3: real boto3 over HTTP against moto's server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.cloud.objects import S3Bucket
+from hpctl.jobs.checkpoints import last
+from hpctl.jobs.checkpoints.fetch import fetch
+from hpctl.jobs.checkpoints.last import Checkpoint
+from tests.integration import checkpoint_bucket
+from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
+from tests.unit.checkpoint_files import dcp_files, torch_save, write
+
+s3_endpoint, s3 = checkpoint_bucket.s3_endpoint, checkpoint_bucket.s3
+
+
+def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(
+    s3: Any, tmp_path: Path
+) -> None:
+    near = tmp_path / "run"
+    write(near / "step-3", dcp_files())
+    put(s3, "run/step-3", dcp_files())
+    files = dcp_files(ranks=20)
+    put(s3, "run/step-5", files)
+    url = f"s3://{BUCKET}/run"
+    assert run("last", str(near), "--tier", url).stdout == f"{url}/step-5\n"
+    result = run("last", "--export", "--tier", url, str(near))
+    assert (result.exit_code, result.stdout) == (0, f"found {near}/step-5\n"), result.output
+    assert f"hpctl: fetching {url}/step-5 into {near}" in result.stderr
+    assert sorted(os.listdir(near)) == ["step-3", "step-5"]
+    for name, raw in files.items():
+        assert (near / "step-5" / name).read_bytes() == raw
+    assert isinstance(last.judge(near / "step-5", deep=True), Checkpoint)
+    again = run("last", "--export", "--tier", url, str(near))
+    assert (again.stdout, again.stderr) == (f"found {near}/step-5\n", ""), "the nearer one wins"
+
+
+def test_what_lies_in_its_place_is_moved_aside_and_never_deleted(s3: Any, tmp_path: Path) -> None:
+    torn = write(tmp_path / "step-5", {"__0_0.distcp": b"torn", ".metadata": b"x"})
+    left = tmp_path / ".hpctl-fetch.tmp-gone-1"
+    write(left, {"lock": b"", "step-5/x": b"half"})
+    put(s3, "run/step-5", dcp_files())
+    result = run("last", "--json", "--fetch", str(tmp_path), f"s3://{BUCKET}/run", str(tmp_path))
+    found = json.loads(result.stdout)["found"]
+    assert (found["path"], found["fetched_from"]) == (str(torn), f"s3://{BUCKET}/run/step-5")
+    aside = [path for path in tmp_path.iterdir() if path != torn]
+    assert [path.name[:19] for path in aside] == ["step-5.hpctl-aside-"]
+    assert (aside[0] / "__0_0.distcp").read_bytes() == b"torn"
+
+
+def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(
+    s3: Any, tmp_path: Path
+) -> None:
+    body = torch_save({"global_step": 8, "x": "y" * (11 << 20)})
+    upload = s3.create_multipart_upload(Bucket=BUCKET, Key="run/epoch=0-step=8.ckpt")
+    key = {"Bucket": BUCKET, "Key": "run/epoch=0-step=8.ckpt", "UploadId": upload["UploadId"]}
+    parts = []
+    for number, at in enumerate(range(0, len(body), 5 << 20), start=1):
+        made = s3.upload_part(**key, PartNumber=number, Body=body[at : at + (5 << 20)])
+        parts.append({"PartNumber": number, "ETag": made["ETag"]})
+    s3.complete_multipart_upload(**key, MultipartUpload={"Parts": parts})
+    source = place("run")
+    found = last.last_complete(source).found
+    assert found is not None
+    count = counted(source)
+    copy = fetch(found, tmp_path, deep=True)
+    assert isinstance(copy, Checkpoint), copy
+    assert (tmp_path / "epoch=0-step=8.ckpt").read_bytes() == body
+    assert count["HeadObject"] == 1, "the parts' size; their digests fit the object's tag"
+    assert count["GetObject"] == len(parts)
+
+
+def test_a_copy_that_is_not_what_was_stored_is_refused(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(s3, "run/step-5", dcp_files())
+    write(tmp_path / "step-2", dcp_files())
+    real = S3Bucket.read
+
+    def flipped(self: S3Bucket, listed: Any, offset: int, length: int) -> tuple[bytes, int | None]:
+        raw, when = real(self, listed, offset, length)
+        if length > 100 and "__1_" in listed.key:
+            raw = raw[:70] + bytes([raw[70] ^ 1]) + raw[71:]
+        return raw, when
+
+    monkeypatch.setattr(S3Bucket, "read", flipped)
+    result = run("last", "--export", f"s3://{BUCKET}/run", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (0, f"found {tmp_path}/step-2\n")
+    assert "not fetched: __1_0.distcp does not match the digest in the store" in result.stderr
+    assert os.listdir(tmp_path) == ["step-2"]
+
+
+def test_no_room_falls_back_with_the_reason(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(s3, "run/step-5", dcp_files())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
+    result = run("last", "--export", f"s3://{BUCKET}/run", str(tmp_path))
+    assert result.exit_code == 3
+    assert result.stdout.startswith(f"unreadable s3://{BUCKET}/run")
+    assert "0 MiB free" in result.stderr
+
+
+def test_a_tier_that_cannot_be_read_hides_nothing_and_is_told(s3: Any, tmp_path: Path) -> None:
+    gone = f"{tmp_path}/not-mounted"
+    put(s3, "run/step-5", dcp_files())
+    result = run("last", "--json", gone, "--tier", f"s3://{BUCKET}/run", "--tier", "s3://nobucket/")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"]) == (0, "found")
+    assert document["found"]["step"] == 5
+    assert [each["place"] for each in document["unseen"]] == [gone, "s3://nobucket/"]
+    told = run("last", gone, f"s3://{BUCKET}/run")
+    assert told.stdout == f"s3://{BUCKET}/run/step-5\n"
+    assert "there may be a newer checkpoint where it cannot look" in told.stderr
+    nothing = run("last", "--export", gone, f"s3://{BUCKET}/empty")
+    assert (nothing.exit_code, nothing.stdout) == (
+        3,
+        f"unreadable {gone}: No such file or directory\n",
+    )

@@ -1,0 +1,249 @@
+"""What the agent's checks see is healed on a real Slurm, and what they only watch is left alone.
+
+The nodes' EFA devices are files, their GPUs a script behind the real nvidia-ml-py.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpctl.core.model import Health, NodeName
+from hpctl.sandbox.proctree import descendants
+from hpctl.wiring import open_store
+from tests.integration.chaos import Chaos, cluster, stays
+from tests.integration.live import until
+from tests.stubs import nvml
+
+pytestmark = pytest.mark.slurm
+
+EFAS, GPUS = 2, 8
+AGENT: dict[str, Any] = {
+    "expected": {"efa_devices": EFAS},
+    # The shipped table looks every 20 or 30 s, three times: a test cannot wait for that.
+    "checks": {
+        "efa.devices": {"every_s": 1, "gone_s": 3},
+        "efa.link": {"every_s": 1, "gone_s": 3},
+        "gpu.recovery": {"every_s": 1},
+        "gpu.throttle": {"every_s": 1},
+        "gpu.slowdown": {"every_s": 1},
+    },
+}
+LINK = "/sys/class/infiniband/rdmap79s0/ports/1"
+REBOOT = "BatchRebootClusterNodes"
+OOM = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,"
+    "oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,"
+    "task=python,pid=4321,uid=1000"
+)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Chaos]:
+    with tempfile.TemporaryDirectory() as folder:
+        stub = nvml.Stub(Path(folder)).gpus(GPUS)
+        with cluster(
+            nodes=6,
+            hardware={"efa": EFAS},
+            agent_config=AGENT,
+            nvml_library=stub.env()["LD_LIBRARY_PATH"],
+            nvml_script=stub.script.read_text(),
+        ) as live:
+            yield live
+
+
+@pytest.fixture
+def live(shared: Chaos) -> Iterator[Chaos]:
+    yield shared
+    shared.settle()
+
+
+def shown(live: Chaos, node: str) -> dict[str, Any]:
+    """The node's row of `hpctl nodes`."""
+    (row,) = json.loads(live.hpctl("nodes", node, "--no-cloud", "--json", check=False))["nodes"]
+    return dict(row)
+
+
+def explained(live: Chaos, target: str) -> dict[str, Any]:
+    return dict(json.loads(live.hpctl("explain", target, "--json")))
+
+
+def health(live: Chaos, node: str) -> Health:
+    """What the head node has from the node's agent."""
+    store = open_store(live.config)
+    try:
+        return store.health()[NodeName(node)]
+    finally:
+        store.close()
+
+
+def reports(live: Chaos, node: str, *codes: str) -> bool:
+    """Whether these codes are among what the node's agent says now."""
+    return set(codes) <= {f"{f.check}-{f.code}" for f in health(live, node).findings}
+
+
+def agent_of(live: Chaos, node: str) -> int:
+    """The pid of the node's agent."""
+    (row,) = [n for n in live.sandbox.status()["nodes"] if n["node"] == node]
+    return int(row["agent_pid"])
+
+
+@dataclass(frozen=True, slots=True)
+class Hurt:
+    """A job, one of its nodes, and how often that one's instance was treated before."""
+
+    job: int
+    node: str
+    instance: str
+    rebooted: int
+
+
+def under_a_job(live: Chaos) -> Hurt:
+    """Start a job on two nodes: one of them is to be hurt."""
+    job = live.start("srun sleep 600", "--nodes=2")
+    node = str(live.job(job).nodes[1])
+    live.mark(node)
+    old = live.instance(node)
+    return Hurt(job, node, old, live.accepted(old, REBOOT))
+
+
+def healed(live: Chaos, hurt: Hurt, rule: str) -> None:
+    """The job went elsewhere at once, and the node was rebooted, once, and came back."""
+    until(lambda: live.running(hurt.job, restarts=1), 20, "the job runs elsewhere")
+    assert hurt.node not in live.job(hurt.job).nodes
+    recovery = live.returned(hurt.node)
+    assert recovery.rule == rule
+    assert live.accepted(hurt.instance, REBOOT) == hurt.rebooted + 1
+    assert live.accepted(hurt.instance) == 0
+    assert live.instance(hurt.node) == hurt.instance
+    assert live.job(hurt.job).restarts == 1
+
+
+def test_a_lost_efa_device_moves_the_job_and_reboots_the_node(live: Chaos) -> None:
+    hurt = under_a_job(live)
+    live.sandbox.inject(hurt.node, "hardware", device="efa", count=EFAS - 1)
+    until(lambda: live.of(hurt.node) != [], 15, "a recovery")
+    told = explained(live, hurt.node)
+    (seen,) = [f for f in told["evidence"] if f["check"] == "efa.devices"]
+    assert (seen["verdict"], seen["code"]) == ("fail", "fewer")
+    assert f"1 of {EFAS} EFA devices" in seen["detail"]
+    assert told["rule"]["id"] == "efa-devices-fewer"
+    assert told["rule"]["ladder"] == ["reboot", "replace"]
+    healed(live, hurt, "efa-devices-fewer")
+
+
+def test_a_device_that_no_reboot_brings_back_is_replaced(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    old = live.instance(victim)
+    live.mark(victim)
+    live.sandbox.inject(victim, "hardware", device="efa", count=0, lasting=True)
+    until(lambda: live.accepted(old) == 1, 35, "replaced")
+    until(lambda: live.of(victim)[-1].ended, 20, "back")
+    assert live.accepted(old, REBOOT) == 1
+    assert live.instance(victim) != old
+
+
+def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> None:
+    """One node's driver asks for a reboot, the other's does not come back from a call."""
+    silent, asking = under_a_job(live), under_a_job(live)
+    hung = silent.node
+    agent, begun = agent_of(live, hung), datetime.now(UTC)
+    live.sandbox.inject(hung, "gpu", answers={"hang": "nvmlDeviceGetFieldValues"})
+    live.sandbox.inject(asking.node, "gpu", index=3, answers={"field230": "2"})
+    silent_s, children = 0.0, 1
+    while not live.of(hung):
+        now = datetime.now(UTC)
+        assert (now - begun).total_seconds() < 30, "a hung call is found within 30 s"
+        silent_s = max(silent_s, (now - health(live, hung).last_heard).total_seconds())
+        children = max(children, len(descendants(agent)))
+        time.sleep(0.5)
+    assert silent_s < 18, "the agent went on reporting"
+    assert children == 1, "and started nothing beside the child that hangs"
+    healed(live, asking, "gpu-recovery-reboot")
+    healed(live, silent, "gpu-hung-hung")
+
+
+def test_a_file_system_that_went_read_only_reboots_the_node(live: Chaos) -> None:
+    hurt = under_a_job(live)
+    line = "EXT4-fs (nvme0n1p1): Remounting filesystem read-only"
+    live.sandbox.inject(hurt.node, "kmsg", text=line)
+    healed(live, hurt, "kernel-fs-readonly")
+
+
+def test_what_is_benign_is_shown_and_left_alone(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    job = live.start("srun sleep 600", f"--nodelist={victim}")
+    live.mark(victim)
+    bits = {"gpu*.nvmlDeviceGetCurrentClocksEventReasons": str(0x8 | 0x20 | 0x40)}
+    live.sandbox.inject(victim, "gpu", answers=bits)
+    live.sandbox.inject(victim, "xid", code=13)
+    live.sandbox.inject(victim, "kmsg", text=OOM)
+    until(lambda: reports(live, victim, "kernel.xid-13", "kernel.oom-job"), 10, "reported")
+    stays(lambda: not live.of(victim) and not live.node(victim).drained, 6, "left alone")
+    row = shown(live, victim)
+    assert row["condition"] == "healthy"
+    assert "xid-13" in row["why"]
+    assert "kernel-oom-job" in row["why"]
+    assert live.running(job)
+    assert live.job(job).restarts == 0
+
+
+def test_a_warning_that_goes_makes_a_suspect_healthy_again(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    live.mark(victim)
+    live.sandbox.inject(victim, "file", path=f"{LINK}/state", text="1: DOWN")
+    until(lambda: reports(live, victim, "efa.link-down"), 15, "reported")
+    row = shown(live, victim)
+    assert row["condition"] == "suspect"
+    assert "efa-link-down" in row["why"]
+    live.sandbox.inject(victim, "file", path=f"{LINK}/state", text="4: ACTIVE")
+    until(lambda: not reports(live, victim, "efa.link-down"), 15, "gone")
+    assert shown(live, victim)["condition"] == "healthy"
+    assert live.of(victim) == []
+
+
+def test_an_agent_that_starts_again_reads_its_file_again(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    live.mark(victim)
+    file = live.sandbox.node_dir(victim) / "agent.yaml"
+    first = file.read_text()
+    try:
+        file.write_text(yaml.safe_dump({**AGENT, "expected": {"efa_devices": EFAS - 1}}))
+        live.sandbox.inject(victim, "kill-agent")
+        until(lambda: reports(live, victim, "efa.devices-more"), 20, "judged by the new file")
+    finally:
+        file.write_text(first)
+        live.sandbox.inject(victim, "kill-agent")
+    until(lambda: not reports(live, victim, "efa.devices-more"), 20, "and by the old one again")
+    assert live.of(victim) == []
+
+
+def test_a_check_that_half_of_the_nodes_fail_takes_none_of_them(live: Chaos) -> None:
+    live.reconfigure(
+        budgets={"correlated_min": 3, "correlated_fraction": 0.1}, node={"remedy_after_s": 60.0}
+    )
+    sick = live.victims(3)
+    live.mark(*sick)
+    before = [live.calls(REBOOT), live.calls("BatchReplaceClusterNodes")]
+    for victim in sick:
+        live.sandbox.inject(victim, "hardware", device="efa", count=EFAS - 1)
+    until(lambda: set(sick) <= set(live.state().holds), 20, "every one is held")
+    holds = [live.state().holds[victim] for victim in sick]
+    assert {h.gate for h in holds} == {"correlated"}
+    assert all("of 6 nodes report efa-devices-fewer" in h.why for h in holds)
+    until(lambda: not any(live.node(n).drained for n in sick), 10, "no drain remains")
+    assert {r.phase for n in sick for r in live.of(n)} <= {"cancelled"}
+    assert explained(live, sick[0])["kind"] == "hold"
+    for victim in sick:
+        live.sandbox.inject(victim, "hardware", device="efa", count=EFAS)
+    until(lambda: not live.state().holds, 20, "the check is mended, and nothing is held")
+    assert [live.calls(REBOOT), live.calls("BatchReplaceClusterNodes")] == before

@@ -1,0 +1,123 @@
+"""Real PyTorch on CPU under the launchers: a rank that dies, raises or hangs changes no bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.trouble import Kind
+from hpctl.jobs.elastic.tell import tell
+from tests.integration.elastic_bed import Launchers, program, until_gone, with_torch
+
+__all__ = ["with_torch"]
+
+STEPS = 40
+WORDS = (f"--steps={STEPS}", "--checkpoint-every=7", "--step-s=0.02")
+CHECKPOINTING = "torch.distributed.checkpoint,torch.distributed.fsdp"
+
+TROUBLED = """
+calm = train.batch
+def batch(seed, step, rank, world):
+    if (life, rank, step) == (0, 3, 12):
+        raise ValueError("row 7 of the batch is broken")
+    if (life, rank, step) == (1, 2, 20):
+        print("rank 2 sits down", flush=True)
+        time.sleep(600)
+    return calm(seed, step, rank, world)
+train.batch = batch
+"""
+
+
+@pytest.fixture
+def launchers(tmp_path: Path) -> Iterator[list[Launchers]]:
+    made: list[Launchers] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Launchers]:
+    """Undisturbed runs of four ranks and of two."""
+    four, two = (tmp_path_factory.mktemp(name) for name in ("calm4", "calm2"))
+    runs = {
+        4: Launchers(four, [*program(four), *WORDS], nodes=1, nproc=4, options=["--warm"]),
+        2: Launchers(two, [*program(two), *WORDS], nodes=1, options=["--warm"]),
+    }
+    try:
+        for run in runs.values():
+            assert set(run.wait(120)) == {0}, run.text()
+            assert sorted(run.curve()) == list(range(1, STEPS + 1))
+    finally:
+        for run in runs.values():
+            run.close()
+    return runs
+
+
+def kill_one(run: Launchers, rank: int, step: int) -> None:
+    """SIGKILL a rank when rank 0 has told of that step."""
+    run.await_(lambda: any(line["step"] >= step for line in run.losses()), f"step {step}", 90)
+    os.kill(run.rank_pids()[rank], signal.SIGKILL)
+
+
+def test_a_killed_rank_changes_no_bit(
+    calm: dict[int, Launchers], launchers: list[Launchers], tmp_path: Path
+) -> None:
+    run = Launchers(tmp_path, [*program(tmp_path), *WORDS], nproc=1)
+    launchers.append(run)
+    step = random.randint(2, STEPS - 8)
+    print(f"rank 1 is killed at step {step}")
+    kill_one(run, 1, step)
+    assert run.wait(120) == [0, 0], run.text()
+    assert run.account().restarts == 1, run.text()
+    assert run.curve() == calm[2].curve()
+    assert run.weights() == calm[2].weights()
+    assert until_gone(run) == []
+
+
+def test_an_exception_and_a_hang_change_no_bit(
+    calm: dict[int, Launchers], launchers: list[Launchers], tmp_path: Path
+) -> None:
+    words = [*program(tmp_path, TROUBLED), *WORDS]
+    run = Launchers(tmp_path, words, options=["--warm"])
+    launchers.append(run)
+    run.await_text("rank 2 sits down", 90)
+    assert tell("127.0.0.1", run.run_id, run.secret, "restart: no step for long") == "ok"
+    assert run.wait(120) == [0, 0], run.text()
+    told = run.account()
+    (trouble,) = told.troubles
+    assert (trouble.rank, trouble.node, trouble.kind) == (3, "node-1", Kind.CRASH)
+    # Its last words count, whether it then ended by itself or the group was quicker.
+    assert trouble.why.endswith(": ValueError: row 7 of the batch is broken")
+    assert "in batch" in trouble.evidence
+    assert [each.why for each in told.generations][1] == "restart asked for: no step for long"
+    resumed = [each.resumed_from for each in told.generations]
+    assert [Path(each).name if each else None for each in resumed] == [
+        None, "step-00000007.pt", "step-00000014.pt",
+    ]  # fmt: skip
+    assert run.curve() == calm[4].curve()
+    assert run.weights() == calm[4].weights()
+    assert until_gone(run) == []
+
+
+def test_a_sharded_run_comes_back_from_its_distributed_checkpoint(
+    launchers: list[Launchers], tmp_path: Path
+) -> None:
+    options = ["--warm", f"--warm-import=torch,torch._dynamo,{CHECKPOINTING}"]
+    words = [*program(tmp_path), "--fsdp", *WORDS]
+    calm = Launchers(tmp_path / "calm", words, nodes=1, options=options)
+    launchers.append(calm)
+    assert calm.wait(120) == [0], calm.text()
+    run = Launchers(tmp_path / "killed", words, nodes=1, options=options)
+    launchers.append(run)
+    kill_one(run, 0, 24)
+    assert run.wait(120) == [0], run.text()
+    (_, second) = run.account().generations
+    assert second.resumed_from == str(run.save / "step-00000021")
+    assert run.curve() == calm.curve()
+    assert run.weights() == calm.weights()

@@ -1,0 +1,135 @@
+"""A job that ends wakes the daemon at once; without a daemon nobody notices the difference."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.sandbox.api import Sandbox
+from tests.integration.live import until
+
+SCRIPT = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
+SLOW = {"loop": {"reconcile_s": 30.0, "lease_s": 120.0}}
+AT_ONCE_S = 2.0
+"""Far below the reconcile, with room for a busy machine; 0.1 s is usual."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    settings = {"agents": False, "emulator": False, "daemon": True, "config": SLOW}
+    with Sandbox("epilog", nodes=1, **settings) as sandbox:
+        yield sandbox
+
+
+def cycles(sandbox: Sandbox) -> int:
+    """How often the daemon has looked."""
+    url = f"http://127.0.0.1:{sandbox.spec.ports.intake}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found = re.search(rb"^hpctl_cycle_seconds_count (\S+)$", answer.read(), re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
+
+
+def asleep(sandbox: Sandbox) -> int:
+    """Wait until the daemon has nothing to do; how often it has looked by then."""
+    seen = -1
+    while (now := cycles(sandbox)) != seen:
+        seen = now
+        time.sleep(1.5)
+    return seen
+
+
+def submit(sandbox: Sandbox, mark: Path, seconds: float = 0.0) -> int:
+    """A job whose last act is to make a file."""
+    words = ["sbatch", "--parsable", "--output=/dev/null", f"--wrap=sleep {seconds}; touch {mark}"]
+    return int(sandbox.run(words).stdout)
+
+
+def since_the_end(sandbox: Sandbox, job: int, mark: Path) -> float:
+    """Seconds from the job's last act until slurmctld has done with it, epilogs included."""
+    until(mark.exists, 20, "the job's last act")
+    shown = ""
+
+    def done() -> bool:
+        nonlocal shown
+        shown = sandbox.scontrol("show", "job", str(job))
+        return "JobState=COMPLETED" in shown
+
+    until(done, 20, "the job has completed")
+    assert "ExitCode=0:0" in shown
+    return time.time() - mark.stat().st_mtime
+
+
+@pytest.mark.slurm
+def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> None:
+    before = asleep(cluster)
+    mark = tmp_path / "mark"
+    submit(cluster, mark, seconds=3)
+    time.sleep(1.5)
+    assert cycles(cluster) == before, "a job that starts wakes nobody"
+    assert not mark.exists()
+    until(mark.exists, 20, "the job's last act")
+    until(lambda: cycles(cluster) > before, AT_ONCE_S, "the daemon looks, 30 s too early")
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("left", ["the FIFO", "no FIFO", "a file", "a daemon that is stopped"])
+def test_without_a_daemon_a_job_ends_as_ever(cluster: Sandbox, tmp_path: Path, left: str) -> None:
+    fifo = cluster.spec.layout.daemon / "wake"
+    if left == "a daemon that is stopped":
+        cluster.signal_service("daemon", "SIGSTOP")
+    else:
+        cluster.kill_daemon()
+        assert fifo.is_fifo()
+    try:
+        if left in ("no FIFO", "a file"):
+            fifo.unlink()
+        if left == "a file":
+            fifo.touch()
+        mark = tmp_path / "mark"
+        job = submit(cluster, mark)
+        assert since_the_end(cluster, job, mark) < AT_ONCE_S
+        submit(cluster, tmp_path / "next")
+        until((tmp_path / "next").exists, AT_ONCE_S + 5, "the node is free for the next job")
+        assert not fifo.is_file() or fifo.read_bytes() == b""
+        assert fifo.exists() == (left != "no FIFO")
+    finally:
+        if left == "a daemon that is stopped":
+            cluster.signal_service("daemon", "SIGCONT")
+        else:
+            cluster.start_daemon()
+    assert fifo.is_fifo(), "the daemon makes it again"
+
+
+@pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "no directory"])
+def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
+    from hpctl.daemon.wake import Waker
+
+    waker = Waker(tmp_path)
+    if listening == "a full FIFO":
+        for _ in range(65536 + 1):
+            waker.poke()
+    else:
+        waker.close()
+    state = tmp_path / "none" if listening == "no directory" else tmp_path
+    begun = time.monotonic()
+    done = subprocess.run(
+        [str(SCRIPT)], env={"HPCTL_STATE_DIR": str(state)}, capture_output=True, timeout=10
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert time.monotonic() - begun < 0.9, "it ran into its own limit"
+    if listening == "a full FIFO":
+        waker.close()
+
+
+def test_the_group_may_poke_and_not_listen(tmp_path: Path) -> None:
+    from hpctl.daemon.wake import Waker
+
+    Waker(tmp_path).close()
+    assert (tmp_path / "wake").stat().st_mode & 0o777 == 0o620

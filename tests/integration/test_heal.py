@@ -1,0 +1,184 @@
+"""One fault healed, end to end, on a real Slurm; and what must not be touched is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import SandboxFactory
+from tests.integration.chaos import Chaos, cluster, stays
+from tests.integration.live import FAST, SLEEPER, Live, until
+
+pytestmark = pytest.mark.slurm
+NO_REQUEUE = SLEEPER.replace("--requeue", "--no-requeue")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Chaos]:
+    with cluster() as live:
+        yield live
+
+
+@pytest.fixture
+def live(shared: Chaos) -> Iterator[Chaos]:
+    yield shared
+    shared.settle()
+
+
+def assert_off_the_fault(live: Chaos, job: int, victim: str) -> None:
+    """The job is elsewhere, or on the victim after that came back healed, which is quick here."""
+    returned = [r.node for r in live.node_recoveries() if r.phase == "returned"]
+    assert victim not in live.job(job).nodes or victim in returned
+
+
+def test_slurmctld_and_the_cloud_may_be_away(live: Chaos) -> None:
+    """First: a slurmctld that is killed forgets what it has not saved, a node's return say."""
+    (victim,) = live.victims(1)
+    before = live.instance(victim)
+    live.start("sleep 600", f"--nodelist={victim}")
+    live.sandbox.inject_api("throttle")
+    live.mark(victim)
+    live.sandbox.kill_slurmctld()
+    live.sandbox.inject(victim, "xid", code=79)
+    time.sleep(3)
+    live.sandbox.start_slurmctld()
+    until(lambda: live.node(victim).drained, 60, "drained once slurmctld is back")
+    time.sleep(2)
+    live.sandbox.inject_api("clear")
+    live.returned(victim, timeout_s=90)
+    assert live.accepted(before) == 1
+
+
+def test_a_fault_under_a_job_is_healed(live: Chaos) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[-1])
+    before = live.instance(victim)
+    live.xid(victim)
+    until(lambda: live.running(job, restarts=1), 15, "job runs again, without Slurm's 121 s")
+    assert_off_the_fault(live, job, victim)
+    live.returned(victim)
+    assert live.instance(victim) != before
+    assert live.accepted(before) == 1
+    until(lambda: all(r.ended for r in live.of_job(job)), 20, "job recovery ends")
+    (recovery,) = live.of_job(job)
+    assert recovery.phase == "resumed", recovery.trail
+    slurm = live.node(victim)
+    assert not slurm.drained
+    assert not slurm.down
+
+
+def test_a_job_that_the_fault_killed_is_requeued_once_completing_is_over(live: Chaos) -> None:
+    job = live.start("srun sleep 600; exit 1", "--nodes=2")
+    victim = str(live.job(job).nodes[0])
+    live.sandbox.run(["scancel", "--signal=KILL", f"{job}.0"])
+    live.xid(victim)
+    until(lambda: live.running(job, restarts=1), 20, "job runs again")
+    assert_off_the_fault(live, job, victim)
+
+
+def test_codes_that_blame_the_application_cause_nothing(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    for code in (13, 31, 43, 45):
+        live.xid(victim, code=code)
+    time.sleep(6)
+    assert live.of(victim) == []
+    assert not live.node(victim).drained
+
+
+def test_half_of_the_nodes_at_once_is_not_half_of_the_nodes_sick(
+    sandbox_factory: SandboxFactory,
+) -> None:
+    patient = {**FAST, "node": {**FAST["node"], "remedy_after_s": 60.0}}
+    live = Live(sandbox_factory(nodes=8, mode="own", daemon=True, config=patient))
+    for victim in live.sandbox.nodes[:4]:
+        live.sandbox.inject(victim, "xid", code=79)
+    until(lambda: len(live.state().holds) == 4, 15, "four holds")
+    holds = live.state().holds.values()
+    assert {h.gate for h in holds} == {"correlated"}
+    assert all("of 8 nodes report xid-79" in h.why for h in holds)
+    until(
+        lambda: not any(n.drained for n in live.scheduler.view().nodes.values()),
+        10,
+        "no drain remains",
+    )
+    # One that was opened before the others had reported was given back, untouched.
+    assert {r.phase for r in live.node_recoveries()} <= {"cancelled"}
+    assert live.calls("BatchReplaceClusterNodes") == 0
+
+
+def test_an_operators_drain_is_never_touched(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=DRAIN", "Reason=disk swap, Ann")
+    live.xid(victim)
+    until(lambda: victim in live.state().holds, 10, "a hold")
+    assert live.state().holds[victim].gate == "foreign_drain"
+    time.sleep(2)
+    node = live.node(victim)
+    assert node.reason.startswith("disk swap, Ann")
+    assert node.drained
+    assert live.of(victim) == []
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=RESUME")
+    live.returned(victim)
+
+
+def test_an_operator_who_resumes_our_node_cancels_the_recovery(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    # A job that Slurm cannot run again keeps the recovery waiting in CORDONED.
+    job = live.start("sleep 600", f"--nodelist={victim}", header=NO_REQUEUE)
+    live.xid(victim)
+    until(lambda: live.node(victim).drained, 10, "drained")
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=RESUME")
+    until(lambda: live.last(victim).ended, 10, "recovery ends")
+    assert live.phase(victim) == "cancelled"
+    stays(lambda: not live.node(victim).drained, 3, "the old lines must not overrule the operator")
+    assert live.running(job)
+
+
+def test_a_job_without_requeue_is_not_killed(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    job = live.start("sleep 600", f"--nodelist={victim}", header=NO_REQUEUE)
+    live.xid(victim)
+    until(lambda: str(job) in live.state().holds, 10, "the job is held, with a reason")
+    assert "submit with --requeue" in live.state().holds[str(job)].why
+    stays(lambda: live.running(job), 2, "it runs on")
+    live.sandbox.run(["scancel", str(job)])
+    live.returned(victim)
+
+
+def test_a_reboot_heals_what_a_reboot_can(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    before = live.instance(victim)
+    live.xid(victim, code=95)
+    live.returned(victim)
+    assert live.instance(victim) == before
+    assert live.accepted(before, "BatchRebootClusterNodes") == 1
+    assert live.asked(before) == []
+
+
+def test_observe_says_and_does_nothing(live: Chaos) -> None:
+    live.reconfigure(mode="observe")
+    (victim,) = live.victims(1)
+    live.xid(victim)
+    until(lambda: victim in live.state().holds, 10, "a hold")
+    assert live.state().holds[victim].gate == "observing"
+    time.sleep(1)
+    assert not live.node(victim).drained
+    live.reconfigure(mode="own")
+    live.returned(victim)
+
+
+def test_pause_approve_and_the_kill_switch(live: Chaos) -> None:
+    live.hpctl("pause")
+    (victim,) = live.victims(1)
+    live.xid(victim)
+    until(lambda: victim in live.state().holds, 10, "held")
+    assert live.state().holds[victim].gate == "paused"
+    live.config.kill_switch.touch()
+    live.hpctl("resume")
+    until(lambda: live.state().holds[victim].gate == "kill_switch", 10, "kill switch")
+    time.sleep(1)
+    assert not live.node(victim).drained
+    live.config.kill_switch.unlink()
+    live.returned(victim)

@@ -1,0 +1,303 @@
+"""The intake over real HTTP with real munged: what it believes, and all that it must refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl import munge, wire
+from hpctl.core.model import NodeName, Report
+from hpctl.daemon import intake
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.ports import Unavailable
+from tests.intakes import NOON, Head, credential, report
+from tests.munged import ADDRESSES, Realm, realm
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    with realm() as running:
+        yield running
+
+
+@pytest.fixture
+def head(munges: Realm) -> Iterator[Head]:
+    running = Head(munges)
+    running.server.start()
+    yield running
+    running.server.stop()
+
+
+def assert_refused(head: Head, answer: tuple[int, dict[str, Any]], status: int, code: str) -> None:
+    assert answer[0] == status, answer
+    assert answer[1]["error"] == code
+    assert answer[1]["message"]
+    assert head.refused() == {code: 1}
+    assert head.accepted == []
+
+
+def test_a_true_report_is_stored_before_it_is_acknowledged(head: Head) -> None:
+    stored = threading.Event()
+
+    def slowly(received: Report) -> None:
+        time.sleep(0.2)
+        head.accepted.append(received)
+        stored.set()
+
+    head.accept = slowly
+    assert head.send(report()) == (200, {"ack": 1})
+    assert stored.is_set()
+    assert head.accepted == [report()]
+    assert "hpctl_reports_total 1.0" in head.get("/metrics")
+    assert head.refused() == {}
+    assert json.loads(head.get("/healthz")) == {"status": "ok"}
+
+
+def test_a_forged_credential(head: Head) -> None:
+    answer = head.send(report(), head.realm.stranger)
+    assert_refused(head, answer, 401, "invalid_credential")
+
+
+def test_no_credential_and_other_schemes(head: Head) -> None:
+    for authorization in (None, "", "MUNGE", "MUNGE ", "Bearer abc"):
+        status, answer = head.post(wire.encode(report()), authorization)
+        assert (status, answer["error"]) == (401, "missing_credential")
+    assert head.refused() == {"missing_credential": 5}
+    assert head.accepted == []
+
+
+def test_a_replayed_credential(head: Head) -> None:
+    body = wire.encode(report())
+    authorization = credential(head.realm.n1, body)
+    assert head.post(body, authorization)[0] == 200
+    head.accepted.clear()
+    assert_refused(head, head.post(body, authorization), 409, "replayed_credential")
+
+
+def test_a_replayed_body_with_a_fresh_credential(head: Head) -> None:
+    assert head.send(report(seq=7))[0] == 200
+    head.accepted.clear()
+    assert_refused(head, head.send(report(seq=7)), 409, "stale_report")
+
+
+def test_an_older_report_is_stale_and_a_newer_run_starts_over(head: Head) -> None:
+    assert head.send(report(seq=7))[0] == 200
+    assert head.send(report(seq=6))[0] == 409
+    assert head.send(report(seq=1, start=NOON + timedelta(seconds=1)))[0] == 200
+    assert head.send(report(seq=99))[0] == 409
+    assert [(r.seq, r.agent_start) for r in head.accepted] == [
+        (7, NOON),
+        (1, NOON + timedelta(seconds=1)),
+    ]
+
+
+def test_a_body_that_the_credential_was_not_made_for(head: Head) -> None:
+    authorization = credential(head.realm.n1, wire.encode(report(seq=1)))
+    answer = head.post(wire.encode(report(seq=2)), authorization)
+    assert_refused(head, answer, 401, "bad_digest")
+
+
+def test_a_credential_made_for_something_else(head: Head) -> None:
+    authorization = f"MUNGE {munge.encode(b'', head.realm.n1)}"
+    assert_refused(head, head.post(wire.encode(report()), authorization), 401, "bad_digest")
+
+
+def test_another_nodes_credential(head: Head) -> None:
+    answer = head.send(report("n1"), head.realm.n2)
+    assert_refused(head, answer, 403, "forged_node")
+    assert "127.0.1.3" in answer[1]["message"]
+
+
+def test_a_node_that_slurm_does_not_know(head: Head) -> None:
+    assert_refused(head, head.send(report("n9")), 403, "unknown_node")
+
+
+def test_slurm_not_asked_yet_is_no_reason_to_forget_the_report(head: Head) -> None:
+    def not_yet(_: NodeName) -> str | None:
+        raise Unavailable("slurmctld was not heard yet")
+
+    head.address_of = not_yet
+    assert_refused(head, head.send(report()), 503, "slurm_unavailable")
+
+
+def test_an_address_given_as_a_host_name(head: Head) -> None:
+    head.address_of = lambda _: "localhost"
+    assert head.send(report())[1]["error"] == "forged_node"
+    head.address_of = lambda _: "no-such-host.invalid"
+    assert head.send(report())[1]["error"] == "slurm_unavailable"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
+def test_an_ordinary_user_of_the_node(head: Head) -> None:
+    body = wire.encode(report())
+    made = subprocess.run(
+        ["munge", f"--socket={head.realm.n1}"],
+        input=wire.payload(body), user=65534, group=65534, extra_groups=[],
+        capture_output=True, check=True, timeout=10,
+    )  # fmt: skip
+    answer = head.post(body, f"MUNGE {made.stdout.decode().strip()}")
+    assert_refused(head, answer, 403, "forbidden_uid")
+
+
+def test_a_uid_that_is_not_allowed(munges: Realm) -> None:
+    head = Head(munges, allowed_uids=frozenset({os.geteuid() + 1}))
+    head.server.start()
+    try:
+        assert_refused(head, head.send(report()), 403, "forbidden_uid")
+    finally:
+        head.server.stop()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"not json", 400, "malformed"),
+        (b"", 400, "malformed"),
+        (b'{"v":2}', 400, "unsupported_version"),
+        (b'{"v":1,"report":{"node":"n1"}}', 422, "invalid_report"),
+    ],
+)
+def test_malformed(head: Head, body: bytes, status: int, code: str) -> None:
+    assert_refused(head, head.send(body), status, code)
+
+
+def test_too_large_as_announced(head: Head) -> None:
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
+        size = wire.MAX_BODY + 1
+        client.sendall(
+            f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: {size}\r\n\r\n".encode()
+        )
+        # Nothing of the body was sent: it was refused by its announcement.
+        assert b"413" in client.recv(4096).partition(b"\r\n")[0]
+    assert head.refused() == {"too_large": 1}
+
+
+def test_too_large_without_announcing_it(head: Head) -> None:
+    sent = 0
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
+        start = f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.sendall(start.encode())
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        answer = b""
+        client.settimeout(0.05)
+        while not answer and sent < 100 * len(chunk):
+            try:
+                client.sendall(chunk)
+                sent += len(chunk)
+                answer = client.recv(4096)
+            except TimeoutError:
+                continue
+    assert b"413" in answer.partition(b"\r\n")[0]
+    assert sent < wire.MAX_BODY + 8 * len(chunk)
+    assert head.refused() == {"too_large": 1}
+    assert head.accepted == []
+
+
+def test_too_slow_a_body(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "BODY_TIMEOUT_S", 0.2)
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
+        client.sendall(
+            f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx".encode()
+        )
+        assert b"408" in client.recv(4096).partition(b"\r\n")[0]
+    assert head.refused() == {"slow_body": 1}
+
+
+def test_our_own_munged_away(munges: Realm, tmp_path: Path) -> None:
+    head = Head(munges, munge_socket=tmp_path / "none")
+    head.server.start()
+    try:
+        answer = head.send(report())
+        assert_refused(head, answer, 503, "munge_unavailable")
+        assert "systemctl status munge" in answer[1]["hint"]
+    finally:
+        head.server.stop()
+
+
+def test_a_journal_that_fails_is_not_an_acknowledgement(head: Head) -> None:
+    def broken(_: Report) -> None:
+        raise OSError(28, "No space left on device")
+
+    head.accept = broken
+    assert_refused(head, head.send(report()), 503, "journal_unavailable")
+    # It was not believed, so the same report is not stale once the journal works again.
+    head.accept = head.accepted.append
+    assert head.send(report()) == (200, {"ack": 1})
+
+
+def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
+    first_is_in, let_go = threading.Event(), threading.Event()
+
+    def slow_first(received: Report) -> None:
+        if (received.node, received.seq) == ("n1", 1):
+            first_is_in.set()
+            let_go.wait(10)
+        head.accepted.append(received)
+
+    head.accept = slow_first
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda s=seq: answers.append(head.send(report(seq=s))[0]))
+        for seq in (1, 2)
+    ]
+    threads[0].start()
+    assert first_is_in.wait(10)
+    threads[1].start()
+    other = dataclasses.replace(report(seq=1), node=NodeName("n2"))
+    assert head.send(other, head.realm.n2)[0] == 200
+    let_go.set()
+    for thread in threads:
+        thread.join(10)
+    assert answers == [200, 200]
+    assert [r.seq for r in head.accepted if r.node == "n1"] == [1, 2]
+
+
+def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
+    """Nagle's algorithm and delayed acknowledgements would make each answer wait 40 ms."""
+    connection = http.client.HTTPConnection("127.0.0.1", head.server.port, timeout=10)
+    took = []
+    for seq in range(1, 41):
+        body = wire.encode(report(seq=seq))
+        headers = {"Authorization": credential(head.realm.n1, body)}
+        before = time.monotonic()
+        connection.request("POST", wire.PATH, body, headers)
+        assert json.loads(connection.getresponse().read()) == {"ack": seq}
+        took.append(time.monotonic() - before)
+    connection.close()
+    assert sorted(took)[len(took) // 4] < 0.03
+
+
+def test_an_address_in_use_is_said_plainly(head: Head) -> None:
+    second = IntakeServer(
+        intake_app(IntakeSettings(), head.accepted.append, ADDRESSES.get),
+        "127.0.0.1",
+        head.server.port,
+    )
+    with pytest.raises(Unavailable, match=str(head.server.port)):
+        second.start()
+
+
+def test_stop_is_bounded_with_connections_open(munges: Realm) -> None:
+    head = Head(munges)
+    head.server.start()
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as idle:
+        idle.sendall(b"POST ")
+        before = time.monotonic()
+        head.server.stop()
+        assert time.monotonic() - before < 6
+    with pytest.raises(ConnectionRefusedError):
+        head.get("/healthz")

@@ -1,0 +1,328 @@
+"""Sessions over real HTTP with real munged: what they prove, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from hpctl import munge, wire
+from hpctl.core.model import Report
+from tests.intakes import NOON, Head, Session, beat, credential, report
+from tests.munged import Realm, realm
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    with realm() as running:
+        yield running
+
+
+@pytest.fixture
+def head(munges: Realm) -> Iterator[Head]:
+    running = Head(munges)
+    running.heard = lambda heartbeat: running.beats.append(heartbeat) is None
+    running.server.start()
+    yield running
+    running.server.stop()
+
+
+def refused(answer: tuple[int, dict[str, str]], status: int, code: str, head: Head) -> None:
+    assert (answer[0], answer[1]["error"]) == (status, code), answer
+    assert answer[1]["message"]
+    assert head.refused() == {code: 1}
+    assert (len(head.accepted), head.beats) == (1, [])
+
+
+def test_a_session_carries_reports_and_heartbeats_without_munged(head: Head) -> None:
+    session = Session(head)
+    assert session.send(session.heartbeat()) == (200, {"ack": 2})
+    assert session.send(session.report()) == (200, {"ack": 3})
+    assert session.send(session.heartbeat()) == (200, {"ack": 4})
+    assert [b.seq for b in head.beats] == [2, 4]
+    assert [r.seq for r in head.accepted] == [1, 3]
+    assert "hpctl_heartbeats_total 2.0" in head.get("/metrics")
+    assert "hpctl_reports_total 2.0" in head.get("/metrics")
+    assert head.refused() == {}
+
+
+def test_who_does_not_ask_gets_none(head: Head) -> None:
+    assert head.send(report()) == (200, {"ack": 1})
+
+
+def test_a_heartbeat_by_credential_opens_one_too(head: Head) -> None:
+    body = wire.encode_heartbeat(beat(), open_session=True)
+    status, answer = head.post(body, credential(head.realm.n1, body))
+    assert (status, sorted(answer)) == (200, ["ack", "session"])
+
+
+def test_the_key_is_for_the_one_who_asked(head: Head) -> None:
+    session = Session(head)
+    assert len(session.key) == wire.KEY_BYTES
+    assert session.key not in str(session.granted).encode()
+    with pytest.raises(munge.ReplayedCredentialError):
+        munge.decode(session.granted["key"], head.realm.n1)
+    with pytest.raises(munge.InvalidCredentialError):
+        munge.decode(session.granted["key"], head.realm.stranger)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+def test_an_ordinary_user_cannot_unwrap_a_key(munges: Realm) -> None:
+    wrapped = munge.encode(b"secret", munges.head, only_uid=0)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(munge.UnauthorizedCredentialError):
+            munge.decode(wrapped, munges.n1)
+    finally:
+        os.seteuid(0)
+    assert munge.decode(wrapped, munges.n2).payload == b"secret"
+
+
+def test_a_forged_signature(head: Head) -> None:
+    session = Session(head)
+    body = session.heartbeat()
+    forged = wire.session_authorization(session.granted["id"], b"k" * 32, body)
+    refused(head.post(body, forged), 401, "bad_mac", head)
+
+
+def test_a_body_that_was_not_signed(head: Head) -> None:
+    session = Session(head)
+    refused(head.post(session.report(), session.signed(b"other")), 401, "bad_mac", head)
+
+
+def test_a_session_that_nobody_opened(head: Head) -> None:
+    session = Session(head)
+    body = session.heartbeat()
+    proof = wire.session_authorization("0" * 32, session.key, body)
+    refused(head.post(body, proof), 401, "unknown_session", head)
+
+
+@pytest.mark.parametrize("proof", ["", ":", "x", "{id}", "{id}:", "{id}:\xe9", "{id}:" + "0" * 64])
+def test_nonsense_in_its_place(head: Head, proof: str) -> None:
+    session = Session(head)
+    status, answer = head.post(
+        session.heartbeat(), f"{wire.SESSION_SCHEME} {proof.format(id=session.granted['id'])}"
+    )
+    assert (status, answer["error"] in ("unknown_session", "bad_mac")) == (401, True)
+    assert head.beats == []
+
+
+def test_a_replayed_message(head: Head) -> None:
+    session = Session(head)
+    first, second = session.report(), session.heartbeat()
+    assert session.send(first)[0] == 200
+    assert session.send(second)[0] == 200
+    for again in (first, second, first):
+        assert session.send(again)[1]["error"] == "stale_report"
+    assert head.refused() == {"stale_report": 3}
+    assert (len(head.accepted), len(head.beats)) == (2, 1)
+
+
+def test_a_replay_after_the_daemon_started_again(head: Head, munges: Realm) -> None:
+    """The new daemon knows no sequence numbers yet, and no old session either."""
+    session = Session(head)
+    body = session.report()
+    proof = session.signed(body)
+    fresh = Head(munges)
+    fresh.server.start()
+    try:
+        assert fresh.post(body, proof)[1]["error"] == "unknown_session"
+        assert fresh.accepted == []
+    finally:
+        fresh.server.stop()
+
+
+def test_a_session_ends_with_its_time(munges: Realm) -> None:
+    head = Head(munges, session_s=0.3)
+    head.server.start()
+    try:
+        session = Session(head)
+        assert session.granted["lasts_s"] == pytest.approx(0.3)
+        assert session.send(session.report())[0] == 200
+        time.sleep(0.35)
+        assert session.send(session.report())[1]["error"] == "expired_session"
+        assert head.refused() == {"expired_session": 1}
+        assert len(head.accepted) == 2
+    finally:
+        head.server.stop()
+
+
+def test_a_session_speaks_for_its_own_node_alone(head: Head) -> None:
+    session = Session(head)
+    other = wire.encode(report("n2", 5))
+    refused(session.send(other), 403, "forged_node", head)
+    head.accepted.clear()
+    brief = wire.encode_heartbeat(beat("n2", 5))
+    assert session.send(brief)[1]["error"] == "forged_node"
+
+
+def test_another_address_than_it_was_opened_from(head: Head) -> None:
+    session = Session(head)
+    body = session.heartbeat()
+    request = (
+        f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nAuthorization: {session.signed(body)}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    with socket.socket() as elsewhere:
+        elsewhere.settimeout(10)
+        elsewhere.bind(("127.0.9.9", 0))
+        elsewhere.connect(("127.0.0.1", head.server.port))
+        elsewhere.sendall(request)
+        answer = b""
+        while b"moved_session" not in answer:
+            more = elsewhere.recv(4096)
+            assert more, answer
+            answer += more
+    assert head.refused() == {"moved_session": 1}
+    assert head.beats == []
+
+
+def test_a_node_that_slurm_has_elsewhere_now(head: Head) -> None:
+    session = Session(head)
+    head.address_of = lambda _: "127.0.1.77"
+    refused(session.send(session.heartbeat()), 401, "moved_session", head)
+
+
+def test_a_node_that_slurm_has_no_more(head: Head) -> None:
+    session = Session(head)
+    head.address_of = lambda _: None
+    refused(session.send(session.heartbeat()), 403, "unknown_node", head)
+
+
+def test_a_new_session_ends_the_one_before(head: Head) -> None:
+    session = Session(head)
+    body = wire.encode(report(seq=2), open_session=True)
+    assert head.post(body, credential(head.realm.n1, body))[0] == 200
+    session.seq = 5
+    assert session.send(session.heartbeat())[1]["error"] == "unknown_session"
+
+
+def test_another_nodes_credential_opens_nothing(head: Head) -> None:
+    body = wire.encode(report("n1"), open_session=True)
+    status, answer = head.post(body, credential(head.realm.n2, body))
+    assert (status, answer["error"]) == (403, "forged_node")
+
+
+def test_a_refused_report_opens_nothing(head: Head) -> None:
+    assert head.send(report(seq=3))[0] == 200
+    body = wire.encode(report(seq=3), open_session=True)
+    status, answer = head.post(body, credential(head.realm.n1, body))
+    assert (status, "session" in answer) == (409, False)
+
+
+def test_a_digest_that_is_not_held_asks_for_the_findings(head: Head) -> None:
+    session = Session(head)
+    head.heard = lambda _: False
+    brief = session.heartbeat()
+    refused(session.send(brief), 409, "unknown_digest", head)
+    assert session.send(session.report())[0] == 200
+
+
+def test_a_heartbeat_does_not_wait_for_a_report_that_is_being_stored(head: Head) -> None:
+    slow, beating = Session(head), Session(head, "n2", head.realm.n2)
+    is_in, let_go = threading.Event(), threading.Event()
+
+    def hang(received: Report) -> None:
+        is_in.set()
+        let_go.wait(10)
+        head.accepted.append(received)
+
+    head.accept = hang
+    body = slow.report()
+    storing = threading.Thread(target=slow.send, args=(body,))
+    storing.start()
+    assert is_in.wait(10)
+    assert beating.send(beating.heartbeat())[0] == 200
+    later = slow.heartbeat()
+    assert slow.send(later)[0] == 200
+    let_go.set()
+    storing.join(10)
+    # The heartbeat came after the report, which ended after it: neither may be sent again.
+    for again in (body, later):
+        assert slow.send(again)[1]["error"] == "stale_report"
+
+
+def test_reports_that_wait_for_the_journal_are_stored_together(head: Head) -> None:
+    batches: list[int] = []
+    first_is_in, let_go = threading.Semaphore(0), threading.Event()
+    head.address_of = lambda _: "127.0.1.2"
+
+    def store(*reports: Report) -> None:
+        batches.append(len(reports))
+        first_is_in.release()
+        let_go.wait(10)
+
+    head.store_all = store
+    names = [f"m{n}" for n in range(30)]
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: answers.append(head.send(report(n))[0])) for n in names
+    ]
+    for thread in threads:
+        thread.start()
+    assert first_is_in.acquire(timeout=10)
+    time.sleep(1)
+    let_go.set()
+    for thread in threads:
+        thread.join(10)
+    assert answers == [200] * 30
+    assert sum(batches) == 30
+    assert len(batches) <= 5, batches
+
+
+def test_all_that_were_to_be_stored_together_hear_that_it_failed(head: Head) -> None:
+    def broken(*_: Report) -> None:
+        raise OSError(28, "No space left on device")
+
+    head.store_all = broken
+    for node, munged in (("n1", head.realm.n1), ("n2", head.realm.n2)):
+        assert head.send(report(node), munged)[1]["error"] == "journal_unavailable"
+    assert head.refused() == {"journal_unavailable": 2}
+
+
+def test_headers_that_never_end_are_cut_off(head: Head) -> None:
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
+        client.sendall(f"POST {wire.PATH} HTTP/1.1\r\n".encode())
+        sent = 0
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while sent < 4 << 20:
+                client.sendall(b"X-Long: " + b"a" * 8000 + b"\r\n")
+                sent += 8010
+                time.sleep(0.001)
+    assert sent < 2 << 20, "what lies in sockets' buffers, and no more"
+    assert head.get("/healthz")
+
+
+def test_a_newer_run_takes_over_within_a_new_session(head: Head) -> None:
+    session = Session(head)
+    session.send(session.report())
+    body = wire.encode(report(seq=1, start=NOON + timedelta(seconds=1)), open_session=True)
+    assert head.post(body, credential(head.realm.n1, body))[0] == 200
+
+
+def test_answers_without_a_body_and_after_a_hundred_continue_come_at_once(head: Head) -> None:
+    """The server keeps an answer's head back for its body: where there is none, it must not."""
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=5) as client:
+        client.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        body = wire.encode(report())
+        client.sendall(
+            f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
+            f"Authorization: {credential(head.realm.n1, body)}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+        )
+        assert client.recv(4096).startswith(b"HTTP/1.1 100")
+        client.sendall(body)
+        answer = client.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b'{"ack":1}'), "head and body in one piece"
+        client.sendall(b"nonsense\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400")

@@ -1,0 +1,286 @@
+"""A supervisor's word over real HTTP with real munged: who is believed, what is refused, how."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from hpctl import job_wire, munge, wire
+from hpctl.clock import SystemClock
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.journal import Event, JobReported
+from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
+from hpctl.core.run_policy import Action, Answer
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.jobs import PER_MINUTE, Desk, routes
+from hpctl.jobs.tell import MUNGE_SOCKET, Reply, tell
+from hpctl.ports import Unavailable
+from tests.munged import Realm, realm
+
+pytestmark = pytest.mark.slurm
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+TROUBLE = Trouble(
+    Kind.HANG, NOON, "rank 3 stands still", "hang", NodeName("n2"), 3, "gpu0", 139, "x", 40, 30
+)
+
+
+class Head:
+    """A running intake with a desk, and the Slurm and journal behind it."""
+
+    def __init__(self, munges: Realm) -> None:
+        self.stored: list[Event] = []
+        self.full = ""
+        self.shut = ""
+        self.poked = 0
+        self.uid = os.geteuid()
+        self.view: SchedulerView | None = None
+        self.sees(7)
+        self.desk = Desk(self, self.slurm, lambda _: self.shut, self.poke, SystemClock())  # type: ignore[arg-type]
+        registry = CollectorRegistry()
+        settings = IntakeSettings(munge_socket=munges.head)
+        app = intake_app(
+            settings,
+            lambda *_: None,
+            lambda _: None,
+            registry,
+            routes=routes(self.desk, munges.head, registry),
+        )
+        self.server = IntakeServer(app, "127.0.0.1")
+
+    def append(self, events: list[Event]) -> None:
+        if self.full:
+            raise OSError(self.full)
+        self.stored += events
+
+    def sees(self, *jobs: int, restarts: int = 0) -> None:
+        known = {
+            JobId(n): SlurmJob(JobId(n), "RUNNING", NOON, restarts, user="ada", uid=self.uid)
+            for n in jobs
+        }
+        self.view = SchedulerView(datetime.now(UTC), {}, known)
+
+    def slurm(self) -> SchedulerView:
+        if self.view is None:
+            raise Unavailable("Slurm has not answered yet", "try again in a moment")
+        return self.view
+
+    def poke(self) -> None:
+        self.poked += 1
+
+    def post(self, body: bytes, authorization: str) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection.request("POST", job_wire.PATH, body, {"Authorization": authorization})
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        connection.close()
+        return response.status, answer
+
+    def refused(self) -> dict[str, int]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        found = re.findall(r'^hpctl_job_reports_refused_total\{code="(\w+)"\} (\S+)$', text, re.M)
+        return {code: int(float(count)) for code, count in found}
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    with realm() as running:
+        yield running
+
+
+@pytest.fixture
+def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+    running = Head(munges)
+    running.server.start()
+    monkeypatch.setenv("HPCTL_HEAD", running.server.url)
+    monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
+    monkeypatch.setenv("X", str(munges.n1))
+    yield running
+    running.server.stop()
+
+
+def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
+    return replace(JobReport(JobId(job), restarts, TROUBLE), **changes)
+
+
+def credential(munged: Path, body: bytes) -> str:
+    return f"MUNGE {munge.encode(wire.payload(body), munged)}"
+
+
+def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
+    answer = Answer(Action.REQUEUE, "no spare is left", 12.0, (NodeName("n2"),))
+    said = JobReport.of(JobId(7), 0, TROUBLE, answer)
+    assert said.wish is Wish.REQUEUE
+    assert tell(said) == Reply(True, acts=True)
+    (event,) = head.stored
+    assert isinstance(event, JobReported)
+    assert event.report == said
+    assert event.uid == head.uid
+    assert head.desk.news() == [event]
+    assert head.desk.news() == []
+    assert head.poked == 1
+
+
+def test_where_the_daemon_does_not_act_it_says_so(head: Head) -> None:
+    head.shut = "mode observe: decisions are written down and nothing is done"
+    assert tell(report(wish=Wish.REQUEUE)) == Reply(True, acts=False, text=head.shut)
+    assert len(head.stored) == 1
+
+
+def test_a_mere_sign_of_life(head: Head) -> None:
+    assert tell(JobReport(JobId(7), 0, progress=40)) == Reply(True, acts=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")
+def test_only_the_owner_and_root_are_believed(head: Head) -> None:
+    "host".encode("idna")  # imported now: the other user may not be able to read Python's files
+    os.seteuid(65534)
+    try:
+        refused = tell(report())
+        head.uid = 65534
+        head.sees(7)
+        believed = tell(report())
+    finally:
+        os.seteuid(0)
+    assert refused is not None
+    assert refused.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
+    assert not refused.again
+    assert believed == Reply(True, acts=True)
+    assert tell(report()) == Reply(True, acts=True)  # root, of another's job
+    assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
+    assert head.refused() == {"forbidden_uid": 1}
+
+
+def test_a_job_without_a_known_owner_is_roots_alone(head: Head) -> None:
+    assert head.view is not None
+    head.view.jobs[JobId(7)] = replace(head.view.jobs[JobId(7)], uid=None)  # type: ignore[index]
+    answer = tell(report())
+    assert answer is not None
+    assert answer.ok == (os.geteuid() == 0)
+
+
+def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
+    body = job_wire.encode(report())
+    good = credential(munges.n1, body)
+    for said, authorization, expected in (
+        (body, "", (401, "missing_credential")),
+        (body, credential(munges.stranger, body), (401, "invalid_credential")),
+        (body, credential(munges.n1, body + b" "), (401, "bad_digest")),
+        (body, good, (200, None)),
+        (body, good, (409, "replayed_credential")),
+    ):
+        status, answer = head.post(said, authorization)
+        assert (status, answer.get("error")) == expected
+    assert len(head.stored) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "malformed"),
+        (b'{"v":1}', 422, "invalid_report"),
+        (b'{"v":2,"job_report":{"job":7,"restarts":0}}', 400, "unsupported_version"),
+        (b'{"v":1,"job_report":{"job":0,"restarts":0}}', 422, "invalid_report"),
+        (b'{"v":1,"job_report":{"job":7,"restarts":0,"more":1}}', 422, "invalid_report"),
+        (b'{"v":1,"job_report":{"job":7,"restarts":0,"wish":"kill"}}', 422, "invalid_report"),
+        (b'{"v":1,"job_report":{"job":7,"restarts":0,"after_s":-1}}', 422, "invalid_report"),
+        (b'{"v":1,"job_report":{"job":7,"restarts":0,"exclude":["a b"]}}', 422, "invalid_report"),
+        (b"x" * (job_wire.MAX_BODY + 1), 413, "too_large"),
+    ],
+)
+def test_what_is_no_report(head: Head, munges: Realm, body: bytes, status: int, code: str) -> None:
+    answer = head.post(body, credential(munges.n1, body))
+    assert (answer[0], answer[1]["error"]) == (status, code)
+    assert answer[1]["message"]
+    assert head.stored == []
+
+
+def test_words_of_runs_that_slurm_does_not_count(head: Head) -> None:
+    head.sees(7, restarts=5)
+    for restarts, ok in ((2, False), (3, True), (5, True), (6, True)):
+        answer = tell(report(restarts=restarts))
+        assert answer is not None
+        assert answer.ok is ok, (restarts, answer)
+        head.sees(7, restarts=5)
+
+
+def test_a_job_that_has_just_begun_is_looked_for_again(head: Head) -> None:
+    assert head.view is not None
+    head.view = replace(head.view, as_of=NOON)
+    threading.Timer(0.3, lambda: head.sees(7, 8)).start()
+    began = time.monotonic()
+    assert tell(report(job=8)) == Reply(True, acts=True)
+    assert 0.2 < time.monotonic() - began < 1.5
+    assert head.poked >= 1
+    unknown = tell(report(job=9))
+    assert unknown is not None
+    assert (unknown.ok, unknown.again) == (False, True)
+
+
+def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
+    head.full = "No space left on device"
+    answer = tell(report())
+    assert answer is not None
+    assert (answer.ok, answer.again) == (False, True)
+    assert "journal_unavailable: not stored: No space left" in answer.text
+    assert head.desk.news() == []
+    head.full, head.view = "", None
+    answer = tell(report())
+    assert answer is not None
+    assert answer.again
+    assert "slurm_unavailable" in answer.text
+    # What Slurm said before it went away is enough: a job's owner does not change.
+    head.sees(7)
+    assert head.view is not None
+    head.view = replace(head.view, as_of=NOON)
+    assert tell(report()) == Reply(True, acts=True)
+
+
+def test_a_job_that_babbles_is_told_to_wait(head: Head) -> None:
+    for _ in range(PER_MINUTE):
+        assert (tell(report()) or Reply(False)).ok
+    answer = tell(report())
+    assert answer is not None
+    assert (answer.ok, answer.again) == (False, True)
+    assert "too_many" in answer.text
+
+
+def test_texts_that_are_too_long_are_cut_and_not_refused(head: Head) -> None:
+    trouble = replace(TROUBLE, why="w" * 9000, evidence="\u20ac" * 9000, signature="s" * 9000)
+    assert tell(report(trouble=trouble, why="y" * 9000)) == Reply(True, acts=True)
+
+
+def test_no_head_node_no_munged_no_harm(
+    head: Head, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    monkeypatch.setenv(MUNGE_SOCKET, str(tmp_path / "none"))
+    assert tell(report()) is None
+    assert tell(report(), head="nonsense://") is None
+    monkeypatch.delenv("HPCTL_HEAD")
+    monkeypatch.setenv("HPCTL_AGENT_ENV", str(tmp_path / "missing"))
+    assert tell(report()) is None
+    assert time.monotonic() - began < 2
+    said = tmp_path / "agent.env"
+    said.write_text(f'# the agent\nHPCTL_AGENT_HEAD="http://127.0.0.1:9 {head.server.url}"\n')
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"AuthType=auth/munge\nAuthInfo=cred_expire=60,socket={os.environ['X']}\n")
+    monkeypatch.setenv("HPCTL_AGENT_ENV", str(said))
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    monkeypatch.delenv(MUNGE_SOCKET)
+    assert tell(report()) == Reply(True, acts=True)

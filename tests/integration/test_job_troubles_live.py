@@ -1,0 +1,291 @@
+"""Jobs that go wrong without a node's fault, on a real Slurm with a real daemon.
+
+One cluster for all of them. The jobs are submitted as `hpctl sbatch` registers them; those that
+stand for a supervisor speak with `hpctl.jobs.tell`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.model import JobId
+from hpctl.core.recovery import later
+from hpctl.core.run_policy import Action
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs import tell as telling
+from hpctl.jobs.tell import Reply, tell
+from hpctl.sandbox.api import Sandbox
+from tests.integration.live import EAGER, FAST, Live, until
+from tests.integration.test_training import ROOT, final
+
+pytestmark = pytest.mark.slurm
+CONFIG = {**FAST, "job": {**FAST["job"], "supervisor_grace_s": 2.0}}
+REGISTERED = 'hpctl:{"ckpt":"/nowhere"}'
+PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
+TELLER = f"""
+PYTHONPATH={ROOT} {sys.executable} - <<'END'
+import os
+from datetime import UTC, datetime
+from hpctl.core.job_report import JobReport
+from hpctl.core.run_policy import Action, Answer
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.tell import tell
+job, run = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT", 0))
+trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang in all_reduce")
+if run == 0:
+    reply = tell(JobReport.of(job, run, trouble, Answer(Action.REQUEUE, "no spare is left")))
+    print("told:", reply, flush=True)
+END
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Live]:
+    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    base.chmod(0o755)
+    sandbox = Sandbox(
+        "t", state_dir=base / "t", nodes=4, mode="own", daemon=True, config=CONFIG, slurm_conf=EAGER
+    )
+    try:
+        with sandbox:
+            yield Live(sandbox)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def live(cluster: Live) -> Live:
+    """Under the name by which a failed test's report finds it."""
+    return cluster
+
+
+def registered(**said: Any) -> str:
+    """A --comment as `hpctl sbatch` writes it."""
+    return "--comment=hpctl:" + json.dumps({"ckpt": "/nowhere", **said}, separators=(",", ":"))
+
+
+def unwrapped(text: str) -> str:
+    """A story without its line breaks, which come where the line is full."""
+    return " ".join(text.split())
+
+
+def recoveries(live: Live, job: int) -> list[JobRecovery]:
+    return [r for r in live.job_recoveries() if r.attempt.job == job]
+
+
+def ended(live: Live, job: int) -> str:
+    shown = live.job(job)
+    return "" if shown.completing or shown.state in ("PENDING", "RUNNING") else shown.state
+
+
+@contextlib.contextmanager
+def at_node(live: Live, number: int = 0) -> Iterator[None]:
+    """The environment of a process inside a job on a node."""
+    node = live.sandbox.spec.layout.of_node(live.sandbox.nodes[number])
+    said = {**live.sandbox.exports, "SLURM_CONF": str(node / "slurm.conf")}
+    before = dict(os.environ)
+    os.environ.update(said)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
+    trouble = Trouble(Kind.HANG, live_now(), "rank 3 stands still", "hang")
+    return JobReport(JobId(job), restarts, trouble, **changes)
+
+
+def live_now() -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC)
+
+
+def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(
+    live: Live,
+) -> None:
+    base = Path(live.sandbox.state_dir)
+    saved, out = base / "crash", base / "crash.log"
+    script = base / "crash.sh"
+    train = '"$HPCTL_PYTHON" -m hpctl.sandbox.training --checkpoint-every 4 --step-s 0 --steps'
+    script.write_text(
+        "#!/bin/sh\n#SBATCH -N1\n"
+        f"case $HPCTL_RESTART_COUNT in 0) srun {train} 8; exit 3 ;; [12]) sleep 2; exit 4 ;; esac\n"
+        f"exec srun {train} 16\n"
+    )
+    crash = {"ladder": ["requeue"], "backoff": True}
+    policy = {"backoff": {"first_s": 4.0}, "same_signature": 3, "on": {"crash": crash}}
+    words = ["--parsable", f"--checkpoint-dir={saved}", f"--output={out}"]
+    rules = base / "policy.yaml"
+    rules.write_text(yaml.safe_dump(policy))
+    words.append(f"--policy={rules}")
+    command = [sys.executable, "-m", "hpctl", "sbatch", *words, str(script)]
+    job = int(live.sandbox.run(command, env={"PYTHONPATH": ROOT}).stdout.split()[-1])
+    until(lambda: ended(live, job) == "COMPLETED", 60, "the job completes")
+    assert final(saved)["resumed_from"] == [8], out.read_text()
+    first, second, third = recoveries(live, job)
+    assert first.trouble is not None
+    assert first.trouble.exit_code == 3
+    assert first.start_at is None or first.start_at <= later(first.trouble.at, 3.0)
+    assert second.trouble is not None
+    assert second.trouble.why == "its script ended with exit code 4"
+    assert second.trouble.progress == 8, "where the run resumed from is told at its start"
+    assert third.trouble is not None
+    assert third.trouble.progress == 8
+    assert third.start_at is not None
+    waited = (third.start_at - third.opened).total_seconds()
+    assert 4.0 <= waited <= 5.0
+    (again,) = [m for m in third.trail if m.signal == "running_seen" or m.signal == "finished"][:1]
+    assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
+
+
+def test_a_final_exit_code_and_a_job_that_never_registered_are_left_alone(live: Live) -> None:
+    over = live.submit("exit 93", registered(), header=PLAIN)
+    strange = live.submit("exit 3", header=PLAIN)
+    until(lambda: ended(live, over) == ended(live, strange) == "FAILED", 20, "both end")
+    until(lambda: str(over) in live.state().holds, 10, "the hold is noted")
+    time.sleep(1.5)
+    assert live.state().holds[str(over)].gate == "asked_not_to"
+    assert str(strange) not in live.state().holds
+    assert recoveries(live, over) == recoveries(live, strange) == []
+    assert live.job(over).restarts == live.job(strange).restarts == 0
+
+
+def test_the_same_crash_twice_is_held_with_the_reason_in_squeue(live: Live) -> None:
+    job = live.submit("exit 3", registered(), header=PLAIN)
+    until(lambda: live.job(job).reason == "JobHeldUser", 40, "the job is held")
+    shown = live.sandbox.run(["squeue", "-h", "-o", "%k", "-j", str(job)]).stdout
+    assert "hpctl: the same crash 2 times without progress" in shown
+    assert f"scontrol release {job}" in shown
+    assert REGISTERED in shown
+    told = unwrapped(live.hpctl("explain", str(job)))
+    assert "its script ended with exit code 3" in told
+    assert "held for its owner" in told
+
+
+def test_what_a_supervisor_wishes_is_granted_at_once(live: Live) -> None:
+    job = live.submit(TELLER + "sleep 600", registered(), header=PLAIN)
+    until(lambda: live.running(job, restarts=1), 40, "the job runs again")
+    until(lambda: recoveries(live, job)[0].phase in ("proving", "resumed"), 10, "seen running")
+    (recovery,) = recoveries(live, job)
+    assert recovery.trouble is not None
+    assert recovery.trouble.kind is Kind.HANG
+    assert "no spare is left" in recovery.why
+    (told,) = live.state().reports[JobId(job)]
+    (seen,) = [m for m in recovery.trail if m.signal == "running_seen"]
+    assert (seen.at - told.at).total_seconds() < 8
+    story = unwrapped(live.hpctl("explain", str(job)))
+    assert "told of hang: rank 3 stands still; wishes a requeue (no spare is left)" in story
+    shown = json.loads(live.hpctl("jobs", "--json"))
+    assert [r["wish"] for r in shown["reports"] if r["job"] == job] == ["requeue"]
+    live.sandbox.run(["scancel", str(job)])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")
+def test_another_user_is_refused(live: Live) -> None:
+    job = live.submit("sleep 600", registered(), header=PLAIN)
+    until(lambda: live.running(job), 20, "the job runs")
+    node = live.sandbox.spec.layout.of_node(live.sandbox.nodes[0])
+    for directory in (live.sandbox.spec.layout.state, node.parent, node):
+        directory.chmod(0o755)
+    with at_node(live):
+        asked = report(job, wish=Wish.REQUEUE, action=Action.REQUEUE)
+        "host".encode("idna")  # imported now: the other user may not be able to read Python's files
+        os.seteuid(65534)
+        try:
+            refused = tell(asked)
+        finally:
+            os.seteuid(0)
+        assert refused is not None
+        assert not refused.ok
+        assert not refused.again
+        assert "forbidden_uid: uid 65534 does not own job" in refused.text
+        assert JobId(job) not in live.state().reports
+        until(lambda: tell(report(job)) == Reply(True, acts=True), 5, "the owner is believed")
+    assert live.job(job).restarts == 0
+    live.sandbox.run(["scancel", str(job)])
+
+
+def test_a_lost_batch_host_of_a_no_kill_job(live: Live) -> None:
+    comment = registered(spares=1)
+    job = live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN)
+    until(lambda: live.running(job), 20, "the job runs")
+    host = str(live.job(job).batch_host)
+    scontrol = ("scontrol", "update", f"NodeName={host}", "Reason=pulled the plug")
+    live.sandbox.run([*scontrol, "State=DRAIN"])
+    live.sandbox.run([*scontrol, "State=DOWN"])
+    until(lambda: live.running(job, restarts=1), 30, "the job runs again")
+    (recovery,) = recoveries(live, job)
+    assert recovery.trouble is not None
+    assert recovery.trouble.kind is Kind.NODE
+    assert host not in live.job(job).nodes
+    live.sandbox.run(["scontrol", "update", f"NodeName={host}", "State=RESUME"])
+    live.sandbox.run(["scancel", str(job)])
+
+
+def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None:
+    comment = registered(spares=1)
+    loyal, silent = (
+        live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN) for _ in range(2)
+    )
+    until(lambda: live.running(loyal) and live.running(silent), 20, "both run")
+    for job in (loyal, silent):
+        shown = live.job(job)
+        victim = next(n for n in shown.nodes if n != shown.batch_host)
+        live.sandbox.inject(str(victim), "xid", code=79)
+    until(lambda: len(live.job(loyal).nodes) == 1, 20, "the bad node is taken away")
+    with at_node(live):
+        until(lambda: (tell(report(loyal, action=Action.STEP)) or Reply(False)).ok, 5, "told")
+    until(lambda: [r.phase for r in recoveries(live, loyal)] == ["resumed"], 10, "left alone")
+    until(lambda: live.running(silent, restarts=1), 30, "the silent one runs again")
+    assert live.running(loyal)
+    assert live.job(loyal).restarts == 0
+    assert [m.signal for m in recoveries(live, loyal)[0].trail][-1] == "went_on"
+    assert "no word from its supervisor" in unwrapped(live.hpctl("explain", str(silent)))
+    live.sandbox.run(["scancel", str(loyal), str(silent)])
+
+
+def test_observe_does_nothing_and_says_what_it_would_do(live: Live) -> None:
+    path = live.sandbox.config_path
+    said = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**said, "mode": "observe"}))
+    log = live.sandbox.spec.layout.logs / "daemon.out"
+    live.sandbox.signal_service("daemon", "SIGHUP")
+    until(lambda: "configuration reloaded mode=observe" in log.read_text(), 10, "reloaded")
+    job = live.submit("exit 3", registered(), header=PLAIN)
+    until(lambda: str(job) in live.state().holds, 20, "the hold is noted")
+    with at_node(live):
+        reply = tell(report(job, wish=Wish.REQUEUE))
+    assert reply is not None
+    assert (reply.ok, reply.acts) == (True, False)
+    assert "observe" in reply.text
+    time.sleep(1.5)
+    assert live.job(job).restarts == 0
+    assert recoveries(live, job) == []
+    story = unwrapped(live.hpctl("explain", str(job)))
+    assert f"mode observe: would start job {job}" in story
+    assert "exit code 3" in story or "stands still" in story
+
+
+def test_nobody_to_tell_is_no_harm() -> None:
+    assert tell(report(1), head="http://127.0.0.1:9", timeout_s=0.5) is None
+    assert telling.settings({"HPCTL_HEAD": "http://a:1, http://b"}).heads == (
+        "http://a:1",
+        "http://b",
+    )

@@ -1,0 +1,55 @@
+"""A kernel line names a process; which job it belongs to, on a real slurmd."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.kmsg import Record
+from hpctl.agent.slurm_job import Jobs
+from hpctl.sandbox.api import Sandbox
+from tests.integration.live import until
+
+pytestmark = pytest.mark.slurm
+
+# The batch script, a process of its own below it, and a task that srun starts.
+SCRIPT = """\
+cd {directory}
+echo $$ > batch.new; mv batch.new batch
+bash -c 'echo $$ > child.new; mv child.new child; sleep 60' &
+srun -n1 bash -c 'echo $$ > task.new; mv task.new task; sleep 60'
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    settings = {"agents": False, "emulator": False, "daemon": False}
+    with Sandbox("kerneljob", nodes=1, **settings) as sandbox:
+        yield sandbox
+
+
+def test_processes_of_a_running_job_are_found(cluster: Sandbox, tmp_path: Path) -> None:
+    words = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
+    job = cluster.run([*words, SCRIPT.format(directory=tmp_path)]).stdout.strip()
+    names = ("batch", "child", "task")
+    until(lambda: all((tmp_path / name).exists() for name in names), 30, "the job's processes")
+    pids = {name: int((tmp_path / name).read_text()) for name in names}
+    jobs = Jobs()
+    try:
+        for name, pid in pids.items():
+            assert jobs.of(pid, datetime.now(UTC)) == job, name
+        text = f"NVRM: Xid (PCI:0000:c1:00): 31, pid={pids['task']}, name=bash, Ch 0008"
+        (finding,) = Kernel(jobs.of).findings([Record(0, 1, datetime.now(UTC), text)])
+        assert (finding.code, finding.job) == ("31", job)
+    finally:
+        cluster.run(["scancel", job])
+    until(lambda: not Path(f"/proc/{pids['task']}").exists(), 30, "the job's end")
+    # Its last lines may be read after its end: what was known is remembered for a while.
+    time.sleep(0.1)
+    assert jobs.of(pids["task"], datetime.now(UTC)) == job
+    assert Jobs().of(pids["task"], datetime.now(UTC)) == ""

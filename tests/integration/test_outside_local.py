@@ -1,0 +1,362 @@
+"""The agent's own socket, with the real commands and with peers that misbehave."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.agent.outside import ask as asking
+from hpctl.agent.outside import local
+from hpctl.agent.outside.ask import Refused, ask
+from hpctl.agent.outside.local import MAX_PEERS, LocalServer
+from hpctl.agent.outside.reported import MAX_REPORTED, Reported
+from hpctl.agent.outside.verdict import NodeVerdict, judge
+from hpctl.core.catalogue import rules
+from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
+from hpctl.ports import Unavailable
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "cli-json.md"
+NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+
+
+class Node:
+    """An agent as far as its socket goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reported = Reported(NODE.boot)
+        self.seen: list[Finding] = []
+        self.server = LocalServer(path, self.reported, self.verdict)
+        self.server.start()
+
+    def verdict(self) -> NodeVerdict:
+        now = datetime.now(UTC)
+        return judge(NODE, (*self.seen, *self.reported.findings()), now, rules(), now)
+
+    def sees(self, check: str, code: str, verdict: Verdict = Verdict.FAIL) -> None:
+        now = datetime.now(UTC)
+        self.seen.append(Finding(check, verdict, now, now, code=code, evidence="a line"))
+
+    def hpctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return hpctl(*words, "--socket", str(self.path))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        return ask(str(self.path), request, 5.0)
+
+
+def hpctl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpctl", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "run" / "agent.sock")
+    yield node
+    node.server.stop()
+
+
+def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
+    told = node.hpctl(
+        *("report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
+        *("--detail", "97 %", "--evidence", "df: 97%", "--clears", "boot", "--job", "77"),
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+    (found,) = node.reported.findings()
+    assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
+    assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
+    assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
+    assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
+
+
+def test_words_that_are_too_long_or_strange_are_reported_all_the_same(node: Node) -> None:
+    told = node.hpctl(
+        *("report", "--check", "nhc", "--code", "ERROR: é" * 50, "--evidence", "z" * 100_000)
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert len(node.reported.findings()) == 1
+
+
+def test_the_longest_time_and_what_an_operator_must_clear(node: Node) -> None:
+    assert node.hpctl("report", "--check", "a", "--for", "2h").returncode == 0
+    assert node.hpctl("report", "--check", "b", "--clears", "operator").returncode == 0
+    told = node.hpctl("report", "--check", "b", "--verdict", "ok")
+    assert told.returncode == 0
+    assert "1 finding(s) stay" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--check", "No Spaces"), "small letters"),
+        (("--check", "a", "--for", "8d"), "from 1s to 7d"),
+        (("--check", "a", "--for", "soon"), "write 90s, 30min"),
+        (("--check", "a", "--for", "5m", "--clears", "boot"), "--for goes with --clears gone"),
+        (("--code", "7"), "--check"),
+    ],
+)
+def test_a_script_s_author_is_told_of_his_mistakes(words: tuple[str, ...], says: str) -> None:
+    told = hpctl("report", *words)
+    assert told.returncode == 2
+    assert says in told.stderr
+
+
+@pytest.mark.parametrize("command", [("report", "--check", "a"), ("agent", "verdict")])
+def test_without_an_agent_a_prolog_goes_on(command: tuple[str, ...], tmp_path: Path) -> None:
+    nobody = str(tmp_path / "none.sock")
+    told = hpctl(*command, "--socket", nobody)
+    assert (told.returncode, told.stdout) == (0, "")
+    assert f"warning: no agent answers at {nobody}" in told.stderr
+    assert hpctl(*command, "--socket", nobody, "--strict").returncode == 3
+
+
+def test_a_stuck_agent_costs_a_prolog_half_a_second(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(tmp_path / "stuck.sock"))
+        stuck.listen(1)
+        begun = time.monotonic()
+        told = hpctl("agent", "verdict", "--socket", str(tmp_path / "stuck.sock"))
+    assert told.returncode == 0
+    assert "did not answer within 0.5 s" in told.stderr
+    assert time.monotonic() - begun < 5
+
+
+def test_something_else_at_the_socket_is_no_agent(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "other.sock"))
+        other.listen(1)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "hpctl", "agent", "verdict", "--strict"],
+            cwd=ROOT,
+            env={**os.environ, asking.SOCKET_VARIABLE: str(tmp_path / "other.sock")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        link, _ = other.accept()
+        link.sendall(b"HTTP/1.1 400\n")
+        link.close()
+        assert "is not an hpctl agent" in child.communicate(timeout=30)[1]
+    assert child.returncode == 3
+
+
+# --- the verdict ------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node: Node) -> None:
+    assert "n1 is healthy" in node.hpctl("agent", "verdict").stdout
+    node.sees("kernel.xid", "13")
+    told = node.hpctl("agent", "verdict")
+    assert told.returncode == 0, "an application's own error keeps no job off the node"
+    node.sees("kernel.xid", "79")
+    told = node.hpctl("agent", "verdict")
+    assert told.returncode == 1
+    assert told.stdout.startswith("n1 is faulty: Xid 79: GPU fell off the bus")
+
+
+def test_what_a_script_reported_keeps_no_job_off_the_node_by_itself(node: Node) -> None:
+    node.hpctl("report", "--check", "nhc", "--code", "1")
+    told = node.hpctl("agent", "verdict")
+    assert told.returncode == 0
+    assert "n1 is suspect: report.nhc 1" in told.stdout
+
+
+def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    node.server._verdict = lambda: judge(NODE, (), long_ago, rules(), datetime.now(UTC))
+    assert node.hpctl("agent", "verdict").returncode == 0
+    told = node.hpctl("agent", "verdict", "--strict")
+    assert (told.returncode, "n1 is unknown" in told.stdout) == (3, True)
+
+
+def test_the_verdict_as_json_is_what_the_page_says(node: Node) -> None:
+    node.sees("kernel.xid", "79")
+    document = json.loads(node.hpctl("agent", "verdict", "--json").stdout)
+    text = PAGE.read_text()
+
+    def fields(heading: str) -> set[str]:
+        section = text.partition(f" {heading}\n")[2].partition("\n#")[0]
+        return set(re.findall(r"^\| `(\w+)` \|", section, flags=re.M))
+
+    assert set(document) == fields("hpctl.verdict/1")
+    assert set(document["findings"][0]) == fields("shown finding")
+    assert document["schema"] == "hpctl.verdict/1"
+
+
+def test_answers_come_within_a_tenth_of_a_second(node: Node) -> None:
+    for number in range(400):
+        node.sees("kernel.xid", str(number))
+    took = []
+    for number in range(40):
+        for request in (
+            {"op": "verdict"},
+            {"op": "report", "check": f"report.c{number}", "verdict": "fail"},
+        ):
+            begun = time.monotonic()
+            node.ask(request)
+            took.append(time.monotonic() - begun)
+    assert sorted(took)[int(len(took) * 0.95)] < 0.1
+
+
+# --- peers ------------------------------------------------------------------------------------
+
+
+def test_the_socket_is_root_s_from_its_first_moment(node: Node) -> None:
+    mode = node.path.lstat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_another_user_is_refused_even_where_the_mode_was_opened(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "owners", lambda: frozenset({os.geteuid() + 1}))
+    with pytest.raises(Refused, match="may not speak to the agent") as caught:
+        node.ask({"op": "verdict"})
+    assert caught.value.code == "forbidden"
+
+
+def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node: Node) -> None:
+    silent = []
+    for _ in range(MAX_PEERS - 2):
+        link = socket.socket(socket.AF_UNIX)
+        link.connect(str(node.path))
+        link.sendall(b'{"op": ')
+        silent.append(link)
+    begun = time.monotonic()
+    assert node.ask({"op": "verdict"})["verdict"]["condition"] == "healthy"
+    assert time.monotonic() - begun < 0.5
+    for link in silent:
+        link.settimeout(5)
+        assert link.recv(1) == b""
+        link.close()
+    assert node.server._peers == {}
+
+
+def test_too_many_peers_are_told_so(node: Node) -> None:
+    links = [socket.socket(socket.AF_UNIX) for _ in range(MAX_PEERS)]
+    for link in links:
+        link.connect(str(node.path))
+    with pytest.raises(Refused, match="others are being served"):
+        node.ask({"op": "verdict"})
+    for link in links:
+        link.close()
+    time.sleep(0.1)
+    assert "verdict" in node.ask({"op": "verdict"})
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"nonsense\n", "malformed"),
+        (b"x" * 40_000 + b"\n", "too_large"),
+        (b'{"op": "report", "check": "gpu.ecc", "verdict": "fail"}\n', "malformed"),
+    ],
+)
+def test_what_is_no_request_is_refused(node: Node, line: bytes, code: str) -> None:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(5)
+        link.connect(str(node.path))
+        link.sendall(line)
+        assert json.loads(link.recv(65536))["error"] == code
+    assert "verdict" in node.ask({"op": "verdict"})
+
+
+def test_a_script_in_a_loop_is_slowed_down(node: Node) -> None:
+    request = {"op": "report", "check": "report.loop", "verdict": "warn"}
+    codes = []
+    for _ in range(300):
+        try:
+            node.ask(request)
+        except Refused as refused:
+            codes.append(refused.code)
+    assert codes
+    assert set(codes) == {"too_many"}
+    assert "verdict" in node.ask({"op": "verdict"}), "prologs are answered all the same"
+
+
+def test_a_full_table_says_so_to_the_script(node: Node) -> None:
+    request = {"op": "report", "check": "report.many", "verdict": "fail"}
+    for number in range(MAX_REPORTED):
+        node.ask({**request, "code": str(number)})
+    told = node.hpctl("report", "--check", "many", "--code", "more")
+    assert told.returncode == 0
+    assert "failures are reported already" in told.stderr
+    assert node.hpctl("report", "--check", "many", "--code", "x", "--strict").returncode == 1
+
+
+def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node: Node) -> None:
+    def broken() -> NodeVerdict:
+        raise RuntimeError("a bug")
+
+    good, node.server._verdict = node.server._verdict, broken
+    with pytest.raises(Refused, match="RuntimeError: a bug"):
+        node.ask({"op": "verdict"})
+    node.server._verdict = good
+    assert "verdict" in node.ask({"op": "verdict"})
+
+
+# --- the place --------------------------------------------------------------------------------
+
+
+def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    first = Node(path)
+    with pytest.raises(Unavailable, match="another agent serves it"):
+        Node(path)
+    assert "verdict" in first.ask({"op": "verdict"})
+    first.server.stop()
+    assert not path.exists()
+
+
+def test_a_place_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not to be lost")
+    with pytest.raises(Unavailable, match="is no socket"):
+        Node(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "not to be lost"
+    with pytest.raises(Unavailable) as caught:
+        Node(tmp_path / ("x" * 120))
+    assert "107 characters" in caught.value.hint
+
+
+@pytest.mark.parametrize("command", [("agent", "verdict"), ("report", "--check", "a")])
+def test_a_prolog_pays_for_nothing_that_it_does_not_need(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    heavy = ("asyncio", "msgspec", "pydantic", "rich", "starlette", "yaml", "hpctl.core.model")
+    code = (
+        "import sys, hpctl.cli.main as m\n"
+        f"m.cli([*{command!r}, '--socket', {str(tmp_path / 'none')!r}], standalone_mode=False)\n"
+        f"print('loaded:', *sorted(set({heavy}) & set(sys.modules)))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert told.stdout.splitlines()[-1].strip() == "loaded:"

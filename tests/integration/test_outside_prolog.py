@@ -1,0 +1,71 @@
+"""The Prolog: it fails for a faulty node, and for nothing that is our own fault."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_outside_local import ROOT, Node
+
+PROLOG = ROOT / "slurm_plugins" / "prolog.sh"
+
+
+def prolog(hpctl: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(PROLOG)],
+        env={"PATH": os.environ["PATH"], "HPCTL": str(hpctl), **environment},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def program(place: Path, body: str) -> Path:
+    path = place / "hpctl"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("xid", "status"), [("", 0), ("13", 0), ("79", 1)])
+def test_a_job_is_kept_from_a_faulty_node_alone(tmp_path: Path, xid: str, status: int) -> None:
+    node = Node(tmp_path / "agent.sock")
+    if xid:
+        node.sees("kernel.xid", xid)
+    hpctl = program(tmp_path, f'cd {ROOT} && exec {sys.executable} -m hpctl "$@"')
+    told = prolog(hpctl, HPCTL_AGENT_SOCKET=str(node.path))
+    node.server.stop()
+    assert (told.returncode, told.stdout) == (status, "")
+    assert ("hpctl: n1 is faulty: Xid 79" in told.stderr) is bool(status)
+
+
+def test_without_an_agent_the_job_starts(tmp_path: Path) -> None:
+    hpctl = program(tmp_path, f'cd {ROOT} && exec {sys.executable} -m hpctl "$@"')
+    assert prolog(hpctl, HPCTL_AGENT_SOCKET=str(tmp_path / "none")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"exec {sys.executable} -c 'import no_such_module'",
+        "exit 1",
+        "exit 2",
+        "kill -SEGV $$",
+        "echo n1 is faulty; exit 0",
+    ],
+)
+def test_where_hpctl_is_broken_the_job_starts(tmp_path: Path, body: str) -> None:
+    assert prolog(program(tmp_path, body)).returncode == 0
+
+
+def test_where_hpctl_is_missing_or_hangs_the_job_starts(tmp_path: Path) -> None:
+    assert prolog(tmp_path / "none").returncode == 0
+    begun = time.monotonic()
+    assert prolog(program(tmp_path, "exec sleep 30")).returncode == 0
+    assert time.monotonic() - begun < 6

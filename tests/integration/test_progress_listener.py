@@ -1,0 +1,129 @@
+"""What arrives at the listener and the file reader, welcome or not."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpctl.jobs.progress.listen import listen
+from hpctl.jobs.progress.readers import FileReader
+from hpctl.ports import HpctlError
+from tests.integration.progress_talk import CALLS, heard, python, sender
+
+
+def test_without_the_secret_nothing_counts() -> None:
+    with listen(["localhost"]) as listener, sender(listener.address) as send:
+        token = listener.address.partition(",")[2]
+        for raw in (
+            b"step=1",
+            b"token= step=1",
+            b"token=x step=1",
+            b"step=1 token=" + token.encode(),
+        ):
+            send(raw)
+        send(f"token={token} step=7".encode())
+        assert [note.step for note in heard(listener, 1)] == [7]
+        assert listener.dropped == 4
+    assert len(token) == 32
+
+
+def test_only_its_own_user_can_reach_the_unix_socket() -> None:
+    with listen() as listener:
+        directory = Path(listener.address.removeprefix("unix:")).parent
+        assert directory.stat().st_mode & 0o777 == 0o700
+    assert not directory.exists()
+
+
+def test_torn_and_oversized_datagrams_are_counted() -> None:
+    with listen() as listener, sender(listener.address) as send:
+        bad = [b"", b"\x00" * 10, b"step=", b"step=1 " + b"x=1 " * 5000, b"{" * 3000, b'{"step":']
+        for raw in bad:
+            send(raw)
+        send(b"step=5")
+        assert [note.step for note in heard(listener, 1)] == [5]
+        assert listener.dropped == len(bad)
+
+
+@pytest.mark.parametrize("peers", [[], ["localhost"]], ids=["unix", "udp"])
+def test_whatever_arrives_the_listener_goes_on(peers: list[str]) -> None:
+    with listen(peers) as listener, sender(listener.address) as send:
+        token = listener.address.partition(",")[2]
+        known = f"token={token} step=99".encode() if token else b"step=99"
+
+        @settings(max_examples=40, deadline=None)
+        @given(raw=st.lists(st.binary(max_size=9000), max_size=20))
+        def goes_on(raw: list[bytes]) -> None:
+            for one in raw:
+                send(one)
+            send(known)
+            deadline = time.monotonic() + 10
+            while not any(note.step == 99 for note in heard(listener, 1)):
+                assert time.monotonic() < deadline
+
+        goes_on()
+
+
+def test_what_is_not_taken_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctl.jobs.progress.listen.KEPT", 10)
+    with listen() as listener, sender(listener.address) as send:
+        for n in range(50):
+            send(b"step=%d" % n)
+        deadline = time.monotonic() + 10
+        while listener.dropped < 40 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [one.note.step for one in listener.take()] == list(range(40, 50))
+
+
+def test_a_listener_leaves_no_thread_and_no_directory() -> None:
+    before = threading.active_count()
+    with listen() as listener:
+        directory = Path(listener.address.removeprefix("unix:")).parent
+        assert directory.exists()
+    assert threading.active_count() == before
+    assert not directory.exists()
+
+
+def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    with listen(directory=deep) as listener:
+        python("from hpctl import progress; progress.step(4)", listener.address)
+        assert heard(listener, 1)[0].step == 4
+
+
+def test_peers_that_do_not_resolve_are_an_error_with_a_mend() -> None:
+    with pytest.raises(HpctlError, match="cannot listen") as caught:
+        listen(["no-such-node.invalid"])
+    assert "getent" in caught.value.hint
+
+
+# --- the file form ----------------------------------------------------------------------------
+
+
+def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> None:
+    place = tmp_path / "progress"
+    reader = FileReader(place)
+    assert reader.take() == []
+    with place.open("w") as file:
+        file.write('{"step": 1, "loss": 0.5}\n2 0.4\nnonsense\nstep=3 lo')
+    assert [one.note.step for one in reader.take()] == [1, 2]
+    with place.open("a") as file:
+        file.write("ss=0.25\n")
+    assert [(n.note.step, n.note.loss) for n in reader.take()] == [(3, 0.25)]
+    place.rename(tmp_path / "old")
+    place.write_text("4\n")
+    steps = [one.note.step for _ in range(3) for one in reader.take()]
+    assert steps == [4]
+    assert reader.dropped == 1
+    reader.close()
+
+
+def test_python_appends_to_the_file_that_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "progress"
+    reader = FileReader(place)
+    python(CALLS, reader.address)
+    assert len(heard(reader, 8)) == 8
+    reader.close()

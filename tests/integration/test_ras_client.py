@@ -1,0 +1,151 @@
+"""The RAS client against a service on a socket, in all releases and all kinds of trouble."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.ras.client import Address, address, address_of_job, query
+from hpctl.jobs.ras.document import RasError
+from tests.stubs.ras.job import RELEASES, job
+from tests.stubs.ras.service import Fault, Service
+
+LIMIT_S = 1.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def ask(service: Service, deadline_s: float = 10.0) -> object:
+    return query(Address("localhost", service.port), deadline_s=deadline_s)
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_each_release_is_understood(release: str) -> None:
+    told = job()
+    told.communicators[0].step(but=(5,))
+    with Service(told, release) as service:
+        report = query(Address("localhost", service.port))
+    assert report.nccl_version == release
+    assert report.communicators[0].whole is RELEASES[release].json
+    groups = next(groups for groups in report.communicators[0].counts.values() if len(groups) == 2)
+    assert [member.rank for member in groups[0].members] == [5]
+    assert service.commands == [
+        "CLIENT PROTOCOL 2",
+        "TIMEOUT 5",
+        "SET FORMAT json",
+        "VERBOSE STATUS",
+    ]
+
+
+@pytest.mark.parametrize("protocol", [1, 3, 99])
+def test_another_protocol_number_is_tried_all_the_same(protocol: int) -> None:
+    with Service(job(), protocol=protocol) as service:
+        assert query(Address("localhost", service.port)).nccl_version == "2.30.7"
+
+
+def test_a_service_on_ipv6() -> None:
+    try:
+        service = Service(job(), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    with service:
+        assert query(address(f"[::1]:{service.port}")).communicators
+
+
+def test_a_large_job_comes_whole() -> None:
+    told = job(nodes=128, gpus=8)
+    told.communicators[0].step(but=(777,))
+    with Service(told) as service:
+        report = query(Address("localhost", service.port))
+    assert report.communicators[0].counts["AllReduce"][0].members[0].rank == 777
+
+
+@pytest.mark.parametrize("fault", [Fault.MUTE, Fault.MUTE_STATUS])
+@pytest.mark.parametrize("release", ["2.24.3", "2.30.7"])
+def test_a_mute_service_costs_no_more_than_the_deadline(fault: Fault, release: str) -> None:
+    with Service(job(), release, fault) as service:
+        begun = time.monotonic()
+        with pytest.raises(RasError, match="no answer in time"):
+            ask(service, LIMIT_S)
+        assert time.monotonic() - begun < LIMIT_S + 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault.CLOSES, "closed the connection"),
+        (Fault.NO_NEWLINE, "without an end of line"),
+        (Fault.OTHER, "no RAS service"),
+    ],
+)
+def test_what_else_may_listen_there(fault: Fault, said: str) -> None:
+    with Service(job(), fault=fault) as service, pytest.raises(RasError, match=said):
+        ask(service, 5.0)
+
+
+@pytest.mark.parametrize("fault", [Fault.HALF, Fault.GARBAGE])
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_half_an_answer_is_none(fault: Fault, release: str) -> None:
+    with Service(job(), release, fault) as service, pytest.raises(RasError):
+        ask(service, 5.0)
+
+
+def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctl.jobs.ras.client.LARGEST_ANSWER", 1 << 20)
+    with Service(job(), fault=Fault.ENDLESS) as service, pytest.raises(RasError, match="more than"):
+        ask(service)
+
+
+def test_where_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
+        query(Address("127.0.0.1", port))
+    assert "NCCL_RAS_ADDR" in caught.value.hint
+
+
+def test_addresses_as_nccl_has_them() -> None:
+    assert address() == Address("localhost", 28028)
+    assert address("localhost:9000") == Address("localhost", 9000)
+    assert address("[::1]:9000") == Address("::1", 9000)
+    for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
+        with pytest.raises(RasError, match="HOST:PORT"):
+            address(wrong)
+
+
+def test_each_job_has_an_address_of_its_own() -> None:
+    ports = {address_of_job(job).port for job in range(4000, 4000 + 2600)}
+    assert len(ports) == 2600
+    assert max(ports) < 32768
+    assert address(str(address_of_job(7))) == address_of_job(7)
+
+
+def test_the_command_says_what_it_finds() -> None:
+    told = job()
+    told.communicators[0].step(but=(5,))
+    with Service(told) as service:
+        command = [sys.executable, "-m", "hpctl.jobs.ras", f"localhost:{service.port}"]
+        done = subprocess.run(
+            [*command, "--apart", "0.1"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=60,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1, done.stderr
+    assert "behind: rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 0 AllReduce" in done.stdout
+    done = subprocess.run(
+        [*command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "cannot ask the RAS service" in done.stderr

@@ -1,0 +1,398 @@
+"""The step supervisor on a real Slurm: what goes wrong with a step, and that the next one runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.checkpoints import manifest
+from hpctl.sandbox.api import Sandbox
+from tests.integration.live import EAGER, unkilled, until
+from tests.integration.test_training import ROOT, Run, final
+
+pytestmark = pytest.mark.slurm
+RANK = """#!/bin/sh
+date +%s.%N > "$DIR/first.$HPCTL_ATTEMPT.$SLURM_PROCID"
+echo "$SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_NODELIST $SLURM_NNODES" \\
+    > "$DIR/seen.$HPCTL_ATTEMPT.$SLURM_PROCID"
+"""
+SETTLED_S = 30.0
+UNKILLED_S = 90.0
+"""Enough for a run whose rank Slurm does not end: see `unkilled`."""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Sandbox]:
+    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    base.chmod(0o755)
+    settings = {"nodes": 4, "agents": False, "emulator": False}
+    with Sandbox("run", state_dir=base / "s", slurm_conf=EAGER, **settings) as sandbox:
+        yield sandbox
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@dataclass
+class Job:
+    """One supervised job and the directory that its ranks write to."""
+
+    slurm: Sandbox
+    dir: Path
+    id: int = 0
+
+    def submit(
+        self, body: str, *options: str, run: str = "--spares 1", nodes: int = 3, batch: str = ""
+    ) -> Job:
+        """`body` is the rest of each rank's shell script, `options` are sbatch's."""
+        rank = self.dir / "rank.sh"
+        rank.write_text(RANK + body)
+        rank.chmod(0o755)
+        return self.submit_command(str(rank), *options, run=run, nodes=nodes, batch=batch)
+
+    def submit_command(
+        self, command: str, *options: str, run: str = "--spares 1", nodes: int = 3, batch: str = ""
+    ) -> Job:
+        script = self.dir / "job.sh"
+        script.write_text(
+            f"#!/bin/sh\nexport DIR={self.dir} PYTHONPATH={ROOT} HOME={self.dir}\n{batch}\n"
+            f"exec {sys.executable} -m hpctl run {run} -- {command}\n"
+        )
+        words = [f"--nodes={nodes}", "--no-kill", "--ntasks-per-node=1", "--gres=gpu:1"]
+        words += ["--requeue", "--open-mode=append", f"--output={self.dir}/log", "--parsable"]
+        done = self.slurm.run(["sbatch", *words, *options, str(script)], cwd=self.dir)
+        self.id = int(done.stdout)
+        return self
+
+    def first(self, attempt: int, rank: int = 0, timeout: float = UNKILLED_S) -> float:
+        """When that rank's first instruction ran."""
+        path = self.dir / f"first.{attempt}.{rank}"
+        until(lambda: path.exists() and path.read_text().endswith("\n"), timeout, f"{path.name}")
+        return float(path.read_text())
+
+    def nodes(self, attempt: int, ranks: int = 2) -> set[str]:
+        """The nodes that the ranks of an attempt ran on."""
+        found = set()
+        for rank in range(ranks):
+            path = self.dir / f"seen.{attempt}.{rank}"
+            until(lambda path=path: path.exists() and bool(path.read_text()), 5, path.name)
+            found.add(path.read_text().split()[0])
+        return found
+
+    def field(self, name: str) -> str:
+        text = self.slurm.scontrol("--oneliner", "show", "job", str(self.id))
+        found = re.search(rf"(?:^|\s){name}=(\S*)", text)
+        return found[1] if found else ""
+
+    def ended(self, state: str = "COMPLETED", timeout: float = UNKILLED_S) -> str:
+        until(lambda: self.field("JobState") == state, timeout, f"{state}:\n{self.log()}")
+        return self.log()
+
+    def log(self) -> str:
+        path = self.dir / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def past(self) -> list[dict[str, object]]:
+        """The lines of its history."""
+        paths = [*self.dir.glob("ck/.hpctl/*.jsonl"), *self.dir.glob(".local/state/hpctl/*.jsonl")]
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def job(slurm: Sandbox) -> Iterator[Job]:
+    """A job of a test's own, which may break nodes: all is idle before and after it."""
+    _all_idle(slurm)
+    one = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
+    yield one
+    slurm.run(["scancel", str(one.id)], check=False)
+    _all_idle(slurm)
+    shutil.rmtree(one.dir, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def quiet(slurm: Sandbox) -> Iterator[dict[str, Job]]:
+    """Jobs that break no nodes, all at once: each of them waits for most of its time."""
+    jobs = {}
+    for name, submit in QUIET.items():
+        jobs[name] = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
+        submit(jobs[name])
+    yield jobs
+    slurm.run(["scancel", *(str(job.id) for job in jobs.values())], check=False)
+    for job in jobs.values():
+        shutil.rmtree(job.dir, ignore_errors=True)
+
+
+def _crash(job: Job) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    job.submit(
+        f"""[ "$HPCTL_ATTEMPT" = 2 ] && exit 0
+if [ "$SLURM_PROCID" = 1 ]; then date +%s.%N > "$DIR/crashed"; exit 5; fi
+exec {sys.executable} -S -c "{deaf}"
+"""
+    )
+
+
+def _final(job: Job) -> None:
+    job.submit('[ "$SLURM_PROCID" = 1 ] && exit 93\nsleep 60\n')
+
+
+def _idler(job: Job) -> None:
+    whole = job.dir / "ck" / "step-7"
+    whole.mkdir(parents=True)
+    (whole / "data").write_bytes(b"x")
+    files = [manifest.describe(whole / "data", whole)]
+    manifest.write(whole, step=7, world_size=1, files=files)
+    body = """[ "$HPCTL_ATTEMPT" = 2 ] && touch "$HPCTL_DONE"
+echo "resume $HPCTL_RESUME_FROM"
+"""
+    job.submit(body, batch='export HPCTL_CHECKPOINT_DIR="$DIR/ck"')
+
+
+def _hang(job: Job) -> None:
+    rank = job.dir / "hang.py"
+    rank.write_text(
+        "import os, signal, sys, time\n"
+        "from hpctl import progress\n"
+        "first = os.environ['HPCTL_ATTEMPT'] == '1'\n"
+        "for step in range(1, 8):\n"
+        "    progress.step(step, loss=1.0)\n"
+        "    time.sleep(0.1)\n"
+        "    if first and step == 5:\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "open(os.environ['DIR'] + '/finished', 'w').close()\n"
+    )
+    policy = job.dir / "policy.yaml"
+    policy.write_text("hang_floor_s: 2\nhang_start_s: 30\n")
+    job.submit_command(f"{sys.executable} {rank}", run=f"--spares 1 --policy {policy}")
+
+
+def _same_crash(job: Job) -> None:
+    job.submit("exit 5\n", "--comment=mine", run="", nodes=1)
+
+
+def _torch(job: Job) -> None:
+    rank = job.dir / "rank.py"
+    rank.write_text(
+        "import os, sys\n"
+        "name = f\"{os.environ['DIR']}/died.{os.environ['RANK']}\"\n"
+        "if os.environ['RANK'] == '1' and not os.path.exists(name):\n"
+        "    open(name, 'w').close()\n"
+        "    sys.exit(7)\n"
+        "import time; time.sleep(2.5)\n"
+    )
+    job.submit_command(str(rank), run="--spares 1 --torch --nproc 1")
+
+
+def _signals(job: Job) -> None:
+    job.submit(
+        """trap 'echo saved > "$DIR/saved.$SLURM_PROCID"' USR1
+trap 'echo ended > "$DIR/ended.$SLURM_PROCID"; exit 0' TERM
+touch "$DIR/ready.$SLURM_PROCID"
+while :; do sleep 0.1; done
+"""
+    )
+
+
+QUIET: dict[str, Callable[[Job], None]] = {
+    "signals": _signals,
+    "hang": _hang,
+    "torch": _torch,
+    "crash": _crash,
+    "final": _final,
+    "idler": _idler,
+    "same crash": _same_crash,
+}
+
+
+def _all_idle(slurm: Sandbox) -> None:
+    """Give the nodes back that a test, or Slurm itself, has closed, and wait until all idle."""
+    for node in slurm.nodes:
+        slurm.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
+
+    def idle() -> bool:
+        states = re.findall(r" State=(\S+)", slurm.scontrol("-o", "show", "node"))
+        return set(states) == {"IDLE"}
+
+    until(idle, 60, "all is idle")
+
+
+def quarantine(slurm: Sandbox, node: str) -> float:
+    """DRAIN and DOWN, as the daemon does it. When the second was sent."""
+    name = f"NodeName={node}"
+    slurm.run(["scontrol", "update", name, "State=DRAIN", "Reason=hpctl:r1 xid 79"])
+    at = time.time()
+    slurm.run(["scontrol", "update", name, "State=DOWN", "Reason=hpctl:r1 xid 79"])
+    return at
+
+
+def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
+    job = quiet["signals"]
+
+    def both(name: str) -> bool:
+        return all((job.dir / f"{name}.{rank}").exists() for rank in (0, 1))
+
+    until(lambda: both("ready"), SETTLED_S, "ranks are there")
+    job.slurm.run(["scancel", "--batch", "--signal=USR1", str(job.id)])
+    until(lambda: both("saved"), SETTLED_S, "SIGUSR1 arrives")
+    job.slurm.run(["scancel", "--batch", "--signal=TERM", str(job.id)])
+    until(lambda: both("ended"), SETTLED_S, "SIGTERM arrives")
+    until(lambda: job.field("JobState") not in ("RUNNING", "COMPLETING"), 10, "the job ends")
+    assert not (job.dir / "first.2.0").exists()
+
+
+def test_a_crash_is_run_again_and_the_others_are_not_waited_for(quiet: dict[str, Job]) -> None:
+    job = quiet["crash"]
+    took = job.first(2, 1) - float((job.dir / "crashed").read_text())
+    print(f"crash to first instruction, beside six other jobs: {took:.3f} s")
+    assert took < 8 or unkilled(job.slurm, job.log())
+    job.ended()
+    treated = [line for line in job.past() if line["type"] == "treated"]
+    trouble = treated[0]["trouble"]
+    assert isinstance(trouble, dict)
+    assert (trouble["exit_code"], trouble["rank"]) == (5, 1)
+
+
+def test_93_of_any_rank_ends_the_run_with_93(quiet: dict[str, Job]) -> None:
+    job = quiet["final"]
+    job.ended("FAILED")
+    assert job.field("ExitCode") == "93:0"
+    assert not (job.dir / "first.2.0").exists()
+
+
+def test_0_without_progress_is_run_again_until_it_says_done(quiet: dict[str, Job]) -> None:
+    job = quiet["idler"]
+    log = job.ended()
+    assert job.first(2)
+    assert not (job.dir / "first.3.0").exists()
+    assert "no_progress -> step" in log
+    assert f"resume {job.dir}/ck/step-7" in log
+
+
+def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
+    job = quiet["hang"]
+    log = job.ended()
+    assert "hang -> step" in log
+    past = job.past()
+    treated = next(line for line in past if line["type"] == "treated")
+    again = [line for line in past if line["type"] == "started"][1]
+    trouble = treated["trouble"]
+    assert isinstance(trouble, dict)
+    seen = datetime.fromisoformat(str(trouble["at"]))
+    took = (datetime.fromisoformat(str(again["at"])) - seen).total_seconds()
+    assert took < 5 or unkilled(job.slurm, log)
+    assert (job.dir / "finished").exists()
+
+
+def test_the_same_crash_twice_without_progress_holds_the_job(quiet: dict[str, Job]) -> None:
+    job = quiet["same crash"]
+    until(lambda: "held" in job.field("Reason"), SETTLED_S, "it is held")
+    shown = job.slurm.scontrol("--oneliner", "show", "job", str(job.id))
+    assert "Comment=mine | hpctl: the same crash 2 times" in shown
+    assert (job.dir / "first.2.0").exists()
+    assert not (job.dir / "first.3.0").exists()
+
+
+def test_dead_ranks_are_restarted_inside_the_step(quiet: dict[str, Job]) -> None:
+    job = quiet["torch"]
+    log = job.ended(timeout=40)
+    assert "-> process" in log
+    assert "attempt 2" not in log
+    treated = [line for line in job.past() if line["type"] == "treated"]
+    assert [line["action"] for line in treated] == ["process"]
+
+
+def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:
+    job.submit('[ "$HPCTL_ATTEMPT" = 2 ] || sleep 60\n')
+    job.first(1, 1)
+    before = job.nodes(1)
+    batch_host = job.field("BatchHost")
+    victim = next(node for node in sorted(before) if node != batch_host)
+    down = quarantine(slurm, victim)
+    took = max(job.first(2, rank) for rank in (0, 1)) - down
+    assert took < 5
+    after = job.nodes(2)
+    assert victim not in after
+    assert len(after - before) == 1
+    log = job.ended()
+    assert f"node {victim} is lost" in log
+    assert "hpctl: 2 " in log
+    listed = (job.dir / "seen.2.0").read_text().split()
+    assert listed[1] == listed[2]
+    assert listed[3] == "2"
+
+
+def test_a_frozen_node_does_not_hold_up_the_next_step(slurm: Sandbox, job: Job) -> None:
+    body = """[ "$HPCTL_ATTEMPT" = 2 ] && exit 0
+host=$SLURMD_NODENAME
+if [ "$SLURM_PROCID" = "0" ]; then
+    while [ ! -e "$DIR/frozen" ]; do sleep 0.1; done
+    date +%s.%N > "$DIR/crashed"; exit 1
+fi
+sleep 60
+"""
+    job.submit(body)
+    job.first(1, 1)
+    victim = (job.dir / "seen.1.1").read_text().split()[0]
+    assert victim != job.field("BatchHost"), "rank 1 is on the batch host"
+    slurm.inject(victim, "freeze-node")
+    try:
+        (job.dir / "frozen").touch()
+        took = job.first(2, 1) - float((job.dir / "crashed").read_text())
+        assert victim not in job.nodes(2)
+        assert took < 10
+    finally:
+        slurm.inject(victim, "thaw-node")
+    job.ended()
+    assert f"node {victim}" in job.log()
+
+
+def test_without_a_node_to_go_on_it_asks_for_a_requeue(slurm: Sandbox, job: Job) -> None:
+    job.submit("sleep 60\n", run="--spares 0", nodes=2)
+    job.first(1, 1)
+    victim = next(n for n in sorted(job.nodes(1)) if n != job.field("BatchHost"))
+    quarantine(slurm, victim)
+    until(lambda: job.field("Restarts") == "1", SETTLED_S, "it is requeued")
+    assert "-> requeue" in job.log()
+    slurm.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"], check=False)
+
+
+def test_training_through_two_faults_ends_with_the_same_bits(slurm: Sandbox, job: Job) -> None:
+    words = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
+    calm = Run(job.dir / "calm", 2, *words)
+    setting = 'export HPCTL_CHECKPOINT_DIR="$DIR/ck"; mkdir -p "$DIR/ck"'
+    command = f"{sys.executable} -m hpctl.sandbox.training {' '.join(words)}"
+    job.submit_command(command, batch=setting)
+    until(lambda: "\nstep 12 " in job.log(), SETTLED_S, "it trains")
+    slurm.run(["scancel", "--signal=KILL", f"{job.id}.0"], check=False)
+    until(lambda: "attempt 2" in job.log(), SETTLED_S, "it trains again")
+    until(lambda: len(re.findall(r"\nstep 2\d ", job.log())) > 0, SETTLED_S, "it gets on")
+    nodes = re.findall(r"attempt 2 on .*, (ip\S+), resuming", job.log())[-1]
+    names = slurm.scontrol("show", "hostnames", nodes).split()
+    quarantine(slurm, next(n for n in names if n != job.field("BatchHost")))
+    job.ended(timeout=40)
+    try:
+        assert calm.wait()[0] == [0, 0]
+    finally:
+        calm.kill()
+    got = final(job.dir / "ck")
+    assert got["sha256"] == final(job.dir / "calm")["sha256"]
+    assert len(got["resumed_from"]) == 2
+
+
+def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(slurm: Sandbox, job: Job) -> None:
+    job.submit('[ "$HPCTL_ATTEMPT" = 2 ] || sleep 60\n', run="--nodes 2-3")
+    job.first(1, 2)
+    victim = next(n for n in sorted(job.nodes(1, ranks=3)) if n != job.field("BatchHost"))
+    quarantine(slurm, victim)
+    job.first(2, 1)
+    assert victim not in job.nodes(2)
+    log = job.ended()
+    assert "attempt 2 on 2 nodes," in log

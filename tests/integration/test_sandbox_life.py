@@ -1,0 +1,287 @@
+"""A sandbox ends completely, however it ends, and touches nothing of anybody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.ports import HpctlError
+from hpctl.sandbox import packages
+from hpctl.sandbox.api import Sandbox
+from hpctl.sandbox.proctree import environ, pids, start_time
+from hpctl.sandbox.spec import state_directory
+from tests.conftest import SandboxFactory
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
+
+SMALL = {"nodes": 2, "agents": False, "emulator": False}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def processes_of(state: Path) -> list[int]:
+    """Everything that has a file or a word of this sandbox on its command line or environment."""
+    mine = os.getpid()
+    found = []
+    for pid in pids():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        env = " ".join(environ(pid).values())
+        if (
+            pid != mine
+            and start_time(pid)
+            and (f"{state}/" in words + env or f"{state}\0" in words)
+        ):
+            found.append(pid)
+    return found
+
+
+def assert_all_gone(state: Path, timeout: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout
+    while left := processes_of(state):
+        assert time.monotonic() < deadline, [Path(f"/proc/{p}/cmdline").read_text() for p in left]
+        time.sleep(0.1)
+
+
+def with_escaping_job(sandbox: Sandbox) -> int:
+    """Run a job whose process leaves session, parent and environment behind; that process."""
+    mark = sandbox.state_dir / "escaped"
+    script = f"env -i setsid sh -c 'echo $$ > {mark}; exec sleep 600' & sleep 600"
+    sandbox.run(["sbatch", "-D", "/", "-o", "/dev/null", "--wrap", script])
+    deadline = time.monotonic() + 20
+    while not (mark.exists() and mark.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return int(mark.read_text())
+
+
+def supervisor_of(sandbox: Sandbox) -> int:
+    return int(sandbox.status()["supervisor_pid"])
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    base.chmod(0o755)
+    yield base / "s"
+    Sandbox("cleanup", state_dir=base / "s").down()
+    shutil.rmtree(base)
+
+
+def test_down_leaves_no_process_and_no_file(state: Path) -> None:
+    sandbox = Sandbox("x", state_dir=state, **SMALL).up()
+    escaped = with_escaping_job(sandbox)
+    assert len(processes_of(state)) > 8
+    sandbox.down()
+    assert processes_of(state) == []
+    assert not start_time(escaped)
+    assert list(state.parent.iterdir()) == []
+    sandbox.down()
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "keeper", "both"])
+def test_a_killed_sandbox_leaves_nothing(state: Path, victim: str) -> None:
+    sandbox = Sandbox("x", state_dir=state, **SMALL).up()
+    escaped = with_escaping_job(sandbox)
+    supervisor = supervisor_of(sandbox)
+    keeper = int((state / "keeper.pid").read_text().split()[0])
+    for pid in {"supervisor": [supervisor], "keeper": [keeper]}.get(victim, [keeper, supervisor]):
+        os.kill(pid, signal.SIGKILL)
+    assert_all_gone(state)
+    sandbox.down()
+    if victim != "both":
+        assert not start_time(escaped)
+    elif start_time(escaped):
+        # With both gone at once nothing can follow a process without a name: the one limit.
+        os.kill(escaped, signal.SIGKILL)
+
+
+def test_a_killed_starter_takes_its_sandbox_along(state: Path) -> None:
+    code = (
+        "import sys, time; from hpctl.sandbox.api import Sandbox\n"
+        f"Sandbox('x', state_dir={str(state)!r}, **{SMALL!r}).up()\n"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "up\n"
+        assert processes_of(state)
+        starter.kill()
+    assert_all_gone(state)
+
+
+def test_a_starter_killed_half_way_leaves_nothing(state: Path) -> None:
+    code = (
+        "from hpctl.sandbox.api import Sandbox\n"
+        f"one = Sandbox('x', state_dir={str(state)!r}, nodes=4, agents=False, emulator=False)\n"
+        "one.up(lambda line: print(line, flush=True), detach=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as starter:
+        assert starter.stdout is not None
+        starter.stdout.readline()
+        starter.kill()
+    assert_all_gone(state)
+
+
+def test_a_generous_umask_is_no_trouble(sandbox_factory: SandboxFactory) -> None:
+    umask = os.umask(0o002)
+    try:
+        sandbox = sandbox_factory(nodes=1, agents=False, emulator=False)
+    finally:
+        os.umask(umask)
+    assert "idle" in sandbox.run(["sinfo", "-h", "-o", "%T"]).stdout
+
+
+def test_two_sandboxes_side_by_side(sandbox_factory: SandboxFactory) -> None:
+    first, second = sandbox_factory(name="a", **SMALL), sandbox_factory(name="b", **SMALL)
+    first.scontrol("update", f"NodeName={first.nodes[0]}", "State=DRAIN", "Reason=test")
+    states = [s.run(["sinfo", "-h", "-o", "%T %D"]).stdout.split("\n")[0] for s in (first, second)]
+    assert states == ["drained 1", "idle 2"]
+    first.down()
+    assert processes_of(first.state_dir) == []
+    assert second.run(["sinfo", "-h", "-p", "dev", "-o", "%T"]).stdout.split() == ["idle"]
+    with pytest.raises(HpctlError, match="runs already"):
+        Sandbox("b", state_dir=second.state_dir, **SMALL).up()
+
+
+def test_missing_packages_are_named_with_their_mend(
+    monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(HpctlError, match="slurmctld, slurmd, scontrol") as raised:
+        Sandbox("x", state_dir=state, **SMALL).up()
+    assert "apt-get install" in raised.value.hint
+    assert "munge slurm-client slurmctld slurmd" in raised.value.hint
+    assert not state.exists()
+
+
+def test_a_refused_configuration_is_quoted_and_nothing_stays(
+    sandbox_factory: SandboxFactory,
+) -> None:
+    sandbox = sandbox_factory(up=False, slurm_conf="NoSuchKey=1", **SMALL)
+    with pytest.raises(HpctlError, match=r"slurmctld did not start: .*NoSuchKey"):
+        sandbox.up()
+    assert_all_gone(sandbox.state_dir)
+    assert not sandbox.running
+
+
+def test_a_prefix_without_slurm_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HpctlError, match=f"{tmp_path}/bin"):
+        packages.find(str(tmp_path))
+
+
+def test_a_prefix_is_used(sandbox_factory: SandboxFactory, tmp_path: Path) -> None:
+    for place, names in {
+        "bin": ("scontrol", "sinfo", "sbatch"),
+        "sbin": ("slurmctld", "slurmd"),
+    }.items():
+        (tmp_path / place).mkdir()
+        for name in names:
+            found = packages.find()[name] if name != "srun" else name
+            (tmp_path / place / name).symlink_to(found)
+    tmp_path.chmod(0o755)
+    sandbox = sandbox_factory(prefix=str(tmp_path), **SMALL)
+    command = Path(f"/proc/{sandbox.status()['services']['slurmctld']}/cmdline").read_text()
+    assert command.startswith(f"{tmp_path}/sbin/slurmctld")
+    assert sandbox.env["PATH"].startswith(f"{tmp_path}/bin:")
+
+
+def test_names_and_long_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(HpctlError, match="no name for a sandbox"):
+        state_directory("../x")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ("long" * 20)))
+    short = state_directory("x")
+    assert short == Path(tempfile.gettempdir()) / f"hpctl-{os.getuid()}" / "x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_can_run_one(state: Path) -> None:
+    state.parent.chmod(0o777 | 0o1000)
+    code = (
+        "from hpctl.sandbox.api import Sandbox\n"
+        f"with Sandbox('x', state_dir={str(state)!r}, **{SMALL!r}) as one:\n"
+        "    words = ['srun', '-N2', '--gres=gpu:8', 'id', '-u']\n"
+        "    print(one.run(words).stdout)"
+    )
+    # It may read our interpreter and checkout, which may lie in root's home, and nothing more.
+    read = "+dac_read_search"
+    somebody = pwd.getpwnam("daemon")  # on every Debian; Slurm 26.05 refuses `nobody`
+    become = ["setpriv", f"--reuid={somebody.pw_uid}", f"--regid={somebody.pw_gid}"]
+    become += ["--clear-groups", f"--inh-caps={read}", f"--ambient-caps={read}", "--"]
+    done = subprocess.run(
+        [*become, sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
+    )
+    assert done.stdout.split() == [str(somebody.pw_uid)] * 2, done.stderr
+    assert not state.exists()
+
+
+def test_the_command_line_starts_shows_and_ends_one(tmp_path: Path) -> None:
+    home = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    home.chmod(0o755)
+    env = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
+
+    def hpctl(*words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpctl", "sandbox", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=env,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + (done.stderr if code else "")
+
+    try:
+        assert "there is no sandbox default" in hpctl("status", code=3)
+        hpctl("up", "--nodes", "2", "--groups", "2", "--hardware", "efa=2")
+        shown = json.loads(hpctl("status", "--json"))
+        assert [node["group"] for node in shown["nodes"]] == ["worker-1", "worker-2"]
+        node = shown["nodes"][0]["node"]
+        assert hpctl("exec", "--", "sinfo", "-h", "-p", "worker-2", "-o", "%N %T").split() == [
+            shown["nodes"][1]["node"],
+            "idle",
+        ]
+        hpctl("inject", node, "xid", "48", "--pci", "0000:53:00")
+        hpctl("inject", node, "xid", "much", code=2)
+        hpctl("inject", "api", "throttle", "calls=1")
+        port = "/sys/class/infiniband/rdmap79s0/ports/1/state"
+        assert "1: DOWN" in hpctl("inject", node, "file", "--path", port, "--text", "1: DOWN")
+        hpctl("inject", node, "file", "--path", port, "--remove")
+        hpctl("inject", node, "file", "--path", port, "--remove", code=1)
+        hpctl("inject", node, "file", "--text", "1: DOWN", code=2)
+        hpctl("inject", node, "hardware", "--kind", "efa", "--count", "1")
+        hpctl("inject", node, "hardware", "--kind", "efa", code=2)
+        hpctl("inject", node, "hardware", "--kind", "floppy", "--count", "1", code=1)
+        assert "plays no GPUs" in hpctl("inject", node, "gpu", "--set", "count=7", code=1)
+        exports = json.loads(hpctl("env", "--json"))
+        assert f"export SLURM_CONF={exports['SLURM_CONF']}" in hpctl("env")
+        assert "slurmctld version" in hpctl("logs", "slurmctld", "-n", "1000")
+        hpctl("down")
+        assert "there is no sandbox default" in hpctl("status", code=3)
+        assert_all_gone(home)
+    finally:
+        hpctl("down")
+        shutil.rmtree(home)

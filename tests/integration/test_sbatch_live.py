@@ -1,0 +1,273 @@
+"""hpctl sbatch against the real sbatch: every option reaches it, and what is added works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.registration import parted
+from hpctl.jobs import script as scripts
+from hpctl.jobs.options import parse
+from hpctl.jobs.own import wishes
+from hpctl.jobs.submit import Around, Runtime, plan
+from hpctl.jobs.ticket import LONGEST, decode
+from hpctl.sandbox.api import Sandbox
+from tests.conftest import SandboxFactory
+from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
+
+pytestmark = pytest.mark.slurm
+ROOT = str(Path(__file__).resolve().parents[2])
+
+# One value for each option that takes one: the client must accept it, the cluster need not.
+VALUES = {
+    "array": "1-2", "account": "a", "bb": "x", "bbf": "@/dev/null", "begin": "now+1hour",
+    "comment": "a b", "cpu-freq": "high", "cpus-per-task": "2", "dependency": "singleton",
+    "deadline": "2099-01-01", "delay-boot": "5", "chdir": "/tmp", "error": "/dev/null",
+    "export-file": "@/dev/null", "gid": "0", "gres": "gpu:1", "gres-flags": "enforce-binding",
+    "input": "/dev/null", "job-name": "n", "licenses": "l:1", "clusters": "c",
+    "distribution": "block", "mail-type": "END", "mail-user": "u", "mcs-label": "m",
+    "ntasks": "2", "ntasks-per-node": "2", "nodes": "1-2", "output": "/dev/null",
+    "partition": "dev", "power": "level", "priority": "5", "profile": "none", "qos": "q",
+    "core-spec": "1", "signal": "B:USR2@99", "switches": "1@5", "thread-spec": "1", "time": "5",
+    "time-min": "3", "uid": "0", "wckey": "w", "cluster-constraint": "c", "constraint": "c",
+    "nodefile": "@hosts", "mem": "3G", "mincpus": "2", "reservation": "r", "tmp": "3",
+    "nodelist": "@node", "exclude": "@node", "mem-per-cpu": "3", "sockets-per-node": "1",
+    "cores-per-socket": "1", "threads-per-core": "1", "extra-node-info": "1:1",
+    "ntasks-per-core": "2", "ntasks-per-socket": "2", "cpus-per-gpu": "2", "gpus": "2",
+    "gpu-bind": "closest", "gpu-freq": "high", "gpus-per-node": "2", "gpus-per-socket": "1",
+    "gpus-per-task": "1", "mem-per-gpu": "5", "container": "/tmp", "export": "ALL,A=b",
+}  # fmt: skip
+NEWER = {
+    "tres-bind": "gres/gpu:closest", "tres-per-task": "gres/gpu=1", "container-id": "c1",
+    "container-type": "oci",
+}  # fmt: skip
+ENDS = {"help", "usage", "version", "wrap", "wait", "quiet", "clusters"}
+"""Options with which sbatch prints no table of options, reads no script, or asks slurmdbd."""
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
+    path = Path(tempfile.mkdtemp(prefix="hpctl-sbatch-live-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A job whose time limit is two minutes away, and where it writes."""
+
+    job: str
+    place: Path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def limited(slurm: Sandbox) -> Iterator[Limited]:
+    """Starts before the module's tests, so that they need not wait for it."""
+    with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-live-") as name:
+        place = Path(name)
+        (place / "rank.sh").write_text(
+            f"trap 'echo saved >{place}/saved; exit 0' USR1; n=0;"
+            " while [ $n -lt 1100 ]; do sleep 0.1; n=$((n+1)); done\n"
+        )
+        (place / "job.sh").write_text(
+            "#!/bin/sh\n#SBATCH -N1 --time=2\n#HPCTL --save-signal USR1@115\n"
+            f"srun /bin/sh {place}/rank.sh\n"
+        )
+        words = ("-o", str(place / "out"), str(place / "job.sh"))
+        job = hpctl_sbatch(slurm, *words).stdout.strip()
+        yield Limited(job, place)
+        slurm.run(["scancel", job], check=False)
+
+
+def options_of(slurm: Sandbox) -> Iterator[tuple[str, str, bool]]:
+    """Long name, letter and whether a value must follow, from `sbatch --help`."""
+    text = slurm.run(["sbatch", "--help"]).stdout
+    for letter, name, equals in re.findall(
+        r"^ {2,6}(?:-(\w),? +)?--([a-z-]+)(\[?=)?", text, re.MULTILINE
+    ):
+        # The help forgets some "=", and calls a value optional that getopt wants.
+        yield name, letter, equals == "=" or name in ("container", "container-id", "export")
+
+
+def understood(slurm: Sandbox, words: list[str]) -> dict[str, str]:
+    """What sbatch itself understood: the table that it prints under -v. Submits nothing."""
+    done = slurm.run(["sbatch", "--test-only", "-v", *words], check=False)
+    told = done.stderr + done.stdout
+    if "end of defined options" not in told:
+        return {"refused": told.strip()}
+    return {
+        name: value
+        for name, value in re.findall(r"^sbatch: ([a-z-]+) +: (.*)$", told, re.MULTILINE)
+        if name not in ("test-only", "verbose")
+    }
+
+
+def forms_of(name: str, letter: str, value: str) -> list[list[str]]:
+    """The ways to write one option; the first cannot be misread."""
+    if not value:
+        return [[f"--{name}"], *([[f"-{letter}"]] if letter else [])]
+    short = [[f"-{letter}{value}"], [f"-{letter}", value]] if letter else []
+    return [[f"--{name}={value}"], [f"--{name}", value], *short]
+
+
+def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path: Path) -> None:
+    job = tmp_path / "job.sh"
+    job.write_text("#!/bin/sh\ntrue\n")
+    (tmp_path / "hosts").write_text(slurm.nodes[0] + "\n")
+    real = {"@node": slurm.nodes[0], "@hosts": str(tmp_path / "hosts")}
+    names, wrong = [], []
+    for name, letter, valued in options_of(slurm):
+        names.append(name)
+        if name in ENDS:
+            continue
+        value = {**VALUES, **NEWER}[name] if valued else ""
+        forms = forms_of(name, letter, real.get(value, value.removeprefix("@")))
+        expected = understood(slurm, [*forms[0], str(job)])
+        if name == "power" and "unrecognized option" in expected.get("refused", ""):
+            continue  # the help of 24.11 and later still has it
+        if "refused" not in expected:
+            expected = {"requeue": "requeue", "open-mode": "a", **expected}
+        if name == "no-requeue":
+            del expected["requeue"]
+        for form in forms:
+            line = parse([*form, str(job), "an argument"])
+            assert (line.script, line.arguments) == (str(job), ("an argument",)), form
+            assert set(line.given) == {name}, form
+            script = scripts.read("job.sh", job.read_text())
+            asked = plan(line, script, wishes({}, {}, "/"), Around(Runtime("/py")))
+            ours = understood(slurm, [*asked.options, str(job), "an argument"])
+            # A flag that this cluster cannot do is refused alike; a value must be accepted.
+            if ours != expected or ("refused" in ours and value):
+                wrong.append((form, ours, expected))
+    assert wrong == []
+    assert len(names) > 80
+    assert set(VALUES) <= set(names)
+
+
+def hpctl_sbatch(
+    slurm: Sandbox, *words: str, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return slurm.run(
+        [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *words],
+        env={"PYTHONPATH": ROOT, **environment},
+        input=stdin,
+    )
+
+
+def test_a_job_is_registered_and_told(slurm: Sandbox, shared: Path) -> None:
+    script, policy = shared / "job.sh", shared / "policy.yaml"
+    policy.write_text("restarts: 3\non:\n  hang: hold\n")
+    script.write_text(
+        "#!/bin/sh -eu\n#SBATCH --nodes=2\n"
+        f"#HPCTL --checkpoint-dir {shared}/{{job_id}} --spares 1\n"
+        f"#HPCTL --policy {policy} --log-rules megatron\n"
+        f'#HPCTL --tier "local:/nvme/it\'s"  # a local disk\n'
+        "#HPCTL --save-signal USR2@90\n"
+        'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_TIERS" "$HPCTL_SPARES" "$HPCTL_SAVE_SIGNAL" '
+        '"$HPCTL_CHECKPOINT_DIR" "$SLURM_NNODES"\n'
+        "# hpctl run -- train\n"
+    )
+    out = shared / "out"
+    done = hpctl_sbatch(slurm, "--comment", "what I do", "-o", str(out), "--spares=2", str(script))
+    job = done.stdout.strip()
+    comment = field_with_spaces(slurm, job, "Comment")
+    ticket = decode(comment)
+    assert ticket is not None
+    assert ticket.said() == {
+        "ckpt": f"{shared}/{{job_id}}",
+        "tiers": ["local:/nvme/it's"],
+        "policy": {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "log_rules": ["megatron"]},
+        "spares": 2,
+        "save_signal": "USR2",
+    }
+    registered = parted(comment)
+    assert registered is not None
+    assert registered[1] == "what I do"
+    assert field(slurm, job, "Requeue") == "1"
+    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
+    lines = out.read_text().splitlines()[-6:]
+    assert json.loads(lines[0]) == dict(ticket.policy)
+    assert json.loads(lines[1]) == ["local:/nvme/it's"]
+    assert lines[2:] == ["2", "USR2", f"{shared}/{job}", "4"]
+
+
+def field_with_spaces(slurm: Sandbox, job: str, name: str) -> str:
+    text = slurm.run(["scontrol", "show", "job", job]).stdout
+    return re.findall(rf"^ +{name}=(.*?) *$", text, re.MULTILINE)[0]
+
+
+def test_a_wrapped_command_resumes_too(slurm: Sandbox, shared: Path) -> None:
+    saved, out = shared / "ck", shared / "out"
+    command = (
+        '"$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 2 --checkpoint-every 1 --step-s 0'
+        ' && echo "from ${HPCTL_RESUME_FROM-nothing}"'
+    )
+    words = ("--checkpoint-dir", str(saved), "-o", str(out), "-N1", "--wrap", command)
+    job = hpctl_sbatch(slurm, *words, HPCTL_POLICY="of another job").stdout.strip()
+    assert field(slurm, job, "JobName") == "wrap"
+    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
+    assert "from nothing" in out.read_text()
+    job = hpctl_sbatch(slurm, *words).stdout.strip()
+    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
+    assert f"from {saved}/step-" in out.read_text()
+
+
+def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Path) -> None:
+    script = shared / "array.sh"
+    script.write_text(
+        "#!/bin/sh\n#SBATCH --array=1-2 -N1\n"
+        f"#HPCTL --checkpoint-dir {shared}/{{job_id}}/{{array_task_id}}\n"
+        'exec "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 30 --step-s 0.05'
+        " --checkpoint-every 5\n"
+    )
+    job = hpctl_sbatch(slurm, "-o", f"{shared}/out-%a", str(script)).stdout.strip()
+    wait_for_text(shared / "out-2", "step 7 ")
+    requeue(slurm, f"{job}_2")
+    wait_for_text(shared / "out-2", f"hpctl: resuming from {shared}/{job}/2/step-", timeout=30)
+    for task in ("1", "2"):
+        wait_for_text(shared / f"out-{task}", "done: 30 steps", timeout=30)
+    assert "resuming" not in (shared / "out-1").read_text()
+
+
+def test_requeue_is_expedited_where_the_controller_can(sandbox_factory: SandboxFactory) -> None:
+    """From 25.11 on, where it is enabled; older releases pass over the parameter."""
+    conf = "SlurmctldParameters=enable_expedited_requeue\n"
+    slurm = sandbox_factory(nodes=1, agents=False, emulator=False, slurm_conf=conf)
+    version = slurm.run(["sbatch", "--version"]).stdout.split()[-1]
+    expedites = tuple(map(int, version.split(".")[:2])) >= (25, 11)
+    done = hpctl_sbatch(slurm, "--hold", "--wrap", "true")
+    wanted = "--requeue=expedite" if expedites else "--requeue"
+    assert f"hpctl: added {wanted} --open-mode=append" in done.stderr.splitlines()
+    assert field(slurm, done.stdout.strip(), "Requeue") == "1"
+
+
+def test_slurm_takes_a_comment_as_long_as_we_think(slurm: Sandbox, shared: Path) -> None:
+    words = ["sbatch", "--test-only", "--wrap=true"]
+    assert slurm.run([*words, f"--comment={'x' * LONGEST}"], check=False).returncode == 0
+    assert slurm.run([*words, f"--comment={'x' * (LONGEST + 1)}"], check=False).returncode != 0
+
+
+def test_spares_are_not_taken_back_by_ntasks(slurm: Sandbox) -> None:
+    """Why --spares with --ntasks is refused: sbatch itself makes fewer nodes of it."""
+    done = slurm.run(["sbatch", "-H", "--parsable", "-N3", "-n2", "--wrap=true"])
+    assert field(slurm, done.stdout.strip(), "NumNodes") == "2-2"
+    slurm.run(["scancel", done.stdout.strip()])
+    done = slurm.run(["sbatch", "-H", "--parsable", "-N3", "--ntasks-per-node=1", "--wrap=true"])
+    assert field(slurm, done.stdout.strip(), "NumNodes") == "3-3"
+    slurm.run(["scancel", done.stdout.strip()])
+
+
+def test_a_save_is_asked_for_before_the_time_limit(slurm: Sandbox, limited: Limited) -> None:
+    """slurmctld looks at limits every 30 s or so, and gives the signal up to a minute early."""
+    wait_for_text(limited.place / "saved", "saved", timeout=90)
+    assert wait(slurm, limited.job, "COMPLETED", "FAILED", "TIMEOUT") == "COMPLETED"

@@ -1,0 +1,20 @@
+"""Two minutes of the soak (`make soak` is the long one): nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak.run import soak
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+
+def test_two_minutes_of_faults_lose_no_job(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    account = soak(2.0, seed=7, steps=200, pause_s=(4.0, 12.0), say=said.append)
+    with capsys.disabled():
+        print("", *account.lines(), sep="\n")
+    assert not account.twice
+    assert not account.other_weights
+    assert {job.shape.name for job in account.jobs} == {"requeued", "supervised", "alone"}
+    assert sum(account.struck.values()) >= 5, said

@@ -1,0 +1,263 @@
+"""Real training on several local ranks: undisturbed, killed and resumed, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.sandbox.training.group import PeerLost, Place, address_of, join
+from hpctl.sandbox.training.record import attempts, last_step
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class Run:
+    """One attempt: `size` ranks as srun would start them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        size: int,
+        *words: str,
+        restart: int = 0,
+        **environment: str,
+    ) -> None:
+        self.directory = directory
+        found = last_complete(directory).found if directory.exists() else None
+        resume = {"HPCTL_RESUME_FROM": str(found.path)} if found else {}
+        self.start_step = found.step if found else 0
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "hpctl.sandbox.training", "--step-s", "0", *words],
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": ROOT,
+                    "HPCTL_CHECKPOINT_DIR": str(directory),
+                    "SLURM_JOB_ID": "7",
+                    "SLURM_RESTART_COUNT": str(restart),
+                    "SLURM_PROCID": str(rank),
+                    "SLURM_NTASKS": str(size),
+                    "SLURMD_NODENAME": f"ip-127-0-1-{1 + rank % 2}",
+                    **resume,
+                    **environment,
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+
+    def wait(self, timeout: float = 60.0) -> tuple[list[int], str]:
+        """Exit codes and all output. A rank that hangs fails the test."""
+        deadline = time.monotonic() + timeout
+        outputs = [
+            rank.communicate(timeout=max(0.1, deadline - time.monotonic()))[0]
+            for rank in self.ranks
+        ]
+        return [rank.returncode for rank in self.ranks], "".join(outputs)
+
+    def wait_for_step(self, step: int, timeout: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for file in self.directory.glob("progress-*.txt"):
+                if last_step(self.directory, file.stem.removeprefix("progress-")) >= step:
+                    return
+            time.sleep(0.01)
+        raise AssertionError(f"step {step} was not reached in {timeout} s")
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+            if rank.stdout:
+                rank.stdout.close()
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.kill()
+
+
+def final(directory: Path) -> dict[str, object]:
+    return json.loads((directory / "final.json").read_text())
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_killed_and_resumed_gives_the_same_bits(tmp_path: Path, runs: list[Run], size: int) -> None:
+    words = ("--steps", "60", "--checkpoint-every", "7")
+    runs.append(Run(tmp_path / "calm", size, *words))
+    codes, output = runs[-1].wait()
+    assert codes == [0] * size, output
+    want = final(tmp_path / "calm")
+    assert "step 60 loss" in output
+
+    randomness, restarts, lost = random.Random(size), 0, []
+    while True:
+        runs.append(Run(tmp_path / "hit", size, *words, "--step-s", "0.02", restart=restarts))
+        if restarts == 3:
+            break
+        runs[-1].wait_for_step(runs[-1].start_step + randomness.randint(3, 18))
+        victim = randomness.choice(runs[-1].ranks)
+        victim.send_signal(signal.SIGKILL)
+        codes, output = runs[-1].wait(timeout=20)
+        assert sorted({c for c in codes if c != -signal.SIGKILL}) in ([1], []), output
+        started = attempts(tmp_path / "hit")[-1]["attempt"]
+        found = last_complete(tmp_path / "hit").found
+        lost.append(last_step(tmp_path / "hit", started) - (found.step if found else 0))
+        restarts += 1
+    codes, output = runs[-1].wait()
+    assert codes == [0] * size, output
+    got = final(tmp_path / "hit")
+    assert got["sha256"] == want["sha256"]
+    assert got["steps"] == 60
+    assert got["steps_lost"] == lost
+    assert len(got["attempts"]) == 4
+    assert sum(got["resumed_from"]) > 0, "no attempt resumed: nothing was tested"
+
+
+def test_another_seed_gives_other_bits(tmp_path: Path, runs: list[Run]) -> None:
+    for seed in ("1", "2"):
+        runs.append(Run(tmp_path / seed, 2, "--steps", "3", "--seed", seed))
+        assert runs[-1].wait()[0] == [0, 0]
+    assert final(tmp_path / "1")["sha256"] != final(tmp_path / "2")["sha256"]
+
+
+def test_the_bits_do_not_depend_on_how_blas_is_tuned(tmp_path: Path, runs: list[Run]) -> None:
+    """Two nodes of one cluster may differ in it: BLAS picks kernels by CPU and by variables."""
+    for name, blas in (("plain", {}), ("tuned", {"OPENBLAS_CORETYPE": "Prescott"})):
+        runs.append(Run(tmp_path / name, 2, "--steps", "20", **blas))
+        assert runs[-1].wait()[0] == [0, 0]
+    assert final(tmp_path / "plain")["sha256"] == final(tmp_path / "tuned")["sha256"]
+
+
+def test_the_record_of_an_attempt(tmp_path: Path, runs: list[Run]) -> None:
+    runs.append(Run(tmp_path, 2, "--steps", "4", "--checkpoint-every", "3"))
+    codes, output = runs[-1].wait()
+    assert codes == [0, 0], output
+    start, first = attempts(tmp_path)
+    assert (start["event"], start["start_step"]) == ("start", 0)
+    assert start["hosts"] == ["ip-127-0-1-1", "ip-127-0-1-2"]
+    assert (first["event"], first["step"]) == ("first_step", 1)
+    assert start["attempt"] == first["attempt"]
+    assert start["attempt"].startswith("7.0.0-")
+    assert first["at"] >= start["at"]
+    steps = sorted(p.name for p in tmp_path.glob("step-*"))
+    assert steps == ["step-00000003", "step-00000004"]
+    assert not list(tmp_path.glob("rendezvous*"))
+    found = last_complete(tmp_path, deep=True).found
+    assert found is not None
+    assert (found.step, found.world_size) == (4, 2)
+
+
+def test_a_run_that_resumes_at_its_last_step_says_that_it_is_done(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    """As after a fault between its last save and its end: it takes no step any more."""
+    words = ("--steps", "2", "--checkpoint-every", "2")
+    told = tmp_path / "told"
+    for restart in (0, 1):
+        told.unlink(missing_ok=True)
+        run = Run(tmp_path / "ck", 1, *words, restart=restart, HPCTL_PROGRESS=f"file:{told}")
+        runs.append(run)
+        assert run.wait()[0] == [0]
+    assert run.start_step == 2
+    said = "".join(path.read_text() for path in tmp_path.glob("told*"))
+    assert "done=1" in said
+    assert "step=" not in said
+
+
+def test_sigusr1_saves_at_the_next_step(tmp_path: Path, runs: list[Run]) -> None:
+    words = ("--steps", "40", "--checkpoint-every", "1000", "--step-s", "0.03")
+    runs.append(Run(tmp_path, 2, *words))
+    runs[-1].wait_for_step(5)
+    runs[-1].ranks[1].send_signal(signal.SIGUSR1)  # one rank's wish is everyone's
+    codes, output = runs[-1].wait()
+    assert codes == [0, 0], output
+    saved = sorted(int(p.name.removeprefix("step-")) for p in tmp_path.glob("step-*"))
+    assert len(saved) == 2
+    assert 5 < saved[0] < 40
+
+
+def test_a_checkpoint_that_cannot_be_used_stops_the_run(tmp_path: Path, runs: list[Run]) -> None:
+    runs.append(Run(tmp_path, 2, "--steps", "2"))
+    assert runs[-1].wait()[0] == [0, 0]
+    runs.append(Run(tmp_path, 2, "--steps", "4", "--seed", "9"))
+    codes, output = runs[-1].wait()
+    assert codes == [2, 2]
+    assert "is of another model" in output
+
+
+def test_a_rank_that_never_comes_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpctl.sandbox.training.group.JOIN_S", 0.3)
+    for rank, message in ((0, "1 of 2 ranks came"), (1, "did not open its door")):
+        with pytest.raises(PeerLost, match=message):
+            join(Place(rank, 2, "1.0.0", "here", "127.0.0.1"), tmp_path)
+
+
+def test_a_stale_rendezvous_is_never_used(tmp_path: Path) -> None:
+    """The file of an earlier cluster's job of the same number, its port now someone else's."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.settimeout(5)
+        (tmp_path / "rendezvous-1.0.0.json").write_text(
+            json.dumps({"host": "127.0.0.1", "port": stranger.getsockname()[1], "nonce": "0" * 16})
+        )
+        groups = {}
+
+        def meet(rank: int) -> None:
+            place = Place(rank, 2, "1.0.0", "here", "127.0.0.1")
+            groups[rank] = join(place, tmp_path)
+
+        late = threading.Thread(target=meet, args=(1,))
+        late.start()
+        stranger.accept()[0].close()  # rank 1 did fall for the file, and learns better
+        meet(0)
+        late.join(10)
+        assert groups[1].nonce == groups[0].nonce != "0" * 16
+        for group in groups.values():
+            group.close()
+
+
+def test_a_stranger_with_the_wrong_nonce_is_not_admitted(tmp_path: Path) -> None:
+    groups = {}
+
+    def meet(rank: int) -> None:
+        groups[rank] = join(Place(rank, 2, "1.0.0", "here", "127.0.0.1"), tmp_path)
+
+    listener = threading.Thread(target=meet, args=(0,))
+    listener.start()
+    meeting = tmp_path / "rendezvous-1.0.0.json"
+    while not meeting.exists():
+        time.sleep(0.01)
+    said = json.loads(meeting.read_text())
+    with socket.create_connection((said["host"], said["port"]), timeout=5) as stranger:
+        stranger.sendall(b"f" * 16 + b"\0\0\0\1")
+        assert stranger.recv(1) == b""
+    meet(1)
+    listener.join(10)
+    assert groups[0].nonce == groups[1].nonce
+    for group in groups.values():
+        group.close()
+
+
+def test_hyperpods_node_names_are_addresses() -> None:
+    assert address_of("ip-127-0-1-3") == "127.0.1.3"
+    assert address_of("gpu-3") == "gpu-3"

@@ -1,0 +1,135 @@
+"""The wrapper and the example job on a real Slurm: submitted, requeued, resumed, same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.submit import checkpoint_dir
+from hpctl.sandbox.api import Sandbox
+from tests.integration.test_training import ROOT, Run, final
+
+pytestmark = pytest.mark.slurm
+WORDS = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
+    path = Path(tempfile.mkdtemp(prefix="hpctl-training-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def submit(slurm: Sandbox, *words: str) -> str:
+    done = slurm.run(
+        [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *words], env={"PYTHONPATH": ROOT}
+    )
+    return done.stdout.strip()
+
+
+def field(slurm: Sandbox, job: str, name: str) -> str:
+    text = slurm.run(["scontrol", "--oneliner", "show", "job", job]).stdout
+    found = [word for word in text.split() if word.startswith(f"{name}=")]
+    return found[0].partition("=")[2] if found else ""
+
+
+def wait(slurm: Sandbox, job: str, *states: str, timeout: float = 120.0) -> str:
+    deadline = time.monotonic() + timeout
+    while (state := field(slurm, job, "JobState")) not in states:
+        assert time.monotonic() < deadline, f"job {job} is {state}, not {states}"
+        time.sleep(0.2)
+    return state
+
+
+def wait_for_text(path: Path, text: str, timeout: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not path.exists() or text not in path.read_text():
+        assert time.monotonic() < deadline, f"no {text!r} in {path}"
+        time.sleep(0.1)
+
+
+def requeue(slurm: Sandbox, job: str) -> None:
+    """Requeue a running job and have it start at once, as recovery does."""
+    slurm.run(["scontrol", "requeue", job])
+    wait(slurm, job, "PENDING", timeout=120)
+    time.sleep(1.1)  # its nodes kill it when it comes back in the second it was ended in
+    deadline = time.monotonic() + 90
+    while field(slurm, job, "JobState") in ("PENDING", "COMPLETING"):
+        if time.monotonic() > deadline:
+            shown = slurm.run(["scontrol", "show", "job", job]).stdout
+            raise AssertionError(f"job {job} did not start again:\n{shown}")
+        slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+        time.sleep(1)  # on a busy machine it may have run and ended before we look again
+
+
+def test_a_requeued_job_resumes_to_the_same_bits(slurm: Sandbox, shared: Path) -> None:
+    calm = Run(shared / "calm", 4, *WORDS)
+    try:
+        assert calm.wait()[0] == [0] * 4
+    finally:
+        calm.kill()
+
+    out, saved = shared / "out", shared / "runs/{job_id}"
+    example = str(Path(ROOT) / "examples/train.sbatch")
+    job = submit(slurm, "--checkpoint-dir", str(saved), "-o", str(out), example, *WORDS)
+    assert job.isdigit()
+    assert field(slurm, job, "JobName") == "train"
+    assert field(slurm, job, "Requeue") == "1"
+    assert checkpoint_dir(field(slurm, job, "Comment")) == str(saved)
+    directory = shared / "runs" / job
+    wait_for_text(out, "step 20 ")
+    requeue(slurm, job)
+    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
+
+    got = final(directory)
+    assert got["sha256"] == final(shared / "calm")["sha256"]
+    (resumed_from,) = got["resumed_from"]
+    assert resumed_from >= 16
+    (lost,) = got["steps_lost"]
+    assert 0 <= lost < 8
+    text = out.read_text()  # --open-mode=append kept the first run's lines
+    assert "step 1 loss" in text
+    assert f"hpctl: resuming from {directory}/step-{resumed_from:08d}" in text
+
+
+def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) -> None:
+    script = shared / "array.sh"
+    script.write_text(
+        "#!/bin/sh -eu\n#SBATCH --array=1-2 -N1\n"
+        f"#HPCTL --checkpoint-dir {shared}/{{job_id}}/{{array_task_id}}\n"
+        'exec "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 3 --step-s 0\n'
+    )
+    job = submit(slurm, "-o", f"{shared}/out-%a", str(script))
+    for task in ("1", "2"):
+        wait_for_text(shared / f"out-{task}", "done: 3 steps")
+        found = last_complete(shared / job / task).found
+        assert found is not None
+        assert found.step == 3
+
+
+def test_nothing_whole_ends_the_job_with_93_and_the_reason(slurm: Sandbox, shared: Path) -> None:
+    save, out = shared / "save", shared / "out"
+    (save / "step-1").mkdir(parents=True)
+    (save / "step-1/manifest.json").write_text(json.dumps({"format": "hpctl-checkpoint"}))
+    script = shared / "job.sh"
+    script.write_text("#!/bin/bash\necho the job itself ran\n")
+    job = submit(slurm, "--checkpoint-dir", str(save), "-o", str(out), str(script))
+    assert wait(slurm, job, "COMPLETED", "FAILED") == "FAILED"
+    assert field(slurm, job, "ExitCode") == "93:0"
+    assert "not starting from scratch" in out.read_text()
+    assert "the job itself ran" not in out.read_text()
+    again = submit(
+        slurm, "--checkpoint-dir", str(save), "-o", str(out), "--export=ALL,HPCTL_RESUME=scratch",
+        str(script),
+    )  # fmt: skip
+    assert wait(slurm, again, "COMPLETED", "FAILED") == "COMPLETED"
+    assert "the job itself ran" in out.read_text()

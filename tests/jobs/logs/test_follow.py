@@ -1,0 +1,151 @@
+"""Following a real file through everything that happens to log files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.logs.follow import BLOCK, Follower, NotALog
+from hpctl.ports import Unavailable
+
+
+def drained(follower: Follower) -> bytes:
+    made, done = b"", False
+    while not done:
+        lines, done = follower.read()
+        made += lines
+    return made
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "slurm-1.out"
+
+
+def append(log: Path, data: bytes) -> None:
+    with log.open("ab") as file:
+        file.write(data)
+
+
+def test_what_is_appended_is_read_once_and_only_in_whole_lines(log: Path) -> None:
+    follower = Follower(log)
+    assert follower.read() == (b"", True), "a file that is not there yet gives nothing"
+    append(log, b"one\ntw")
+    assert drained(follower) == b"one\n"
+    append(log, b"o\n")
+    assert drained(follower) == b"two\n"
+    assert drained(follower) == b""
+    append(log, b"last")
+    assert drained(follower) == b""
+    assert follower.finish() == b"last\n"
+    follower.close()
+
+
+def test_at_the_end_passes_over_what_was_there(log: Path) -> None:
+    append(log, b"old\n" * 100)
+    follower = Follower(log, at_end=True)
+    assert drained(follower) == b""
+    append(log, b"new\n")
+    assert drained(follower) == b"new\n"
+    follower.close()
+
+
+def test_rotation_loses_nothing(log: Path) -> None:
+    append(log, b"one\n")
+    follower = Follower(log)
+    assert drained(follower) == b"one\n"
+    append(log, b"two\nno newline")
+    log.rename(log.with_suffix(".1"))
+    assert drained(follower) == b"two\n", "between rename and create"
+    append(log.with_suffix(".1"), b", still open\n")
+    append(log, b"three\n")
+    assert drained(follower) == b"no newline, still open\nthree\n"
+    assert follower.turnovers == 1
+    follower.close()
+
+
+@pytest.mark.parametrize("again", [b"new\n", b"something else\n" * 50, b"old 0\nold 1\nnew\n" * 9])
+def test_a_truncated_file_is_read_from_its_beginning(log: Path, again: bytes) -> None:
+    append(log, b"".join(b"old %d\n" % number for number in range(20)) + b"hal")
+    follower = Follower(log)
+    drained(follower)
+    log.with_suffix(".copy").write_bytes(log.read_bytes())
+    os.truncate(log, 0)
+    append(log, again)
+    assert drained(follower) == again, "grown beyond the old position or not"
+    assert follower.turnovers == 1
+    follower.close()
+
+
+def test_a_hole_that_a_truncation_leaves_under_a_writer_is_no_line(log: Path) -> None:
+    with log.open("wb") as writer:
+        writer.write(b"old line\n" * 1000)
+        writer.flush()
+        follower = Follower(log)
+        drained(follower)
+        os.truncate(log, 0)
+        writer.write(b"new line\n")
+        writer.flush()
+        assert drained(follower) == b"new line\n"
+    follower.close()
+
+
+def test_blocks_are_bounded_and_say_when_more_is_there(log: Path) -> None:
+    append(log, b"x" * 99 + b"\n")
+    log.write_bytes(log.read_bytes() * 30_000)
+    follower = Follower(log)
+    lines, done = follower.read()
+    assert not done
+    assert BLOCK - 100 <= len(lines) <= BLOCK
+    assert len(lines) + len(drained(follower)) == 3_000_000
+    follower.close()
+
+
+def test_what_is_no_file_is_refused_without_blocking(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
+        with pytest.raises(NotALog):
+            Follower(path).read()
+
+
+def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    follower = Follower(loop)
+    with pytest.raises(Unavailable, match="cannot read"):
+        follower.read()
+    loop.unlink()
+    loop.write_bytes(b"there\n")
+    assert drained(follower) == b"there\n"
+    follower.close()
+
+
+def test_a_file_system_that_fails_for_a_moment_loses_no_line(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, b"one\n")
+    follower = Follower(log)
+    assert drained(follower) == b"one\n"
+    append(log, b"two\n")
+
+    def stale(*_: object) -> os.stat_result:
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stale)
+        with pytest.raises(Unavailable, match="Stale"):
+            follower.read()
+    assert drained(follower) == b"two\n"
+    follower.close()
+
+
+def test_the_last_line_of_a_rotated_file_needs_no_newline(log: Path) -> None:
+    append(log, b"one\nRuntimeError: the last words")
+    follower = Follower(log)
+    assert drained(follower) == b"one\n"
+    log.rename(log.with_suffix(".1"))
+    append(log, b"two\n")
+    assert drained(follower) == b"RuntimeError: the last words\ntwo\n"
+    follower.close()

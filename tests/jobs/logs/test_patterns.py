@@ -1,0 +1,116 @@
+"""Patterns: the same answers as Python's `re` line by line, and never more than linear time."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pytest
+
+from hpctl.jobs.logs.patterns import Match, Pattern
+
+HONEST = [
+    r"loss: (\S+)",
+    r"^a.*b$",
+    r"a\sb",
+    r"[^x]b",
+    r"(?s)a.b",
+    r"(?i)LOSS",
+    r"\ba+(b)?",
+    r"a*$",
+    r"(a|ab)(?:c|bcd)",
+    r".*(a).*",
+    r"b|^a",
+]
+
+
+def line_by_line(text: str, block: bytes) -> list[tuple[int, int, bytes | None]]:
+    compiled = re.compile(text.encode())
+    found, begin = [], 0
+    for line in block.splitlines():
+        if match := compiled.search(line):
+            captured = match.group(1) if compiled.groups else None
+            found.append((begin + match.start(), begin + len(line), captured))
+        begin += len(line) + 1
+    return found
+
+
+@pytest.mark.parametrize("text", HONEST)
+def test_one_pass_over_a_block_finds_what_re_finds_in_each_line(text: str) -> None:
+    random_ = random.Random(text)
+    for _ in range(200):
+        lines = [
+            "".join(random_.choices(["a", "b", "c", " ", "x", "loss: 1.5"], k=random_.randrange(7)))
+            for _ in range(8)
+        ]
+        block = "".join(f"{line}\n" for line in lines).encode()
+        assert [tuple(m) for m in Pattern(text).matches(block)] == line_by_line(text, block)
+
+
+def test_bytes_that_are_no_text_do_not_hide_the_rest_of_a_line() -> None:
+    block = b"\xff\xfe\x80 step \xc3 loss: 2.5 \xff\nx\n"
+    assert list(Pattern(r"^.* loss: (\S+) .").matches(block)) == [Match(0, 22, b"2.5")]
+
+
+def test_a_pattern_may_hold_characters_of_any_language() -> None:
+    block = "損失失: 2.5\n".encode()
+    (found,) = Pattern("損失+: (.*)").matches(block)
+    assert found.captured == b"2.5"
+
+
+EXPONENTIAL = [r"(?:a+)+b", r"(?:a|a)*b", r"(?:a|aa)+b", r"^(?:(?:a+)+)+b", r"(?:.*a){12}b"]
+
+
+@pytest.mark.parametrize("text", EXPONENTIAL)
+def test_patterns_that_stop_re_for_ever_take_linear_time(text: str) -> None:
+    """Python's `re` needs seconds for 30 such characters, and twice that for one more."""
+    pattern = Pattern(text)
+    begun = time.process_time()
+    assert list(pattern.matches(b"a" * 200_000 + b"\n")) == []
+    assert time.process_time() - begun < 2.0
+
+
+def test_lines_made_to_overflow_the_automaton_cost_in_proportion_to_the_pattern() -> None:
+    random_ = random.Random(1)
+    block = "".join(random_.choices("ab", k=64_000)).encode() + b"\n"
+    begun = time.process_time()
+    assert list(Pattern("a.{450}c").matches(block)) == []
+    assert time.process_time() - begun < 3.0
+
+
+def test_many_matches_in_one_block_take_linear_time() -> None:
+    pattern = Pattern(r"a*x")
+    begun = time.process_time()
+    assert len(list(pattern.matches(b"aax\n" * 100_000))) == 100_000
+    assert list(pattern.matches(b"a" * (1 << 20) + b"\n")) == []
+    assert time.process_time() - begun < 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        (r"(a)\1", "linear time"),
+        (r"(?=a)b", "linear time"),
+        (r"(?<!a)b", "linear time"),
+        (r"(a)(b)", r"write \(\?:"),
+        (r"\Aa", r"write \^"),
+        (r"a\Z", r"write \$"),
+        (r"(?-m)^a", "flag m"),
+        (r"(?i-sm:^a)", "flag m"),
+        ("[é]", r"in \[...\]"),
+        ("a" * 3000, "2000 are allowed"),
+        ("(?:a{1,500}){1,500}", "repetition"),
+        ("(?:[a-z]{0,30}x[0-9]{0,9}.){0,20}" * 3, "too costly"),
+        ("(", "missing"),
+        ("*a", "repetition"),
+    ],
+)
+def test_what_cannot_be_matched_safely_is_refused_with_a_reason(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Pattern(text)
+
+
+def test_an_escaped_backslash_before_a_letter_is_no_escape() -> None:
+    assert len(list(Pattern(r"C:\\Az").matches(b"C:\\Az\n"))) == 1

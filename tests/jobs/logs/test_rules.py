@@ -1,0 +1,134 @@
+"""Rules: the operator's block as it is, hpctl's own keys, and every error at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.logs.rules import RulesError, load, parse
+
+OPERATOR = r"""
+logMonitoringConfiguration:
+  - name: JobStart
+    logPattern: '.*Experiment configuration.*'
+    expectedStartCutOffInSeconds: 120
+  - name: JobHangingDetection
+    logPattern: '.*\[Epoch 0 Batch \d+.*'
+    expectedRecurringFrequencyInSeconds: 300
+    expectedStartCutOffInSeconds: 600
+    stopPattern: '.*Training done.*'
+  - name: LowThroughput
+    logPattern: '.*samples/sec: ([0-9\.]+)'
+    metricThreshold: 80
+    operator: lteq
+    metricEvaluationDataPoints: 25
+"""
+
+
+def indented(text: str, spaces: int) -> str:
+    return "".join(" " * spaces + line for line in text.splitlines(keepends=True))
+
+
+def test_the_operators_block_is_read_as_it_is() -> None:
+    start, hang, slow = parse(OPERATOR).rules
+    assert (start.expectedStartCutOffInSeconds, start.judges) == (120, None)
+    assert hang.expectedRecurringFrequencyInSeconds == 300
+    assert hang.stopPattern == ".*Training done.*"
+    assert (slow.metricThreshold, slow.operator, slow.points) == (80, "lteq", 25)
+    assert slow.judges == "threshold"
+
+
+def test_the_block_is_found_where_the_job_has_it_and_a_bare_list_too() -> None:
+    whole = "kind: HyperPodPyTorchJob\nspec:\n  nprocPerNode: '8'\n  runPolicy:\n"
+    whole += "    cleanPodPolicy: None\n" + indented(OPERATOR, 4)
+    assert parse(whole) == parse(OPERATOR)
+    assert parse(OPERATOR.replace("logMonitoringConfiguration:", "rules:")) == parse(OPERATOR)
+    assert parse(OPERATOR.replace("logMonitoringConfiguration:", "")) == parse(OPERATOR)
+
+
+def test_the_example_in_the_documentation_is_read() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "logs.md").read_text()
+    assert len(parse(page.split("```yaml\n")[1].split("```")[0]).rules) == 4
+
+
+def test_thresholds_may_have_fractions() -> None:
+    (rule,) = parse(
+        r"[{name: l, logPattern: 'loss (\S+)', metricThreshold: 2.5e-3, operator: gt}]"
+    ).rules
+    assert rule.metricThreshold == 0.0025
+
+
+def test_every_error_is_told_at_once_with_its_place_and_the_nearest_word() -> None:
+    text = r"""rules:
+  - name: one
+    logPatern: x
+    kind: nan
+  - name: two
+    logPattern: '(a)\1'
+    operator: gte
+    metricThreshold: 1
+  - name: one
+    logPattern: 'loss'
+    kind: spike
+  - logPattern: '(?=x)'
+"""
+    with pytest.raises(RulesError) as caught:
+        parse(text, "r.yaml")
+    said = caught.value.problems
+    assert "rule 1 'one' (line 2): logPatern: no such key; did you mean 'logPattern'?" in said
+    assert "rule 1 'one' (line 2): logPattern: field required" in said
+    assert any("rule 2 'two' (line 5): logPattern: " in s and "linear time" in s for s in said)
+    assert any("operator" in s and "did you mean 'gteq'?" in s for s in said)
+    assert "rule 3 'one' (line 9): another rule has that name" in said
+    assert any("rule 3" in s and "put it in (...)" in s for s in said)
+    assert any("rule 4 (line 12): name" in s for s in said)
+    assert str(caught.value).startswith("r.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("", "judges nothing"),
+        ("metricThreshold: 1", "needs an operator"),
+        ("operator: gt, kind: nan", "operator needs a metricThreshold"),
+        ("metricThreshold: 1, operator: gt, kind: nan", "exclude one another"),
+        ("kind: threshold", "needs a metricThreshold"),
+        ("kind: nan, successPattern: x", "upload and seen"),
+        ("kind: nan, window: 50", "window: for spike and slow only"),
+        ("kind: spike, window: 10, minimum: 11", "over window 10"),
+        ("expectedStartCutOffInSeconds: 0", "greater than 0"),
+        ("expectedStartCutOffInSeconds: .nan", "finite|greater"),
+        ("metricThreshold: .inf, operator: gt", "finite"),
+        ("kind: nan, metricEvaluationDataPoints: 0", "greater than or equal to 1"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(keys: str, says: str) -> None:
+    with pytest.raises(RulesError, match=says):
+        parse(f"[{{name: r, logPattern: 'loss: (.*)', {keys}}}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no list"),
+        ("rules: []", "no list"),
+        ("rule: [1]", "did you mean 'rules'"),
+        ("rules: [1]\nother: 2", "one list"),
+        ("a: [", "not YAML"),
+        ("[3]", "rule 1"),
+        ("!!python/object:os.system {}", "not YAML"),
+        ("[" * 5000, "."),
+    ],
+)
+def test_files_that_are_no_rules_are_refused(text: str, says: str) -> None:
+    with pytest.raises(RulesError, match=says):
+        parse(text)
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b" " * (1 << 21))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name, says in (("none", "No such file"), ("big", "over"), ("binary", "UTF-8")):
+        with pytest.raises(RulesError, match=says):
+            load(tmp_path / name)

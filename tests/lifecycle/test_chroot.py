@@ -1,0 +1,341 @@
+"""Every script as root on a clean machine: real useradd, ssh-keygen, mount, systemctl and pip."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl import shipped
+from hpctl.clusters.bundle import Bundle, sign
+from hpctl.config import parse
+from tests.lifecycle import chroot
+from tests.lifecycle.chroot import Machine
+from tests.lifecycle.node import (
+    ADDRESSES,
+    BUCKET,
+    ENVIRONMENT,
+    PARAMETERS,
+    bundle,
+    command,
+    furnish,
+    states,
+    wheelhouse,
+)
+
+pytestmark = [
+    pytest.mark.slurm,  # where root and Slurm's packages are at hand
+    pytest.mark.skipif(bool(chroot.missing()), reason=f"LIFECYCLE NOT TESTED: {chroot.missing()}"),
+]
+
+DOES = {
+    "controller": {
+        *("mount_fsx", "mount_openzfs", "users", "ssh_keys", "known_hosts", "accounting"),
+        *("slurm_plugins", "slurm", "hpctl", "log_rotation"),
+    },
+    "login": {
+        *("mount_fsx", "mount_openzfs", "users", "ssh_keys", "known_hosts", "slurm_plugins"),
+        *("slurm", "hpctl", "log_rotation"),
+    },
+}
+DOES["compute"] = DOES["login"] | {"observability"}
+DROP_IN = "/etc/systemd/system/slurmd.service.d/hpctl.conf"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    room = tmp_path_factory.mktemp("bundle")
+    return bundle(
+        room / "bundle",
+        wheelhouse(room / "wheels"),
+        **{
+            "config.json": json.dumps(
+                {"failure_wait_s": 0, "steps": {"observability": "optional"}}
+            ),
+            "exporters/node_exporter.compute": "#!/bin/sh\n",
+        },
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path, made: Bundle) -> Iterator[Machine]:
+    with Machine(tmp_path / "machine") as clean:
+        furnish(clean, made)
+        yield clean
+
+
+def birth(machine: Machine, role: str) -> str:
+    """Run the entry script to its good end; its log."""
+    code, out = machine.run(*command(role), env=ENVIRONMENT)
+    assert code == 0, out
+    return out
+
+
+def last_line(out: str) -> str:
+    return out.rstrip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize("role", ADDRESSES)
+def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, role: str) -> None:
+    name = "ip-" + ADDRESSES[role].replace(".", "-")
+    said = last_line(birth(machine, role))
+    did = f"steps={len(DOES[role])} in"
+    assert said.startswith(f"hpctl lifecycle: OK node={name} role={role} {did}"), said
+    ran = states(machine)
+    assert {step for step, one in ran.items() if one["state"] == "done"} == {*DOES[role], "run"}
+
+    assert machine.says("id", "ada") == "uid=2001(ada) gid=2001(ada) groups=2001(ada)"
+    assert machine.says("stat", "-c", "%U %a", "/home/ada", "/home/ada/.ssh").split() == (
+        ["ada", "700", "ada", "700"]
+    )
+    assert machine.says("getent", "passwd", "ubuntu").split(":")[5] == "/home/ubuntu"
+    assert "10.9.9.9" not in machine.path("/etc/fstab").read_text()
+    assert "fs-0aaaaaaaaaaaaaaaa.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh /fsx lustre" in (
+        machine.path("/etc/fstab").read_text()
+    )
+    assert machine.says("/opt/hpctl/bin/hpctl", "--version") == "hpctl, version 0.1.0"
+    machine.says("logrotate", "--debug", "/etc/logrotate.d/hpctl-slurm")
+    own, other = ("slurmctld", "slurmd") if role == "controller" else ("slurmd", "slurmctld")
+    assert machine.says("systemctl", "is-enabled", own) == "enabled"
+    assert machine.run("systemctl", "is-enabled", other)[1].strip() == "masked"
+    CHECKS[role](machine)
+
+    again = birth(machine, role)
+    assert again.count("already done") == len(DOES[role])
+    assert " done in" not in again
+
+
+def _controller(machine: Machine) -> None:
+    assert machine.says("systemctl", "is-enabled", "hpctl-daemon", "slurmdbd", "mariadb") == (
+        "enabled\nenabled\nenabled"
+    )
+    settings = parse(machine.path("/etc/hpctl/hpctl.yaml").read_text())
+    assert (settings.cluster.name, settings.cluster.region) == ("demo", "us-east-1")
+    assert (settings.mode, settings.intake.listen) == ("observe", "0.0.0.0:8470")
+    dbd = machine.path("/etc/slurm/slurmdbd.conf")
+    assert dbd.stat().st_mode & 0o777 == 0o600
+    conf = machine.path("/etc/slurm/slurm.conf").read_text()
+    assert "\ninclude accounting.conf\n" in conf
+    assert "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh" in conf
+    assert "\nProlog=" not in conf
+    machine.says("/opt/hpctl/slurm/epilog_slurmctld.sh")
+
+
+def _compute(machine: Machine) -> None:
+    assert machine.says("systemctl", "is-enabled", "hpctl-agent") == "enabled"
+    environment = machine.path("/etc/hpctl/agent.env").read_text()
+    assert "HPCTL_AGENT_HEAD=http://10.9.0.5:8470\n" in environment
+    assert "HPCTL_AGENT_NODE=ip-10-9-1-20\n" in environment
+    assert "--conf-server 10.9.0.5" in machine.path(DROP_IN).read_text()
+    assert machine.says("systemctl", "is-enabled", "hpctl-node_exporter") == "enabled"
+    machine.says("/opt/hpctl/exporters/node_exporter")
+
+
+def _login(machine: Machine) -> None:
+    assert not machine.path("/etc/systemd/system/hpctl-agent.service").exists()
+    assert "--conf-server 10.9.0.5" in machine.path(DROP_IN).read_text()
+
+
+CHECKS = {"controller": _controller, "compute": _compute, "login": _login}
+
+
+def tree(machine: Machine) -> dict[str, str]:
+    """What the scripts made: path -> mode, owner and text, but for what differs by itself."""
+    listed = machine.says(
+        *("find", "/etc", "/home", "/fsx", "/opt", "/var/lib/hpctl", "-xdev", "-not", "-type", "d"),
+        *("-not", "-path", "*/__pycache__/*", "-printf", "%p %M %U %G %l\\n"),
+    )
+    found = {}
+    for line in listed.splitlines():
+        path, _, rest = line.partition(" ")
+        file = machine.path(path)
+        secret = any(part in path for part in ("/.ssh/", "ssh_host", "slurmdbd.conf", "shadow"))
+        own = path.startswith(("/var/lib/hpctl/lifecycle", "/etc/.pwd", "/etc/mtab"))
+        if own or path.endswith("-"):
+            continue
+        text = "" if secret or not file.is_file() or file.is_symlink() else _text(file)
+        found[path] = f"{rest} {text}"
+    return found
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode(errors="replace")
+
+
+EXTERNAL = {
+    "slurm_database_endpoint": "db.example",
+    "slurm_database_secret_arn": "arn:aws:secretsmanager:us-east-1:000000000000:secret:db",
+}
+AWS = """#!/bin/sh
+# Plays Secrets Manager.
+[ "$1 $2 $5" = "secretsmanager get-secret-value --secret-id" ] || exit 9
+echo '{"username": "admin", "password": "not-to-be-printed"}'
+"""
+
+
+KILLED = {
+    "controller": DOES["controller"] | {"shared_state", "containers", "site"},
+    "compute": {"pam", "observability"},
+}
+"""Every step but accounting_users, which asks a running slurmdbd."""
+
+
+TABLE = shipped.lifecycle_scripts() / "lifecycle/steps/__init__.py"
+ORDER = re.findall(r'Step\("(\w+)"', TABLE.read_text())
+
+
+def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
+    furnish(machine, made)
+    if "hpctl" not in KILLED[role]:
+        shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
+    shared = {**EXTERNAL, "slurm_shared_directory": "/fsx"}
+    parameters = {**PARAMETERS, "slurm_configurations": shared}
+    machine.write(f"{BUCKET}/provisioning_parameters.json", json.dumps(parameters))
+    machine.write(f"{BUCKET}/site.d/1.sh", "#!/bin/sh\nsleep 0.2; echo here >/etc/site\n")
+    weights = {"pam": "required", "observability": "required"}
+    machine.write(f"{BUCKET}/config.json", json.dumps({"failure_wait_s": 0, "steps": weights}))
+    sign(machine.path(BUCKET))
+    machine.write("/usr/bin/aws", AWS, 0o755)
+    machine.write("/etc/enroot/enroot.conf", "ENROOT_CACHE_PATH  /opt/enroot\n")
+    machine.write("/etc/slurm/cgroup.conf", "ConstrainCores=yes\n")
+    machine.write("/etc/pam.d/sshd", "account required pam_unix.so\n")
+    machine.write("/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so", "")
+
+
+@pytest.mark.parametrize("role", KILLED)
+def test_killed_in_every_step_it_finishes_when_it_is_run_again(
+    made: Bundle, tmp_path: Path, role: str
+) -> None:
+    with Machine(tmp_path / "calm") as calm:
+        _with_everything(calm, made, role)
+        birth(calm, role)
+        wanted = tree(calm)
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    with Machine(tmp_path / "machine") as machine:
+        _with_everything(machine, made, role)
+        # In the table's order: the step that is killed is the first that has work to do.
+        ordered = [step for step in ORDER if step in KILLED[role]]
+        killed = sum(_killed_in(machine, role, step, dice) for step in ordered)
+        assert killed >= len(KILLED[role]) // 2
+        birth(machine, role)
+        assert tree(machine) == wanted
+        assert not [path for path in tree(machine) if ".hpctl-" in path or path.endswith(".part")]
+
+
+def _killed_in(machine: Machine, role: str, step: str, dice: random.Random) -> bool:
+    """Run until a step is come to, and turn the power off somewhere in it."""
+    running = machine.start(*command(role), env=ENVIRONMENT)
+    state = machine.path(f"/var/lib/hpctl/lifecycle/{step}.json")
+    before = state.read_text() if state.exists() else ""
+    while running.poll() is None and (not state.exists() or state.read_text() == before):
+        time.sleep(0.002)
+    # A try is a process: it needs some 0.1 s to start, and most do their work in as much.
+    time.sleep(dice.uniform(0.05, 2.0 if step == "hpctl" else 0.35))
+    in_time = running.poll() is None
+    machine.kill_everything()
+    running.communicate(timeout=30)
+    return in_time
+
+
+def test_a_file_that_is_not_the_manifests_is_named(machine: Machine) -> None:
+    machine.write(f"{BUCKET}/lifecycle/steps/users.py", "print('other')\n")
+    code, out = machine.run(*command("compute"), env=ENVIRONMENT)
+    assert code == 1
+    assert last_line(out).endswith(
+        "after 1 try: lifecycle/steps/users.py is not the file that MANIFEST names"
+    )
+    machine.path(f"{BUCKET}/MANIFEST").unlink()
+    code, out = machine.run(*command("compute"), env=ENVIRONMENT)
+    assert (code, "no MANIFEST beside these scripts" in last_line(out)) == (1, True)
+
+
+def test_a_required_step_that_fails_keeps_the_node_out_and_says_why(machine: Machine) -> None:
+    machine.write(
+        "/sbin/mount.lustre", "#!/bin/sh\necho mount.lustre: no route to host; exit 5\n", 0o755
+    )
+    code, out = machine.run(*command("compute"), env=ENVIRONMENT)
+    assert code == 1
+    assert last_line(out) == (
+        "hpctl lifecycle: FAILED step=mount_fsx node=ip-10-9-1-20 after 6 tries: "
+        "mount /fsx: exit code 5: mount.lustre: no route to host"
+    )
+    assert states(machine)["mount_fsx"]["tries"] == 6
+    assert "users" not in states(machine)
+
+
+def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine: Machine) -> None:
+    birth(machine, "compute")
+    key = machine.path("/home/ada/.ssh/id_ed25519.pub").read_text()
+    old = machine.path("/etc/ssh/ssh_host_ed25519_key.pub").read_text()
+    machine.write("/home/ada/.ssh/known_hosts", f"ip-10-9-1-20 {old}ip-10-9-1-21 {old}")
+    machine.says("chown", "ada:ada", "/home/ada/.ssh/known_hosts")
+    # A new instance: accounts, host keys and mounts are gone, the file systems have kept theirs.
+    machine.says("sh", "-c", "umount /fsx /home && userdel ada && rm /etc/ssh/ssh_host_*")
+    machine.says("rm", "-r", "/var/lib/hpctl", "/opt/hpctl", "/etc/fstab")
+    machine.says("ssh-keygen", "-A")
+    birth(machine, "compute")
+    assert machine.path("/home/ada/.ssh/id_ed25519.pub").read_text() == key
+    known = machine.path("/home/ada/.ssh/known_hosts").read_text().splitlines()
+    assert [line.split()[0] for line in known] == ["ip-10-9-1-21"]
+    assert machine.says("stat", "-c", "%U", "/home/ada/.ssh/known_hosts") == "ada"
+
+
+def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(
+    machine: Machine,
+) -> None:
+    """The root's own stands for a relocatable build: it finds its library beside itself."""
+    packed, home = f"{BUCKET}/python.tar.gz", "/usr/lib/python3.11"
+    pack = ("tar", "-C", "/usr", "-I", "gzip -1", "--exclude=__pycache__", "-cf", packed)
+    pack += ("bin/python3.11", "bin/python3", "lib/python3.11")
+    where = ("/opt/hpctl/bin/python", "-c", "import sys; print(sys.base_prefix)")
+    for mark in ("older", "newer"):
+        machine.write(f"{home}/mark.py", mark)
+        machine.says(*pack)
+        sign(machine.path(BUCKET))
+        birth(machine, "login")
+        assert machine.says(*where) == "/opt/hpctl-python"
+        assert machine.path("/opt/hpctl-python/lib/python3.11/mark.py").read_text() == mark
+        assert machine.says("/opt/hpctl/bin/hpctl", "--version") == "hpctl, version 0.1.0"
+
+
+def test_where_the_ami_has_set_slurm_up_it_is_left_alone(machine: Machine) -> None:
+    machine.says("systemctl", "enable", "slurmd")
+    code, out = machine.run(*command("compute", "on_init_complete.sh"), env=ENVIRONMENT)
+    assert code == 0, out
+    ran = states(machine)
+    assert ran["ssh_keys"]["why"] == "the AMI has made keys (OnInitComplete)"
+    assert ran["slurm"]["state"] == ran["hpctl"]["state"] == "done"
+    assert not machine.path("/etc/systemd/system/slurmd.service.d").exists()
+    assert "masked" not in machine.run("systemctl", "is-enabled", "slurmctld")[1]
+
+
+def test_several_controllers_share_state_and_an_external_database(
+    machine: Machine, made: Bundle, tmp_path: Path
+) -> None:
+    shared = {**EXTERNAL, "slurm_shared_directory": "/fsx"}
+    parameters = {**PARAMETERS, "slurm_configurations": shared}
+    machine.write(f"{BUCKET}/provisioning_parameters.json", json.dumps(parameters))
+    sign(machine.path(BUCKET))
+    machine.write("/usr/bin/aws", AWS, 0o755)
+    out = birth(machine, "controller")
+    assert "not-to-be-printed" not in out
+    there = "/fsx/aws/hyperpod/demo"
+    assert machine.says("readlink", "/etc/slurm/slurm.conf") == f"{there}/opt/slurm/etc/slurm.conf"
+    assert machine.says("readlink", "/var/spool/slurmctld") == f"{there}/var/spool/slurmctld"
+    dbd = machine.path("/etc/slurm/slurmdbd.conf")
+    assert not dbd.is_symlink()
+    lines = dbd.read_text().splitlines()
+    assert {"StorageHost=db.example", "StoragePass=not-to-be-printed"} <= set(lines)
+    assert machine.says("stat", "-c", "%U %a", "/etc/slurm/slurmdbd.conf") == "slurm 600"
+    conf = machine.path(f"{there}/opt/slurm/etc/slurm.conf").read_text()
+    assert "EpilogSlurmctld=" in conf
+    again = birth(machine, "controller")
+    assert " done in" not in again

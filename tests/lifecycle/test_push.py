@@ -1,0 +1,159 @@
+"""Bundles on their way to S3: real boto3 over HTTP, into moto's server."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from hpctl.clusters import bundle_push
+from hpctl.clusters.bundle import Bundle, sign
+from hpctl.clusters.bundle_push import S3Prefix
+from hpctl.ports import Absent, HpctlError, InDoubt
+from hpctl.wiring import open_aws
+from tests.lifecycle.node import bundle
+
+server = pytest.importorskip("moto.server", reason="S3 NOT TESTED HERE: moto's server is missing")
+
+BUCKET = "sagemaker-scripts"
+TO = S3Prefix(BUCKET, "demo/base")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    yield "http://{}:{}".format(*running.get_host_and_port())
+    running.stop()
+
+
+@pytest.fixture
+def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    client = boto3.client("s3", region_name="us-east-1")
+    client.create_bucket(Bucket=BUCKET)
+    yield client
+    client.close()
+    request = urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Bundle:
+    return bundle(tmp_path / "bundle")
+
+
+def send(made: Bundle) -> bundle_push.PushPlan:
+    aws = open_aws(None, None, None)
+    planned = bundle_push.plan(aws, made, TO)
+    bundle_push.push(aws, made, TO, planned)
+    return planned
+
+
+def fetched(s3: Any, target: Path) -> Path:
+    """What a node downloads: plain files, without modes."""
+    for item in s3.list_objects_v2(Bucket=BUCKET, Prefix="demo/base/")["Contents"]:
+        path = target / item["Key"].removeprefix("demo/base/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(s3.get_object(Bucket=BUCKET, Key=item["Key"])["Body"].read())
+    return target
+
+
+def test_a_bundle_arrives_whole_and_only_what_changed_is_sent_again(
+    s3: Any, made: Bundle, tmp_path: Path
+) -> None:
+    first = send(made)
+    assert first.send[-1] == "MANIFEST"
+    assert first.unchanged == ()
+    there = fetched(s3, tmp_path / "there")
+    assert {p.relative_to(there).as_posix(): p.read_bytes() for p in _files(there)} == {
+        p.relative_to(made.directory).as_posix(): p.read_bytes() for p in _files(made.directory)
+    }
+    assert send(made).send == ()
+    (made.directory / "shared_users.txt").write_text("eve,2003,/fsx/eve\n")
+    second = send(sign(made.directory))
+    assert second.send == ("shared_users.txt", "MANIFEST")
+    assert len(second.unchanged) == len(first.send) - 2
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_what_another_upload_left_half_done_is_sent_again(s3: Any, made: Bundle) -> None:
+    send(made)
+    s3.put_object(Bucket=BUCKET, Key="demo/base/start.sh", Body=b"another bundle's")
+    s3.delete_object(Bucket=BUCKET, Key="demo/base/config.json")
+    assert send(made).send == ("config.json", "start.sh")
+
+
+def test_what_lies_in_the_prefix_and_in_no_bundle_is_told_and_deleted_on_request(
+    s3: Any, made: Bundle
+) -> None:
+    s3.put_object(Bucket=BUCKET, Key="demo/base/old/step.py", Body=b"")
+    s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
+    planned = send(made)
+    assert planned.left_over == ("old/step.py",)
+    bundle_push.prune(open_aws(None, None, None), TO, planned)
+    assert send(made).left_over == ()
+    assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
+
+
+def test_a_bucket_that_is_not_there_is_named(s3: Any, made: Bundle) -> None:
+    with pytest.raises(Absent, match="there is no bucket sagemaker-other"):
+        bundle_push.plan(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
+
+
+@pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
+def test_what_is_no_prefix_is_refused(uri: str) -> None:
+    with pytest.raises(HpctlError, match="not an S3 prefix"):
+        S3Prefix.parse(uri)
+
+
+def test_a_prefix_is_read_as_people_write_it() -> None:
+    assert S3Prefix.parse("s3://sagemaker-x/a/b/") == S3Prefix("sagemaker-x", "a/b")
+    assert str(S3Prefix.parse("s3://sagemaker-x")) == "s3://sagemaker-x"
+    assert S3Prefix.parse("s3://sagemaker-x").key("MANIFEST") == "MANIFEST"
+
+
+class LosesAnswers:
+    """An account whose first answers to a put are lost."""
+
+    region = "us-east-1"
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+        self.puts: list[str] = []
+
+    def service(self, name: str) -> LosesAnswers:
+        return self
+
+    def order(self, operation: str, **request: Any) -> dict[str, Any]:
+        self.puts.append(str(request["Key"]))
+        if self.losses:
+            self.losses -= 1
+            raise InDoubt("s3:PutObject: no answer")
+        return {}
+
+
+def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made: Bundle) -> None:
+    planned = bundle_push.PushPlan(("config.json", "MANIFEST"), (), ())
+    aws: Any = LosesAnswers(2)
+    bundle_push.push(aws, made, TO, planned)
+    assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
+    aws = LosesAnswers(3)
+    with pytest.raises(InDoubt):
+        bundle_push.push(aws, made, TO, planned)
+    assert aws.puts == ["demo/base/config.json"] * 3

@@ -1,0 +1,354 @@
+"""The real daemon's inside on a simulated world, with a boundary to crash at before each I/O.
+
+Real: core, Loop, Executor, Observer, CloudWatch (read here and now), Book. Ours: the doors, which
+count, crash, lose replies and tell the oracle. Slurm, cloud and journal are `tests.fakes`, each
+proved by the contract suite that the real one passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hpctl.core.catalogue import Rules
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import Event, JobReported
+from hpctl.core.model import (
+    Attempt,
+    Health,
+    InstanceId,
+    JobId,
+    NodeName,
+    Outcome,
+    ProviderView,
+    RecoveryId,
+    Report,
+    SchedulerView,
+)
+from hpctl.core.policy import Policy
+from hpctl.daemon.book import Book
+from hpctl.daemon.execute import Executor
+from hpctl.daemon.loop import Loop, Pace
+from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.ports import Journal, Unavailable
+from tests.fakes.journal import Disk, MemoryJournal
+from tests.properties.world import World
+
+R = TypeVar("R")
+
+
+class Crash(BaseException):
+    """The process is gone. Not an Exception: nothing may catch it."""
+
+
+@dataclass(slots=True)
+class Boundary:
+    """Counts every journal append and port call; dies before or after a chosen one."""
+
+    count: int = 0
+    die_at: int = -1
+    after: bool = False
+    passed: list[str] = field(default_factory=list)
+
+    def arm(self, ahead: int, after: bool) -> None:
+        """Die so many boundaries from now."""
+        self.die_at, self.after = self.count + ahead, after
+
+    def cross(self, name: str, call: Callable[[], R]) -> R:
+        """Do a thing, unless this is where the process dies."""
+        self.count += 1
+        self.passed.append(name)
+        here = self.count == self.die_at
+        if here and not self.after:
+            raise Crash(f"before {name}")
+        result = call()
+        if here:
+            raise Crash(f"after {name}")
+        return result
+
+
+class Watcher:
+    """What the doors tell: the oracle overrides it."""
+
+    def on_append(self, events: Sequence[Event]) -> None:
+        """Written down."""
+
+    def before(self, kind: str, targets: Mapping[str, Any]) -> None:
+        """About to change the world."""
+
+    def after(self, kind: str, targets: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
+        """Changed it, or not."""
+
+
+class _Switch:
+    """The kill-switch file, without a disk."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def exists(self) -> bool:
+        return self.on
+
+
+class JournalDoor:
+    """Appends, each behind a boundary."""
+
+    def __init__(self, journal: Any, boundary: Boundary, watcher: Watcher) -> None:
+        self._journal, self._boundary, self._watcher = journal, boundary, watcher
+
+    def append(self, events: Sequence[Event]) -> None:
+        if events:
+            self._boundary.cross(f"append {_names(events)}", lambda: self._append(events))
+
+    def _append(self, events: Sequence[Event]) -> None:
+        self._journal.append(events)
+        self._watcher.on_append(events)
+
+    def events(self) -> Iterable[Event]:
+        return list(self._journal.events())
+
+    def health(self) -> Mapping[NodeName, Health]:
+        found: Mapping[NodeName, Health] = self._journal.health()
+        return found
+
+
+def _names(events: Sequence[Event]) -> str:
+    return ",".join(
+        f"{type(e).__name__}:{getattr(e, 'step', getattr(e, 'signal', ''))}" for e in events
+    )
+
+
+@dataclass(slots=True)
+class Mishaps:
+    """What happens to the next mutating calls on Slurm: lost before, or after it was done."""
+
+    lost_before: int = 0
+    lost_after: int = 0
+
+
+class SchedulerDoor:
+    """Slurm behind a boundary."""
+
+    def __init__(self, world: World, boundary: Boundary, watcher: Watcher) -> None:
+        self._world, self._slurm = world, world.slurm
+        self._boundary, self._watcher = boundary, watcher
+        self.mishaps = Mishaps()
+        self.seen: SchedulerView | None = None
+        self.seen_at = -1e9
+
+    def view(self) -> SchedulerView:
+        self.seen = None
+        self.seen = self._slurm.view()
+        self.seen_at = self._world.clock.monotonic()
+        return self.seen
+
+    def _call(
+        self,
+        kind: str,
+        targets: Mapping[str, Any],
+        call: Callable[[], Mapping[str, Outcome]],
+    ) -> dict[str, Outcome]:
+        def whole() -> dict[str, Outcome]:
+            self._watcher.before(kind, targets)
+            lost = dict.fromkeys(targets, Outcome.ambiguous("timeout", "no answer from slurmctld"))
+            if self.mishaps.lost_before > 0:
+                self.mishaps.lost_before -= 1
+                return lost
+            outcomes = dict(call())
+            self._watcher.after(kind, targets, outcomes)
+            if self.mishaps.lost_after > 0:
+                self.mishaps.lost_after -= 1
+                return lost
+            return outcomes
+
+        return self._boundary.cross(f"{kind} {','.join(map(str, targets))}", whole)
+
+    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        return self._call("drain", nodes, lambda: self._slurm.drain(nodes))  # type: ignore
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        return self._call("down", nodes, lambda: self._slurm.down(nodes))  # type: ignore
+
+    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+        return self._call("return", nodes, lambda: self._slurm.give_back(nodes))  # type: ignore
+
+    def _on_job(
+        self, kind: str, job: JobId, target: str, detail: Any, call: Callable[[], Outcome]
+    ) -> Outcome:
+        answers = self._call(kind, {target: (job, detail)}, lambda: {target: call()})
+        return answers[target]
+
+    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+        return self._on_job(
+            "signal", attempt.job, signal, attempt, lambda: self._slurm.signal(attempt, signal)
+        )
+
+    def requeue(self, attempt: Attempt) -> Outcome:
+        target = str(attempt.job)
+        return self._on_job(
+            "requeue", attempt.job, target, attempt, lambda: self._slurm.requeue(attempt)
+        )
+
+    def start_now(
+        self,
+        job: JobId,
+        exclude: Sequence[NodeName],
+        forgive: Sequence[NodeName] = (),
+        after_s: float = 0.0,
+        elastic: bool = False,
+    ) -> Outcome:
+        return self._on_job(
+            "start_now",
+            job,
+            str(job),
+            (exclude, forgive, after_s),
+            lambda: self._slurm.start_now(job, exclude, forgive, after_s, elastic),
+        )
+
+    def hold(self, job: JobId, why: str) -> Outcome:
+        return self._on_job("hold", job, str(job), why, lambda: self._slurm.hold(job, why))
+
+
+class ProviderDoor:
+    """The cloud behind a boundary; what it lists is stamped with the wall clock."""
+
+    def __init__(self, world: World, boundary: Boundary, watcher: Watcher) -> None:
+        self._world, self._boundary, self._watcher = world, boundary, watcher
+
+    def view(self) -> ProviderView:
+        if self._world.cloud_away:
+            raise Unavailable("the cloud is away", "wait")
+        return replace(self._world.provider.view(), as_of=self._world.clock.now())
+
+    def _call(self, kind: str, instances: Sequence[InstanceId]) -> dict[InstanceId, Outcome]:
+        targets = dict.fromkeys(instances)
+
+        def whole() -> dict[InstanceId, Outcome]:
+            self._watcher.before(kind, targets)
+            if self._world.cloud_away:
+                return dict.fromkeys(
+                    instances, Outcome.rejected("EndpointConnectionError", transient=True)
+                )
+            call = getattr(self._world.provider, kind)
+            outcomes: dict[InstanceId, Outcome] = dict(call(instances))
+            self._watcher.after(kind, targets, outcomes)
+            return outcomes
+
+        return self._boundary.cross(f"{kind} {','.join(instances)}", whole)
+
+    def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        return self._call("reboot", instances)
+
+    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        return self._call("replace", instances)
+
+    def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        return self._call("remove", instances)
+
+    def add(self, group: str, count: int, size: int, token: str) -> Outcome:
+        raise AssertionError(f"this world's policy grows nothing: {group} by {count}")
+
+
+MAX_BUSY_CYCLES = 20
+
+
+class Daemon:
+    """One hpctl daemon after another, on one journal and one world."""
+
+    def __init__(
+        self,
+        world: World,
+        policy: Policy,
+        rules: Rules,
+        journal: Any = None,
+        watcher: Watcher | None = None,
+        reopen: Callable[[], Any] | None = None,
+    ) -> None:
+        self.world, self.policy, self.rules = world, policy, rules
+        if journal is None:
+            disk = Disk()
+            journal, reopen = MemoryJournal(disk), lambda: MemoryJournal(disk)
+        self.journal, self._reopen = journal, reopen
+        self.watcher = watcher or Watcher()
+        self.boundary = Boundary()
+        self.kill_switch = _Switch()
+        self.scheduler = SchedulerDoor(world, self.boundary, self.watcher)
+        self.provider = ProviderDoor(world, self.boundary, self.watcher)
+        self.crashes = 0
+        self._read_cloud = -1.0
+        self.start()
+
+    def start(self) -> None:
+        """What a process does when it starts."""
+        door: Journal = JournalDoor(self.journal, self.boundary, self.watcher)
+        clock = self.world.clock
+        self.book = Book(self.journal.health(), self.journal.record, lambda: None, clock)
+        self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
+        switch: Path = self.kill_switch  # type: ignore[assignment]
+        self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
+        self.loop = Loop(
+            door,
+            lambda append: Executor(self.scheduler, self.provider, append, clock),
+            self.observer.look,
+            self.journal.requests,
+            clock,
+            self._news,
+        )
+        self._untold: list[JobReported] = []
+        self._newest: dict[NodeName, tuple[Any, int]] = {}
+        self._read_cloud = -1.0
+
+    def crashed(self) -> None:
+        """The process died: nothing in memory is left."""
+        self.crashes += 1
+        self.boundary.die_at = -1
+        if self._reopen is not None:
+            self.journal = self._reopen()
+        self.start()
+
+    def hear(self, report: Report) -> None:
+        """The intake: takes what is newer than what it took before."""
+        newest = (report.agent_start, report.seq)
+        known = self._newest.get(report.node)
+        if known is None or newest > known:
+            self.book.accept(report)
+            self._newest[report.node] = newest
+
+    def tell(self, report: JobReport) -> None:
+        """The intake: a supervisor's word, which is in the journal before it is in memory."""
+        told = JobReported(self.world.clock.now(), report)
+        self.journal.append([told])
+        self.watcher.on_append([told])
+        self._untold.append(told)
+
+    def _news(self) -> list[JobReported]:
+        news, self._untold = self._untold, []
+        return news
+
+    def ask(self, verb: str, target: str = "", by: str = "eve") -> None:
+        """What `hpctl pause` and the like write."""
+        self.journal.ask(verb, target, by, self.world.clock.now())
+
+    def cycle(self) -> Pace | None:
+        """One cycle; None where the process died in it and was started again."""
+        self.world.speak(self.hear)
+        every = 2.0 if self.loop.state.open_nodes else 30.0
+        now = self.world.clock.monotonic()
+        try:
+            if self._read_cloud < 0 or now - self._read_cloud >= every:
+                self._read_cloud = now
+                self.cloud.read()
+            return self.loop.cycle(self.policy, self.rules)
+        except Crash:
+            self.crashed()
+            return None
+
+    def run(self) -> None:
+        """Cycle until there is nothing more to do at this moment."""
+        for _ in range(MAX_BUSY_CYCLES):
+            pace = self.cycle()
+            if pace is not None and not pace.acted:
+                return
+        raise AssertionError("the loop acts again and again without time passing")

@@ -1,0 +1,389 @@
+"""The eight promises of the design, watched from outside while a simulated world runs.
+
+It reads only the journal's raw events and the world, never hpctl's own memory of them, so that
+code which deceives itself does not deceive the oracle too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpctl.core import job_recovery, node_recovery
+from hpctl.core.job_report import Wish
+from hpctl.core.journal import (
+    Event,
+    JobRecoveryOpened,
+    JobReported,
+    NodeRecoveryOpened,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+)
+from hpctl.core.model import (
+    Generation,
+    JobId,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    RecoveryId,
+    reason_owner,
+)
+from hpctl.core.policy import Mode, Policy
+from tests.fakes.slurmctld import Job
+from tests.properties.daemon import Daemon, Watcher
+from tests.properties.world import World
+
+END_SIGNALS = {
+    "node": {s for (p, s), q in node_recovery.TRANSITIONS.items() if q in node_recovery.ENDS},
+    "job": {s for (p, s), q in job_recovery.TRANSITIONS.items() if q in job_recovery.ENDS},
+}
+
+
+class Violation(AssertionError):
+    """A promise was broken. `seen`: since the machine began."""
+
+    seen = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        Violation.seen = True
+
+
+@dataclass(slots=True)
+class Told:
+    """What the raw journal says of one recovery."""
+
+    kind: str
+    opened: datetime
+    node: NodeName | None
+    job: JobId | None
+    by: str
+    waved: bool
+    generation: Generation | None
+    cause: RecoveryId | None = None
+    restarts: int = 0
+    by_itself: bool = False
+    start_at: datetime | None = None
+    ended: str = ""
+    ended_at: datetime | None = None
+    started: list[StepStarted] = field(default_factory=list)
+    resolved: list[StepResolved] = field(default_factory=list)
+
+
+class Oracle(Watcher):
+    """Raises Violation as soon as a promise is broken."""
+
+    def __init__(self, world: World, policy: Policy) -> None:
+        self.world, self.policy = world, policy
+        self.told: dict[RecoveryId, Told] = {}
+        self.daemon: Daemon | None = None
+        self.last: list[Event] = []
+        self.opened_at: list[datetime] = []
+        self.accepted: list[tuple[str, str]] = []
+        self.signals: set[tuple[str, str]] = set()
+        self.before_call: dict[NodeName, tuple[bool, bool, str]] = {}
+        self.words: dict[JobId, JobReported] = {}
+
+    # --- what is written ----------------------------------------------------------------------
+
+    def on_append(self, events: Sequence[Event]) -> None:
+        self.last = list(events)
+        for event in events:
+            match event:
+                case NodeRecoveryOpened():
+                    self._opened(event)
+                case JobRecoveryOpened():
+                    self._job_opened(event)
+                case SignalSeen():
+                    self._signal(event)
+                case StepStarted():
+                    told = self.told[event.recovery]
+                    _require(not told.ended, 6, f"{event.recovery} acts after {told.ended}")
+                    told.started.append(event)
+                case StepResolved():
+                    self._resolved(event)
+                case JobReported():
+                    self.words[event.report.job] = event
+                case _:
+                    pass
+
+    def _opened(self, e: NodeRecoveryOpened) -> None:
+        waved = any("waved" in p for p in e.passed)
+        node = e.generation.node
+        twice = [i for i, t in self.told.items() if t.node == node and not t.ended]
+        _require(not twice, 2, f"{e.recovery} opens while {twice} is open on {node}")
+        churn = [
+            i
+            for i, t in self.told.items()
+            if t.node == node and t.ended == "withdrawn" and t.opened == e.at and not e.by
+        ]
+        _require(not churn, 2, f"{e.recovery} opens what {churn} withdrew this very moment")
+        self.told[e.recovery] = Told("node", e.at, node, None, e.by, waved, e.generation)
+        if e.by:
+            return
+        self._fresh(e)
+        if waved:
+            return
+        budgets, size = self.policy.budgets, len(self.world.names)
+        limit = max(budgets.open_min, int(budgets.open_fraction * size))
+        part = max(budgets.partition_min, int(budgets.partition_fraction * size))
+        now_open = [i for i, t in self.told.items() if t.kind == "node" and not t.ended]
+        _require(len(now_open) <= min(limit, part), 2, f"{now_open} are open, budget {limit}")
+        since = e.at - timedelta(hours=1)
+        nodes = [t for t in self.told.values() if t.kind == "node" and not t.by]
+        hour = [t for t in nodes if t.opened > since and t.ended != "withdrawn"]
+        _require(len(hour) <= budgets.per_hour, 2, f"{len(hour)} opened within an hour")
+
+    def _fresh(self, e: NodeRecoveryOpened) -> None:
+        world = self.world
+        assert self.daemon is not None
+        age = world.clock.monotonic() - self.daemon.scheduler.seen_at
+        _require(
+            age <= self.policy.ages.scheduler_s, 5, f"{e.recovery}: Slurm was read {age} s ago"
+        )
+        instance = world.provider.instance_of(e.generation.node)
+        sick = e.generation.instance in world.afflicted
+        silent = world.machines[e.generation.node].agent_silent
+        _require(
+            sick or (e.rule == "node-lost" and (silent or not world.alive(e.generation.node))),
+            5,
+            f"{e.recovery} ({e.rule}) opened for {e.generation.instance}, which never was ill"
+            f" (there is {instance} now)",
+        )
+
+    def _job_opened(self, e: JobRecoveryOpened) -> None:
+        twice = [i for i, t in self.told.items() if t.job == e.attempt.job and not t.ended]
+        _require(not twice, 2, f"{e.recovery} opens while {twice} is open for the job")
+        again = [
+            i
+            for i, t in self.told.items()
+            if t.by_itself and (t.job, t.restarts) == (e.attempt.job, e.attempt.restarts)
+        ]
+        by_itself = e.trouble is not None
+        _require(not (by_itself and again), 8, f"{e.recovery} treats again what {again} treated")
+        if by_itself:
+            self._lawful_trouble(e)
+        told = Told("job", e.at, None, e.attempt.job, "", False, None, e.cause, e.attempt.restarts)
+        told.by_itself, told.start_at = by_itself, e.start_at
+        self.told[e.recovery] = told
+
+    def _lawful_trouble(self, e: JobRecoveryOpened) -> None:
+        """Only what asked for it is treated without a node's fault, and only where hpctl acts."""
+        job = self.world.slurm.jobs[e.attempt.job]
+        _require(job.comment.startswith("hpctl:{"), 8, f"{e.recovery} of {job.id}, never asked for")
+        _require(self.policy.mode is not Mode.OBSERVE, 5, f"{e.recovery} opened in mode observe")
+        _require(
+            not job.running or self._wished(job) or self._headless(job),
+            8,
+            f"{e.recovery} of job {job.id}, which runs and is well",
+        )
+
+    def _wished(self, job: Job) -> bool:
+        word = self.words.get(job.id)
+        return word is not None and word.report.wish is not Wish.NONE
+
+    def _headless(self, job: Job) -> bool:
+        return job.batch_host is not None and job.batch_host not in job.nodes
+
+    def _silent(self, job: Job, told: Told) -> bool:
+        """Watched for long enough, without a word from its supervisor."""
+        word = self.words.get(job.id)
+        assert self.daemon is not None
+        waited = (self.world.clock.now() - told.opened).total_seconds()
+        quiet = word is None or word.at < told.opened
+        return quiet and waited >= self.policy.job.supervisor_grace_s
+
+    def _signal(self, e: SignalSeen) -> None:
+        told = self.told[e.recovery]
+        _require(not told.ended, 6, f"{e.recovery} moves ({e.signal}) after {told.ended}")
+        self.signals.add((told.kind, str(e.signal)))
+        if e.generation is not None:
+            told.generation = e.generation
+        if e.signal in END_SIGNALS[told.kind]:
+            told.ended, told.ended_at = str(e.signal), e.at
+
+    def _resolved(self, e: StepResolved) -> None:
+        told = self.told[e.recovery]
+        mine = [s for s in told.started if (s.step, s.attempt) == (e.step, e.attempt)]
+        done = [r for r in told.resolved if (r.step, r.attempt) == (e.step, e.attempt)]
+        _require(len(done) < len(mine), 3, f"{e.step} #{e.attempt} of {e.recovery} resolved again")
+        told.resolved.append(e)
+
+    # --- what is done -------------------------------------------------------------------------
+
+    def before(self, kind: str, targets: Mapping[str, Any]) -> None:
+        world, daemon = self.world, self.daemon
+        assert daemon is not None
+        _require(daemon.scheduler.seen is not None, 5, f"{kind} without a view of Slurm")
+        intents = {e.target: e for e in self.last if isinstance(e, StepStarted) and e.step == kind}
+        for target in targets:
+            intent = intents.get(str(target))
+            _require(intent is not None, 3, f"{kind} {target} was not written down before")
+            assert intent is not None
+            self._lawful(kind, str(target), targets[target], intent.recovery)
+        self.before_call = {n: node.shut() for n, node in world.slurm.nodes.items()}
+
+    def _lawful(self, kind: str, target: str, detail: Any, rid: RecoveryId) -> None:
+        told = self.told[rid]
+        _require(not told.ended, 6, f"{kind} {target} by {rid}, which ended: {told.ended}")
+        if kind in ("drain", "down", "return"):
+            _require(told.node == target, 1, f"{kind} of {target} by {rid} of {told.node}")
+        elif kind in ("reboot", "replace"):
+            self._lawful_remedy(kind, target, rid, told)
+        else:
+            self._lawful_job(kind, target, detail, rid, told)
+
+    def _lawful_remedy(self, kind: str, target: str, rid: RecoveryId, told: Told) -> None:
+        assert told.node is not None
+        assert told.generation is not None
+        _require(
+            target == told.generation.instance,
+            4,
+            f"{kind} {target} by {rid}, which treats {told.generation.instance}",
+        )
+        node = self.world.slurm.nodes[told.node]
+        mine = node.drained and reason_owner(node.reason) == rid
+        _require(mine, 1, f"{kind} {target} while {told.node} has the reason {node.reason!r}")
+        running = [
+            j.id for j in self.world.slurm.jobs.values() if j.running and told.node in j.nodes
+        ]
+        _require(not running, 8, f"{kind} {target} under the running jobs {running}")
+
+    def _lawful_job(self, kind: str, target: str, detail: Any, rid: RecoveryId, told: Told) -> None:
+        assert self.daemon is not None
+        seen = self.daemon.scheduler.seen
+        assert seen is not None
+        job = seen.jobs.get(detail[0])
+        _require(detail[0] == told.job, 8, f"{kind} of job {detail[0]} by {rid} of {told.job}")
+        completing = job is not None and job.completing
+        if kind in ("requeue", "start_now"):
+            _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
+        if kind in ("requeue", "signal") and job is not None and job.running:
+            closed = [n for n in job.nodes if reason_owner(seen.nodes[n].reason)]
+            mine = self.world.slurm.jobs[job.id]
+            asked = self._wished(mine) or self._headless(mine)
+            given_up = mine.no_kill and (asked or self._silent(mine, told))
+            _require(
+                bool(closed) or asked or given_up,
+                8,
+                f"{kind} of job {job.id}, running on {job.nodes}, all open",
+            )
+        early = told.start_at is not None and self.world.clock.now() < told.start_at
+        if kind == "start_now" and early and not self._on_bad_hardware(told):
+            _exclude, _forgive, after_s = detail[1]
+            wait = (told.start_at - self.world.clock.now()).total_seconds()  # type: ignore[operator]
+            _require(after_s >= wait - 0.001, 8, f"{rid} starts job {detail[0]} {wait} s too soon")
+        if kind == "signal":
+            sent = [s for s in told.started if s.step == "signal"]
+            _require(len(sent) == 1, 8, f"job {detail[0]} was signalled {len(sent)} times by {rid}")
+
+    def _on_bad_hardware(self, told: Told) -> bool:
+        """A node's fault needs no backoff, and which nodes it ran on only the journal knows."""
+        return any(t.kind == "node" and not t.ended for t in self.told.values())
+
+    def after(self, kind: str, targets: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
+        if kind in ("reboot", "replace"):
+            for target, outcome in outcomes.items():
+                if outcome.kind is OutcomeKind.ACCEPTED:
+                    self.accepted.append((kind, target))
+            self._orders()
+        for name, node in self.world.slurm.nodes.items():
+            was = self.before_call.get(name, node.shut())
+            if was == node.shut():
+                continue
+            _require(name in targets, 1, f"{kind} of {list(targets)} changed {name}")
+            owner = reason_owner(was[2])
+            _require(
+                not was[1] or owner is not None, 1, f"{kind} changed {name}, drained {was[2]!r}"
+            )
+            _require(
+                kind == "drain" or owner == self._intent(kind, name),
+                1,
+                f"{kind} of {name} whose reason was {was[2]!r}",
+            )
+
+    def _intent(self, kind: str, target: str) -> RecoveryId | None:
+        found = [
+            e.recovery
+            for e in self.last
+            if isinstance(e, StepStarted) and e.step == kind and e.target == target
+        ]
+        return found[0] if found else None
+
+    def _orders(self) -> None:
+        """Only instances that were ill, or that a person named, are touched; each once."""
+        mine = [o for o in self.world.provider.orders if o.by == "customer"]
+        replaced = [o.instance for o in mine if o.kind == "replace"]
+        _require(len(replaced) == len(set(replaced)), 5, f"replaced twice: {replaced}")
+        by_hand = {s.target for t in self.told.values() if t.by for s in t.started}
+        for order in mine:
+            wanted = order.instance in self.world.afflicted or order.instance in by_hand
+            _require(wanted, 5, f"{order.kind} of {order.instance}, which never was ill")
+
+    # --- after each rule ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold whenever nothing is under way."""
+        _require(not self.world.slurm.crashed, 8, self.world.slurm.crashed)
+        daemon = self.daemon
+        assert daemon is not None
+        doubts = sum(len(t.started) - len(t.resolved) for t in self.told.values())
+        _require(
+            doubts <= MAX_BATCH * daemon.crashes,
+            3,
+            f"{doubts} steps were never resolved, {daemon.crashes} crashes",
+        )
+        shown = {**daemon.loop.state.nodes, **daemon.loop.state.jobs}
+        for rid, told in self.told.items():
+            rec = shown.get(rid)
+            _require(rec is not None, 3, f"{rid} is forgotten")
+            assert rec is not None
+            _require(rec.ended == bool(told.ended), 6, f"{rid} is remembered as {rec.phase}")
+            if len(told.started) != len(told.resolved):
+                seen = [s for s in rec.steps if s.outcome is None]
+                hidden = len(told.started) - len(told.resolved) - len(seen)
+                _require(hidden == 0, 3, f"{hidden} steps of {rid} are in doubt and not shown so")
+
+    def open(self) -> list[RecoveryId]:
+        """What has not ended."""
+        return [i for i, t in self.told.items() if not t.ended]
+
+    def ended_well(self) -> None:
+        """After a long calm: every recovery has ended, and no job is lost."""
+        self.check()
+        _require(not self.open(), 7, f"these never end: {self._describe(self.open())}")
+        for job in self.world.slurm.jobs.values():
+            if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
+                self._not_lost(job.id, job.hit[-1])
+
+    def _describe(self, rids: Sequence[RecoveryId]) -> str:
+        assert self.daemon is not None
+        shown = {**self.daemon.loop.state.nodes, **self.daemon.loop.state.jobs}
+        return "; ".join(f"{i} {shown[i].phase} since {shown[i].since}" for i in rids)
+
+    def _not_lost(self, job: JobId, hit: tuple[datetime, NodeName, int]) -> None:
+        """A job that a node's fault ended for good: somebody gave it up, and said why."""
+        at, node, restarts = hit
+        if any(t.job == job and t.restarts >= restarts for t in self.told.values()):
+            return
+        treated = [
+            t
+            for t in self.told.values()
+            if t.node == node
+            and not t.by
+            and at <= t.opened <= at + timedelta(seconds=60)
+            # Opened in the instant of the hit for something else, and over before it.
+            and not (t.ended_at is not None and t.ended_at <= at)
+        ]
+        _require(not treated, 8, f"job {job}, hit at {at} on {node}, is lost")
+
+
+MAX_BATCH = 25
+
+
+def _require(holds: bool, promise: int, text: str) -> None:
+    if not holds:
+        raise Violation(f"promise {promise}: {text}")

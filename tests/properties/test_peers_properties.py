@@ -1,0 +1,59 @@
+"""What holds of the comparison of peers whatever the numbers are."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpctl.core import peers
+from hpctl.core.model import JobId, NodeName
+from hpctl.core.peer_signals import GAUGES
+from tests.fakes.values import at
+
+NAMES = tuple(NodeName(f"n{n}") for n in range(9))
+numbers = st.floats(0, 1e9, allow_nan=False)
+gauges = st.dictionaries(st.sampled_from(GAUGES), numbers)
+window = st.dictionaries(st.sampled_from(NAMES), gauges)
+nodes = st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple)
+
+
+def group(names: tuple[NodeName, ...]) -> peers.Group:
+    return peers.Group(JobId(1), names, (names,))
+
+
+def run(names: tuple[NodeName, ...], told: list[dict[NodeName, dict[str, float]]]) -> peers.Memory:
+    memory: peers.Memory = {}
+    for n, seen in enumerate(told):
+        memory = peers.judge([group(names)], seen, memory, at(20 * n))
+    return memory
+
+
+@given(nodes, st.lists(window, max_size=8))
+def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(
+    names: tuple[NodeName, ...], told: list[dict[NodeName, dict[str, float]]]
+) -> None:
+    one = peers.findings(run(names, told))
+    assert one == peers.findings(run(names[::-1], told))
+    assert all(f.first <= f.last and f.evidence for found in one.values() for f in found)
+
+
+@given(nodes, st.lists(window, max_size=8), st.integers(0, 8))
+def test_fewer_than_four_that_were_heard_accuse_nobody(
+    names: tuple[NodeName, ...], told: list[dict[NodeName, dict[str, float]]], skip: int
+) -> None:
+    few = [dict(sorted(seen.items())[:3]) for seen in told]
+    assert run(names, few[skip:]) == {}
+
+
+@given(gauges, st.integers(1, 12))
+def test_equal_nodes_accuse_nobody(one: dict[str, float], count: int) -> None:
+    assert run(NAMES, [dict.fromkeys(NAMES, one)] * count) == {}
+
+
+@given(st.lists(window, min_size=1, max_size=8))
+def test_memory_holds_no_more_than_the_windows_that_matter(
+    told: list[dict[NodeName, dict[str, float]]],
+) -> None:
+    for track in run(NAMES, told).values():
+        assert any(track.marks)
+        assert len(track.marks) <= 8

@@ -1,0 +1,248 @@
+"""A simulated cluster: machines with faults, their agents, the network, Slurm and the cloud.
+
+Physics runs on the true time; hpctl reads a wall clock that may jump. No threads, no sleeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from hpctl.core.model import (
+    BootId,
+    Finding,
+    Generation,
+    InstanceId,
+    NodeName,
+    Report,
+    Verdict,
+)
+from tests.fakes.provider import FakeProvider
+from tests.fakes.scheduler import SimSlurm
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class Clock:
+    """Time that the test owns: the true time, and a wall clock that somebody may set."""
+
+    def __init__(self) -> None:
+        self.true = T0
+        self.offset = timedelta()
+
+    def now(self) -> datetime:
+        """The wall clock."""
+        return self.true + self.offset
+
+    def physical(self) -> datetime:
+        """The time that passes whatever the wall clock says."""
+        return self.true
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return (self.true - T0).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Broken hardware: what the kernel says, and what it takes to mend it.
+
+    `lost`: the machine answers nobody. `kills`: the jobs on it die by themselves.
+    """
+
+    code: str
+    detail: str = ""
+    reboot_cures: bool = True
+    lost: bool = False
+    kills: bool = False
+
+
+XIDS = ("79", "48", "63", "94", "74", "64", "119", "13", "31")
+DEFECTS = (
+    *(Defect(code) for code in XIDS),
+    Defect("79", reboot_cures=False, kills=True),
+    Defect("64", reboot_cures=False),
+    Defect("48", kills=True),
+    Defect("154", "Node Reboot Required", reboot_cures=False),
+    Defect("154", "Drain and Reset"),
+    Defect("", lost=True),
+    Defect("", lost=True, reboot_cures=False),
+)
+
+
+@dataclass(slots=True)
+class Machine:
+    """One node's hardware and agent."""
+
+    node: NodeName
+    generation: Generation
+    started: datetime
+    defect: Defect | None = None
+    findings: tuple[Finding, ...] = ()
+    seq: int = 0
+    agent_silent: bool = False
+    next_beat: datetime = T0
+
+
+@dataclass(slots=True)
+class Network:
+    """What becomes of reports on their way."""
+
+    lose: int = 0
+    delay: int = 0
+    double: int = 0
+    late: list[tuple[datetime, Report]] = field(default_factory=list)
+
+
+class World:
+    """Everything outside hpctl. `inbox` takes reports and raises where it cannot."""
+
+    def __init__(self, size: int, *, automatic: bool = False, protected: int = 0) -> None:
+        self.clock = Clock()
+        self.names = [NodeName(f"n{i}") for i in range(1, size + 1)]
+        self.provider = FakeProvider(
+            self.names,
+            now=self.clock.physical,
+            automatic=automatic,
+            protected=self.names[size - protected :],
+        )
+        self.machines = {
+            n: Machine(n, self.provider.generation(n), self.clock.now()) for n in self.names
+        }
+        self.slurm = SimSlurm(self.names, self.clock.now, self.alive, self._boot)
+        self.network = Network()
+        self.afflicted: dict[InstanceId, list[Defect]] = {}
+        self._away_until = {"slurm": 0.0, "cloud": 0.0}
+
+    # --- what is true -------------------------------------------------------------------------
+
+    def alive(self, node: NodeName) -> bool:
+        """Whether its slurmd answers."""
+        machine = self.machines[node]
+        return self.provider.up(node) and not (machine.defect is not None and machine.defect.lost)
+
+    def _boot(self, node: NodeName) -> str:
+        return str(self.machines[node].generation.boot)
+
+    @property
+    def cloud_away(self) -> bool:
+        """Whether the cloud's API cannot be reached."""
+        return self.clock.monotonic() < self._away_until["cloud"]
+
+    def away(self, what: str, seconds: float) -> None:
+        """`slurm` or `cloud` does not answer for a while."""
+        self._away_until[what] = self.clock.monotonic() + seconds
+        self._slurm_away()
+
+    def _slurm_away(self) -> None:
+        self.slurm.away = self.clock.monotonic() < self._away_until["slurm"]
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def breaks(self, node: NodeName, defect: Defect) -> None:
+        """Hardware fails."""
+        machine = self.machines[node]
+        instance = self.provider.instance_of(node)
+        if not self.provider.up(node):
+            return
+        self.afflicted.setdefault(instance, []).append(defect)
+        machine.defect = defect
+        self._say(machine, defect)
+        if defect.kills:
+            for job in list(self.slurm.jobs.values()):
+                if job.running and node in job.nodes:
+                    job.hit.append((self.clock.now(), node, job.restarts))
+                    self.slurm.fail_job(job)
+
+    def _say(self, machine: Machine, defect: Defect) -> None:
+        if defect.code:
+            now = self.clock.now()
+            finding = Finding(
+                "kernel.xid", Verdict.FAIL, now, now, "0000:3b:00", defect.code, defect.detail
+            )
+            same = [
+                f for f in machine.findings if (f.code, f.detail) == (defect.code, finding.detail)
+            ]
+            if same:
+                finding = replace(finding, first=same[0].first, count=same[0].count + 1)
+            machine.findings = (*(f for f in machine.findings if f not in same), finding)
+
+    def heals(self, node: NodeName) -> None:
+        """The fault goes away by itself; what was said stays said."""
+        self.machines[node].defect = None
+
+    def passes(self, seconds: float) -> None:
+        """Time."""
+        self.clock.true += timedelta(seconds=seconds)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Do what is due in cloud, machines and Slurm."""
+        self._slurm_away()
+        self.provider.tick()
+        for machine in self.machines.values():
+            if self.provider.up(machine.node):
+                self._boots(machine, self.provider.generation(machine.node))
+        self.slurm.tick()
+
+    def _boots(self, machine: Machine, generation: Generation) -> None:
+        if machine.generation == generation:
+            return
+        fresh = machine.generation.instance != generation.instance
+        machine.generation = generation
+        machine.findings, machine.seq = (), 0
+        machine.started = self.clock.now()
+        defect = machine.defect
+        machine.agent_silent = False
+        if fresh or (defect is not None and defect.reboot_cures):
+            machine.defect = None
+        elif defect is not None:
+            self._say(machine, defect)
+
+    # --- what agents say ----------------------------------------------------------------------
+
+    def speak(self, inbox: Callable[[Report], None]) -> None:
+        """Each agent that can sends what it knows; the network does what it does."""
+        now = self.clock.now()
+        net = self.network
+        due = [r for at, r in net.late if at <= self.clock.true]
+        net.late = [(at, r) for at, r in net.late if at > self.clock.true]
+        for report in due:
+            inbox(report)
+        for machine in self.machines.values():
+            if not self.alive(machine.node) or machine.agent_silent:
+                continue
+            report = self.report(machine, now)
+            if net.lose > 0:
+                net.lose -= 1
+            elif net.delay > 0:
+                net.delay -= 1
+                net.late.append((self.clock.true + timedelta(seconds=25), report))
+            else:
+                inbox(report)
+                if net.double > 0:
+                    net.double -= 1
+                    net.late.append((self.clock.true, report))
+
+    def report(self, machine: Machine, now: datetime) -> Report:
+        """The next report of a machine's agent."""
+        machine.seq += 1
+        g = machine.generation
+        return Report(
+            g.node,
+            InstanceId(g.instance),
+            BootId(g.boot),
+            machine.seq,
+            now,
+            machine.started,
+            machine.findings,
+        )
+
+    def calm(self) -> None:
+        """No more faults of any kind: network, Slurm, cloud and hardware all work from now on."""
+        self.network = Network(late=self.network.late)
+        self._away_until = {"slurm": 0.0, "cloud": 0.0}
+        self.provider.unstick()
+        for machine in self.machines.values():
+            machine.agent_silent = False

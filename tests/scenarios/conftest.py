@@ -1,0 +1,132 @@
+"""What the scenarios share: a sandbox without a cluster, and hpctl run in it as a program."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpctl.sandbox.api import Sandbox
+from tests.conftest import SandboxFactory
+from tests.integration.conftest import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.integration.live import EAGER
+
+EVERY = ("--every", "0.3s")
+
+
+class World:
+    """An account without a cluster, a head node that waits for one, and a file that names it."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.sandbox = sandbox
+        self.file = directory / "cluster.yaml"
+        self.write()
+
+    # --- the file -----------------------------------------------------------------------------
+
+    def write(self, workers: int = 2, **more: Any) -> None:
+        """cluster.yaml: a controller and `workers` of one group, `more` being keys of the group."""
+        spec = yaml.safe_load(self.sandbox.cluster_file.read_text())
+        (group,) = (g for g in spec["instance_groups"] if g["role"] == "compute")
+        group |= {"name": "workers", "partition": "workers", "count": workers, **more}
+        self.file.write_text(yaml.safe_dump(spec, sort_keys=False))
+
+    # --- hpctl --------------------------------------------------------------------------------
+
+    def hpctl(self, *words: str, code: int = 0, timeout: float = 60.0) -> str:
+        """What `hpctl WORDS` prints, both streams as a terminal shows them."""
+        done = subprocess.run(
+            [sys.executable, "-m", "hpctl", *words],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == code, f"{done.returncode} of {words}:\n{done.stdout}"
+        return done.stdout
+
+    def seen(self, *words: str) -> Any:
+        """The JSON that `hpctl WORDS --json` prints."""
+        return json.loads(self.hpctl(*words, "--json"))
+
+    def interrupted(self, *words: str, after: str) -> tuple[int, str]:
+        """`hpctl WORDS`, and Ctrl-C once it has printed a line with `after`."""
+        running = subprocess.Popen(
+            [sys.executable, "-u", "-m", "hpctl", *words],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert running.stdout is not None
+        said = []
+        for line in running.stdout:
+            said.append(line)
+            if after in line:
+                running.send_signal(signal.SIGINT)
+                break
+        rest, _ = running.communicate(timeout=30)
+        return running.returncode, "".join(said) + rest
+
+    def create(self, *words: str, **how: Any) -> str:
+        return self.hpctl("cluster", "create", str(self.file), "--yes", *EVERY, *words, **how)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**self.sandbox.env, "COLUMNS": "120", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+
+    # --- what came of it ----------------------------------------------------------------------
+
+    def slurm(self) -> dict[str, str]:
+        """The workers that Slurm knows, and their states."""
+        lines = self.sandbox.run(["sinfo", "-h", "-N", "-p", "workers", "-o", "%N %T"]).stdout
+        return dict(line.split() for line in lines.splitlines())
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes of the group, as `hpctl cluster nodes` has them."""
+        return list(self.seen("cluster", "nodes", "--group", "workers")["nodes"])
+
+    def submit(self, body: str, *options: str) -> int:
+        out = self.file.parent / "job-%j.log"
+        script = self.file.parent / "job.sh"
+        script.write_text(f"#!/bin/sh\n{body}\n")
+        words = ["sbatch", "--parsable", f"--output={out}", *options, str(script)]
+        return int(self.sandbox.run(words, cwd=self.file.parent).stdout)
+
+    def job(self, number: int) -> str:
+        """A job's state, "" once Slurm has forgotten it, and its nodes."""
+        return self.sandbox.run(
+            ["squeue", "-h", "-t", "all", "-j", str(number), "-o", "%T %N"]
+        ).stdout.strip()
+
+    def runs(self, number: int) -> bool:
+        return self.job(number).startswith("RUNNING")
+
+    def where(self, number: int) -> list[str]:
+        """The nodes that a job has, or had."""
+        return self.sandbox.run(
+            ["squeue", "-h", "-t", "all", "-j", str(number), "-o", "%N"]
+        ).stdout.split()
+
+    def calls(self, operation: str) -> list[dict[str, Any]]:
+        """The calls of one operation that the service got, in their order."""
+        url = f"{self.sandbox.endpoint_url}/_emulator/calls/{operation}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return list(json.load(answer)["calls"])
+
+
+@pytest.fixture
+def world(sandbox_factory: SandboxFactory, tmp_path: Path) -> World:
+    """An empty sandbox of four places, with nothing of hpctl's running in it."""
+    return World(
+        sandbox_factory(empty=True, nodes=4, moto=True, agents=False, slurm_conf=EAGER), tmp_path
+    )

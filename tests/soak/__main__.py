@@ -1,0 +1,31 @@
+"""`python -m tests.soak`: exit code 0 only if every job ended complete, once, with its weights."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+
+from tests.soak.run import soak
+
+
+def main() -> int:
+    """Run it, and print the account."""
+    parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    parser.add_argument("--steps", type=int, default=300, help="of each job (0.15 s each)")
+    given = parser.parse_args()
+    account = soak(given.minutes, given.seed, given.steps, (4.0, 16.0), _say)
+    for line in [*account.lines(), *account.twice, *account.other_weights]:
+        print(line, flush=True)
+    return 1 if account.twice or account.other_weights else 0
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

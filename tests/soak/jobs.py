@@ -1,0 +1,103 @@
+"""The jobs of a soak: real training, submitted as a researcher would, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpctl.sandbox.training.record import attempts
+from tests.integration.chaos import Chaos
+from tests.integration.test_training import ROOT, Run
+
+STEP_S = 0.15
+CHECKPOINT_EVERY = 10
+WORDS = ("--checkpoint-every", str(CHECKPOINT_EVERY))
+TRAIN = f"{sys.executable} -m hpctl.sandbox.training"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A way to run: how many ranks, how it is submitted, and what its script does."""
+
+    name: str
+    ranks: int
+    body: str
+    options: tuple[str, ...] = ()
+
+
+SHAPES = (
+    Shape("requeued", 2, "srun @train@"),
+    Shape("supervised", 2, f"{sys.executable} -m hpctl run -- @train@", ("--spares=1",)),
+    Shape("alone", 1, "srun @train@"),
+)
+
+
+@dataclass(slots=True)
+class Job:
+    """One submitted job. Times are the wall clock's, in seconds."""
+
+    shape: Shape
+    number: int
+    directory: Path
+    steps: int
+    submitted: float
+    ended: float = 0.0
+    state: str = ""
+    final: dict[str, Any] = field(default_factory=dict)
+    attempts: int = 0
+
+    @property
+    def useful_s(self) -> float:
+        """What its steps take undisturbed."""
+        return self.steps * STEP_S
+
+    def look(self, live: Chaos) -> bool:
+        """Whether it has ended; then `state` and `final` tell how."""
+        shown = live.sandbox.run(
+            ["scontrol", "--oneliner", "show", "job", str(self.number)], check=False
+        )
+        words = dict(w.partition("=")[::2] for w in shown.stdout.split() if "=" in w)
+        state = words.get("JobState", "")
+        done = self.directory / "final.json"
+        if state in ("", "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"):
+            return False
+        # FAILED and the like end nothing yet: hpctl requeues the job within moments.
+        if state != "COMPLETED" or not done.exists():
+            return False
+        self.ended, self.state = time.time(), state
+        self.final = json.loads(done.read_text())
+        self.attempts = sum(line["event"] == "start" for line in attempts(self.directory))
+        return True
+
+
+def submit(live: Chaos, base: Path, shape: Shape, steps: int, turn: int) -> Job:
+    """Hand a job to Slurm through `hpctl sbatch`."""
+    directory = base / f"{shape.name}-{turn}"
+    train = f"{TRAIN} --steps {steps} --step-s {STEP_S} {' '.join(WORDS)}"
+    script = base / f"{directory.name}.sh"
+    script.write_text(f"#!/bin/sh\nset -e\n{shape.body.replace('@train@', train)}\n")
+    words = [
+        sys.executable, "-m", "hpctl", "sbatch", "--parsable", f"--checkpoint-dir={directory}",
+        f"--nodes={shape.ranks}", "--ntasks-per-node=1", "--gres=gpu:8",
+        f"--output={base}/%x-%j.log", *shape.options, str(script),
+    ]  # fmt: skip
+    env = {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}
+    done = live.sandbox.run(words, env=env)
+    return Job(shape, int(done.stdout.strip()), directory, steps, time.time())
+
+
+def undisturbed(base: Path, ranks: int, steps: int) -> str:
+    """The digest of the weights that a run which nobody disturbs ends with."""
+    directory = base / f"calm-{ranks}"
+    calm = Run(directory, ranks, "--steps", str(steps), *WORDS)
+    try:
+        codes, said = calm.wait(120)
+    finally:
+        calm.kill()
+    assert codes == [0] * ranks, said
+    return str(json.loads((directory / "final.json").read_text())["sha256"])

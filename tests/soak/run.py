@@ -1,0 +1,196 @@
+"""The soak: jobs one after the other in every shape, faults all the while, and the account."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpctl.ports import HpctlError
+from tests.integration.chaos import ROOMY, Chaos, cluster, merged
+from tests.soak.faults import FAULTS, Scene, Struck
+from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
+from tests.soak.watch import Writers
+
+RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
+SITE = merged(
+    ROOMY,
+    {
+        # As many faults in a minute as in a month: the budgets have tests of their own.
+        "job": {"prove_s": 1.0, "step_retry_s": 1.0, "max_restarts": 100_000},
+        "ages": {"silent_s": 12.0},
+        "catalogue": {"xid-79": {"ladder": ["replace"]}, "xid-48": {"ladder": ["reboot"]}},
+        "run_policy": {
+            "restarts": 100_000,
+            "without_progress": 1000,
+            "same_signature": 1000,
+            "backoff": {"first_s": 1.0, "factor": 1.0, "cap_s": 1.0},
+            # Nobody is there to release a held job: each is tried again and again.
+            "on": {kind: {"ladder": ["step", "requeue"]} for kind in RETRIED},
+            "hang_floor_s": 5.0,
+            "hang_start_s": 60.0,
+        },
+    },
+)
+SLURM = "SlurmdTimeout=10\n"
+CALM_S = 240.0
+"""How long the jobs may take to end once nothing is broken any more."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What a soak amounts to."""
+
+    seed: int
+    minutes: float
+    jobs: list[Job] = field(default_factory=list)
+    struck: Counter[str] = field(default_factory=Counter)
+    twice: list[str] = field(default_factory=list)
+    other_weights: list[str] = field(default_factory=list)
+
+    @property
+    def effective(self) -> float:
+        """Effective training time ratio: useful seconds of all jobs over those they were there."""
+        there = sum(job.ended - job.submitted for job in self.jobs)
+        return sum(job.useful_s for job in self.jobs) / there if there else 0.0
+
+    def lines(self) -> list[str]:
+        """The account for a person."""
+        attempts = sum(job.attempts for job in self.jobs)
+        lost = sum(sum(job.final.get("steps_lost", [])) for job in self.jobs)
+        faults = ", ".join(f"{name} {n}" for name, n in sorted(self.struck.items()))
+        return [
+            f"soak: seed {self.seed}, {self.minutes:g} min,"
+            f" {sum(self.struck.values())} faults ({faults})",
+            f"soak: {len(self.jobs)} jobs, all complete; {attempts} attempts; {lost} steps trained"
+            f" again; ran twice at once: {len(self.twice)};"
+            f" other weights than undisturbed: {len(self.other_weights)}",
+            f"soak: effective training time ratio {self.effective:.3f}"
+            f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
+        ]
+
+
+def soak(minutes: float, seed: int, steps: int, pause_s: tuple[float, float], say: Say) -> Account:
+    """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
+
+    `steps` is each job's length; `pause_s` the least and the most seconds between two faults.
+    """
+    account = Account(seed, minutes)
+    with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
+        base = Path(name)
+        base.chmod(0o755)
+        calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in SHAPES}}
+        with cluster(SITE, slurm_conf=SLURM) as live, Writers() as writers:
+            soaker = _Soaker(live, base, steps, account, writers, say)
+            try:
+                soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
+                soaker.calm()
+                live.settle()
+            except BaseException as error:
+                error.add_note(_last_words(base))
+                raise
+            account.twice = writers.twice
+        for job in account.jobs:
+            if job.final["sha256"] != calm[job.shape.ranks]:
+                account.other_weights.append(f"job {job.number} ({job.shape.name})")
+    return account
+
+
+def _last_words(base: Path) -> str:
+    """The end of each job's log: it is gone with its directory."""
+    ends = []
+    for log in sorted(base.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()
+        ends.append("\n".join([f"--- {log.name} ---", *lines[-40:]]))
+    return "\n".join(ends)
+
+
+Say = Callable[[str], None]
+
+
+class _Soaker:
+    """One run: what is going on, and what is broken now."""
+
+    def __init__(
+        self, live: Chaos, base: Path, steps: int, account: Account, writers: Writers, say: Say
+    ) -> None:
+        self._live = live
+        self._base = base
+        self._steps = steps
+        self._account = account
+        self._writers = writers
+        self._say = say
+        self._running: dict[str, Job] = {}
+        self._struck: list[Struck] = []
+
+    def storm(self, chance: random.Random, until: float, pause_s: tuple[float, float]) -> None:
+        """Keep one job of every shape going, and break something now and then."""
+        following = time.time() + pause_s[1]
+        while time.time() < until:
+            self._mend(time.time())
+            for shape in SHAPES:
+                self._keep_going(shape)
+            if time.time() >= following and self._running:
+                self._strike(chance)
+                following = time.time() + chance.uniform(*pause_s)
+            time.sleep(0.2)
+
+    def calm(self) -> None:
+        """End what is broken, and wait for the jobs."""
+        self._mend(float("inf"))
+        limit = time.time() + CALM_S
+        while self._running:
+            for name, job in list(self._running.items()):
+                if job.look(self._live):
+                    self._ended(name)
+            left = ", ".join(f"{j.number} ({j.shape.name})" for j in self._running.values())
+            assert time.time() < limit, f"not complete {CALM_S:g} s after the last fault: {left}"
+            time.sleep(0.3)
+
+    def _keep_going(self, shape: Shape) -> None:
+        job = self._running.get(shape.name)
+        if job is not None and self._up() and job.look(self._live):
+            self._ended(shape.name)
+            job = None
+        if job is None and self._up():
+            job = submit(self._live, self._base, shape, self._steps, len(self._account.jobs))
+            self._running[shape.name] = job
+            self._account.jobs.append(job)
+            self._writers.add(job.directory)
+            self._say(f"job {job.number} ({shape.name}) is submitted")
+
+    def _ended(self, name: str) -> None:
+        job = self._running.pop(name)
+        took = job.ended - job.submitted
+        self._say(f"job {job.number} ({name}) is complete after {took:.0f} s")
+
+    def _up(self) -> bool:
+        """Whether slurmctld is there to be asked."""
+        return not any("slurmctld" in each.line for each in self._struck)
+
+    def _strike(self, chance: random.Random) -> None:
+        kinds = [f for f in FAULTS if not (self._struck and f.name in ("slurmctld", "daemon"))]
+        fault = chance.choices(kinds, [f.weight for f in kinds])[0]
+        struck = None
+        if self._up():
+            # A node that was hit a moment ago may have nothing left that could break.
+            with contextlib.suppress(HpctlError):
+                struck = fault.strike(Scene(self._live, list(self._running.values()), chance))
+        if struck is None:
+            return
+        self._account.struck[fault.name] += 1
+        self._say(f"fault: {struck.line}")
+        if struck.end is not None:
+            self._struck.append(struck)
+
+    def _mend(self, now: float) -> None:
+        for struck in [s for s in self._struck if s.until <= now]:
+            self._struck.remove(struck)
+            assert struck.end is not None
+            struck.end()
+            self._say(f"over: {struck.line}")

@@ -1,0 +1,177 @@
+"""`hpctl storage link` and `ls`: real boto3 over HTTP, a service held to the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpctl.cli.main import cli
+from hpctl.cloud.aws import AwsAccount
+from hpctl.clusters import storage
+from hpctl.ports import Aws, HpctlError
+from tests.clusters.bed import SANDBOX_KEYS
+from tests.storage.fsx import Fsx
+
+FS = "fs-0123456789abcdef0"
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def fsx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fsx]:
+    made = Fsx()
+    for key, value in SANDBOX_KEYS.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_FSX", made.url)
+    monkeypatch.setattr(storage, "POLL_S", 0.01)
+    made.lustre(FS)
+    yield made
+    made.close()
+
+
+def run(*words: str, width: int = 80) -> Result:
+    env = {"COLUMNS": str(width), "AWS_DEFAULT_REGION": "us-west-2"}
+    return CliRunner(env=env).invoke(cli, ["storage", *words], prog_name="hpctl")
+
+
+def aws() -> Aws:
+    return AwsAccount(region="us-west-2", sleep=lambda _: None)
+
+
+def compare(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("HPCTL_REGOLD"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_a_link_is_made_and_waited_for(fsx: Fsx) -> None:
+    fsx.looks = 2
+    done = run("link", FS, "s3://data/imagenet", "--path", "/imagenet", "--auto-export")
+    assert done.exit_code == 0, done.output
+    compare("link.80.txt", done.stdout)
+    assert "CREATING" in done.stderr
+    (made,) = fsx.associations.values()
+    assert made["DataRepositoryPath"] == "s3://data/imagenet/"
+    assert made["BatchImportMetaDataOnCreate"] is True
+    events = {"Events": ["NEW", "CHANGED", "DELETED"]}
+    assert made["S3"] == {"AutoImportPolicy": events, "AutoExportPolicy": events}
+
+
+def test_a_link_that_is_there_is_recognised(fsx: Fsx) -> None:
+    run("link", FS, "s3://data/imagenet", "--path", "/imagenet")
+    again = run("link", FS, "s3://data/imagenet/", "--path", "/imagenet/", "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["made"] is False
+    assert fsx.calls.count("CreateDataRepositoryAssociation") == 1
+
+
+def test_a_lost_reply_is_looked_for_and_not_repeated(fsx: Fsx) -> None:
+    fsx.lose_reply = True
+    done = run("link", FS, "s3://data/x", "--path", "/x", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["made"] is True
+    assert len(fsx.associations) == 1
+
+
+def test_a_path_that_leads_elsewhere_is_refused(fsx: Fsx) -> None:
+    run("link", FS, "s3://data/a", "--path", "/x")
+    wanted = storage.Wanted.of(FS, "s3://data/b", "/x", auto_import=True, auto_export=False)
+    with pytest.raises(HpctlError, match="is linked to s3://data/a/") as caught:
+        storage.link(aws(), wanted)
+    assert "dra-" in caught.value.hint
+
+
+def test_what_the_service_refuses_is_said_in_its_words(fsx: Fsx) -> None:
+    run("link", FS, "s3://data/a", "--path", "/x/y")
+    wanted = storage.Wanted.of(FS, "s3://data/b", "/x", auto_import=True, auto_export=False)
+    with pytest.raises(HpctlError, match="overlaps another association"):
+        storage.link(aws(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("file_system", "says"),
+    [
+        ({"FileSystemType": "OPENZFS"}, "only FSx for Lustre"),
+        ({"LustreConfiguration": {"DeploymentType": "SCRATCH_1"}}, "no data repository"),
+        ({"FileSystemTypeVersion": "2.10"}, "no data repository"),
+        ({"Lifecycle": "CREATING"}, "is CREATING"),
+    ],
+)
+def test_a_file_system_that_cannot_be_linked_is_named(
+    fsx: Fsx, file_system: dict[str, object], says: str
+) -> None:
+    fsx.lustre(FS, **file_system)
+    wanted = storage.Wanted.of(FS, "s3://data/b", "/x", auto_import=True, auto_export=False)
+    with pytest.raises(HpctlError, match=says) as caught:
+        storage.link(aws(), wanted)
+    assert caught.value.hint
+    assert fsx.associations == {}
+
+
+def test_a_file_system_that_is_not_there_is_absent(fsx: Fsx) -> None:
+    other = "fs-0123456789abcdeff"
+    for words in (("link", other, "s3://b/p", "--path", "/x"), ("ls", other)):
+        said = run(*words)
+        assert said.exit_code == 1
+        assert str(said.exception) == f"there is no file system {other} in us-west-2"
+        assert f"is it {FS}?" in getattr(said.exception, "hint", "")
+
+
+@pytest.mark.parametrize(
+    ("s3", "path"), [("data/x", "/x"), ("s3://", "/x"), ("s3://b", "x"), ("s3://b", "/"),
+                     ("s3://b", "/a/../b")],
+)  # fmt: skip
+def test_bad_words_are_refused_before_anything_is_asked(fsx: Fsx, s3: str, path: str) -> None:
+    with pytest.raises(HpctlError) as caught:
+        storage.Wanted.of(FS, s3, path, auto_import=True, auto_export=False)
+    assert caught.value.hint
+    assert fsx.calls == []
+
+
+def test_a_link_that_fails_says_why_and_exits_with_1(fsx: Fsx) -> None:
+    fsx.fails = "The bucket data does not exist."
+    done = run("link", FS, "s3://data/a", "--path", "/x")
+    assert done.exit_code == 1
+    assert "The bucket data does not exist." in done.stdout
+
+
+def test_one_that_is_not_waited_for_long_enough_is_exit_3(fsx: Fsx) -> None:
+    fsx.looks = 1000
+    assert run("link", FS, "s3://data/a", "--path", "/x", "--timeout", "0.05s").exit_code == 3
+    done = run("link", FS, "s3://data/a", "--path", "/x", "--no-wait")
+    assert done.exit_code == 0
+    assert "It goes on by itself" in done.stdout
+
+
+def test_a_dry_run_looks_and_makes_nothing(fsx: Fsx) -> None:
+    done = run("link", FS, "s3://data/a", "--path", "/x", "--dry-run")
+    assert done.exit_code == 0
+    assert done.stdout == f"Would link {FS}/x to s3://data/a/\nDry run: nothing was done.\n"
+    refused = run("link", "fs-0123456789abcdeff", "s3://data/a", "--path", "/x", "--dry-run")
+    assert refused.exit_code == 1
+    assert "CreateDataRepositoryAssociation" not in fsx.calls
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_list_is_as_before(fsx: Fsx, width: int) -> None:
+    run("link", FS, "s3://a-bucket-with-a-long-name/imagenet/2026-01", "--path", "/imagenet")
+    fsx.fails = "The bucket is in another region."
+    run("link", FS, "s3://data/checkpoints", "--path", "/checkpoints", "--auto-export")
+    done = run("ls", width=width)
+    assert done.exit_code == 1
+    assert all(len(line) <= width for line in done.stdout.splitlines())
+    compare(f"ls.{width}.txt", done.stdout)
+    compare("ls.json", run("ls", FS, "--json").stdout)
+
+
+def test_no_links_are_no_error(fsx: Fsx) -> None:
+    done = run("ls")
+    assert (done.exit_code, done.stdout) == (0, "No file system here is linked to S3.\n")
+    done = run("ls", FS)
+    assert (done.exit_code, done.stdout) == (0, f"{FS} is not linked to S3.\n")

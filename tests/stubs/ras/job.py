@@ -1,0 +1,281 @@
+"""The job that the stand-in tells of, and what the service says of it in JSON and in text.
+
+Written from NCCL's user guide (RAS) and from what src/ras/client_support.cc of the releases named
+prints; `RELEASES` holds what differs between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+ERRORS = {2: "System error", 6: "Remote process error"}
+
+
+@dataclass(frozen=True)
+class Release:
+    json: bool
+    per_operation: bool
+    """2.26 and later: counts of each operation, and missing ranks with their process."""
+    digits: int
+
+
+RELEASES = {
+    "2.24.3": Release(json=False, per_operation=False, digits=2),
+    "2.26.2": Release(json=False, per_operation=True, digits=2),
+    "2.28.3": Release(json=False, per_operation=True, digits=3),
+    "2.28.7": Release(json=True, per_operation=True, digits=3),
+    "2.30.7": Release(json=True, per_operation=True, digits=3),
+}
+
+
+@dataclass
+class Process:
+    """One rank, one GPU."""
+
+    host: str
+    pid: int
+    cuda: int
+    nvml: int
+    dead: bool = False
+    unresponsive: bool = False
+
+
+@dataclass
+class Communicator:
+    """Its ranks, by index into the job's processes, and what each has launched."""
+
+    hash: int
+    members: list[int]
+    counts: dict[int, dict[str, int]] = field(default_factory=dict)
+    """By rank of this communicator; 0 of each operation where not set."""
+    errors: dict[int, int] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    """Ranks that are members no more."""
+    finalizing: set[int] = field(default_factory=set)
+
+    def launched(self, rank: int) -> dict[str, int]:
+        return {name: self.counts.get(rank, {}).get(name, 0) for name in FUNCTIONS}
+
+    def step(self, operation: str = "AllReduce", times: int = 1, but: tuple[int, ...] = ()) -> None:
+        for rank in range(len(self.members)):
+            if rank not in but:
+                mine = self.counts.setdefault(rank, {})
+                mine[operation] = mine.get(operation, 0) + times
+
+
+@dataclass
+class Job:
+    processes: list[Process]
+    communicators: list[Communicator]
+
+    def there(self, one: Communicator) -> list[int]:
+        return [r for r in range(len(one.members)) if r not in one.left and self._told(one, r)]
+
+    def _told(self, one: Communicator, rank: int) -> bool:
+        process = self.processes[one.members[rank]]
+        return not process.dead and not process.unresponsive
+
+    def absent(self, one: Communicator) -> list[int]:
+        there = set(self.there(one))
+        return [rank for rank in range(len(one.members)) if rank not in there]
+
+
+def job(nodes: int = 2, gpus: int = 4, reverse: bool = False) -> Job:
+    """One process a GPU, one communicator of all, one of each GPU index (data parallel)."""
+    processes = [
+        Process(
+            f"10.0.0.{1 + node}", 1000 * (node + 1) + gpu, gpu, gpus - 1 - gpu if reverse else gpu
+        )
+        for node in range(nodes)
+        for gpu in range(gpus)
+    ]
+    everyone = list(range(nodes * gpus))
+    return Job(processes, [Communicator(0xAE94423CFBB2EF4A, everyone)])
+
+
+def as_json(told: Job, release: str) -> str:
+    communicators = []
+    for one in told.communicators:
+        ranks = [_json_rank(told, one, rank) for rank in told.there(one)]
+        missing = [_json_missing(told, one, rank) for rank in told.absent(one)]
+        communicators.append(
+            {
+                "hash": f"0x{one.hash:x}",
+                "secondary_hash": f"0x{one.hash + 1:x}:0x{one.hash + 2:x}",
+                "size": len(one.members),
+                "ranks_count": len(ranks),
+                "missing_ranks_count": len(missing),
+                "ranks": ranks,
+                "missing_ranks": missing,
+            }
+        )
+    document = {
+        "nccl_version": release,
+        "cuda_runtime_version": 13000,
+        "cuda_driver_version": 13000,
+        "timestamp": "2026-11-21 13:06:53",
+        "communicators_count": len(communicators),
+        "communicators": communicators,
+        "ras": {"collection_time_sec": 0.001, "timeouts_count": 0},
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _json_process(told: Job, one: Communicator, rank: int) -> dict[str, object]:
+    p = told.processes[one.members[rank]]
+    return {"rank": rank, "host": p.host, "pid": p.pid, "cuda_dev": p.cuda, "nvml_dev": p.nvml}
+
+
+def _json_rank(told: Job, one: Communicator, rank: int) -> dict[str, object]:
+    status = {
+        "init_state": 0,
+        "async_error": one.errors.get(rank, 0),
+        "finalize_called": rank in one.finalizing,
+        "destroy_flag": False,
+        "abort_flag": False,
+    }
+    counts = one.launched(rank)
+    return {**_json_process(told, one, rank), "status": status, "collective_counts": counts}
+
+
+def _json_missing(told: Job, one: Communicator, rank: int) -> dict[str, object]:
+    process = told.processes[one.members[rank]]
+    gone = process.dead or process.unresponsive
+    status = {"unresponsive": gone, "considered_dead": process.dead}
+    return {**_json_process(told, one, rank), "status": status}
+
+
+def as_text(told: Job, release: str, verbose: bool = True) -> str:
+    """A section for each communicator with something to say, each a group of its own."""
+    r = RELEASES[release]
+    hosts = {process.host for process in told.processes}
+    lines = [
+        f"NCCL version {release} compiled with CUDA 12.8",
+        "CUDA runtime version 12080, driver version 12080",
+        "",
+        "Job summary",
+        "===========",
+        "",
+        "  Nodes  Processes         GPUs  Processes     GPUs",
+        "(total)   per node  per process    (total)  (total)",
+        f"{len(hosts):7d}  {len(told.processes) // len(hosts):9d}  {1:11d}"
+        f"  {len(told.processes):9d}  {len(told.processes):7d}",
+        "",
+        f"Communicators... ({0.01:.{r.digits}f}s)",
+        "=============",
+        "",
+        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
+        "    #  in group  per comm  per node  per comm  in group",
+    ]
+    for number, one in enumerate(told.communicators):
+        status = "FINALIZE" if one.finalizing else "RUNNING"
+        lines.append(
+            f"{number:5d}  {1:8d}  {len(hosts):8d}  {'4':>8s}  {len(one.members):8d}"
+            f"  {len(told.there(one)):8d}  {status:>8s}  {_flags(told, one):>6s}"
+        )
+    lines += ["", "Errors", "======", "", *_dead(told)]
+    for number, one in enumerate(told.communicators):
+        lines += _incomplete(told, one, number, r) + _failed(told, one, number)
+    lines += ["Warnings", "========", ""]
+    if any(process.unresponsive for process in told.processes):
+        lines += ["TIMEOUT", "  Encountered 2 communication timeouts while gathering data", ""]
+    for number, one in enumerate(told.communicators):
+        lines += _mismatch(told, one, number, r, verbose)
+    return "\n".join(lines) + "\n"
+
+
+def _flags(told: Job, one: Communicator) -> str:
+    flags = ["INCOMPLETE"] if _gone(told, one) else []
+    flags += ["ERROR"] if one.errors else []
+    differs = len({tuple(one.launched(rank).items()) for rank in told.there(one)}) > 1
+    flags += ["MISMATCH"] if differs or one.left else []
+    return ",".join(flags) or "OK"
+
+
+def _gone(told: Job, one: Communicator) -> list[int]:
+    return [rank for rank in told.absent(one) if rank not in one.left]
+
+
+def _managed(told: Job, one: Communicator, rank: int) -> str:
+    p = told.processes[one.members[rank]]
+    gpu = f"{p.cuda}" if p.cuda == p.nvml else f"{p.cuda} (NVML {p.nvml})"
+    return f"GPU {gpu} managed by process {p.pid} on node {p.host}"
+
+
+def _dead(told: Job) -> list[str]:
+    dead = [process for process in told.processes if process.dead]
+    if not dead:
+        return []
+    said = f"  {len(dead)} job process is considered dead (unreachable via the RAS network)"
+    rows = [f"  Process {p.pid} on node {p.host} managing GPU {p.cuda}" for p in dead]
+    return ["DEAD", said, *rows, ""]
+
+
+def _incomplete(told: Job, one: Communicator, number: int, r: Release) -> list[str]:
+    gone = _gone(told, one)
+    if not gone:
+        return []
+    s = "s" if len(gone) > 1 else ""
+    head = f"#{number}-0 ({one.hash:016x}) INCOMPLETE"
+    lines = [head, f"  Missing communicator data from {len(gone)} rank{s}"]
+    if r.per_operation:
+        lines += [f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in gone]
+    else:
+        lines += [f"  The missing rank{s}: {','.join(map(str, gone))}"]
+    return [*lines, ""]
+
+
+def _failed(told: Job, one: Communicator, number: int) -> list[str]:
+    if not one.errors:
+        return []
+    s = "s" if len(one.errors) > 1 else ""
+    lines = [f"#{number}-0 ({one.hash:016x}) ERROR"]
+    lines += [f"  Asynchronous error{s} on {len(one.errors)} rank{s}"]
+    by_code: dict[int, list[int]] = defaultdict(list)
+    for rank, code in one.errors.items():
+        by_code[code].append(rank)
+    for code, ranks in by_code.items():
+        if len(ranks) > 1:
+            lines.append(f"  {len(ranks)} ranks reported {ERRORS[code]}")
+            lines += [f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in ranks]
+        else:
+            whose = _managed(told, one, ranks[0])
+            lines.append(f"  Rank {ranks[0]} reported {ERRORS[code]} -- {whose}")
+    return [*lines, ""]
+
+
+def _mismatch(told: Job, one: Communicator, number: int, r: Release, verbose: bool) -> list[str]:
+    lines: list[str] = []
+    there = told.there(one)
+    for name in FUNCTIONS if r.per_operation else ("collective",):
+        groups: dict[int, list[int]] = defaultdict(list)
+        for rank in there:
+            mine = one.launched(rank)
+            groups[mine[name] if r.per_operation else sum(mine.values())].append(rank)
+        if len(groups) < 2:
+            continue
+        lines.append(f"  Communicator ranks have different {name} operation counts")
+        for count, ranks in sorted(groups.items(), key=lambda g: -len(g[1])):
+            lines += _group(told, one, count, ranks, r, verbose)
+        lines.append("")
+    return [f"#{number}-0 ({one.hash:016x}) MISMATCH", *lines] if lines else []
+
+
+def _group(
+    told: Job, one: Communicator, count: int, ranks: list[int], r: Release, verbose: bool
+) -> list[str]:
+    did = (
+        f"launched up to operation {count}"
+        if count or not r.per_operation
+        else ("not launched any operations")
+    )
+    share = 0.5 if verbose else 0.25
+    if len(ranks) == 1:
+        return [f"  Rank {ranks[0]} has {did} -- {_managed(told, one, ranks[0])}"]
+    lines = [f"  {len(ranks)} ranks have {did}"]
+    if len(ranks) < share * len(one.members):
+        lines += [f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in ranks]
+    return lines

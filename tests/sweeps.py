@@ -1,0 +1,93 @@
+"""Sweeps of the NVML child as literals, and what the table's checks say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpctl.agent.check import CannotTell, Expected, Machine, Observation, Spec
+from hpctl.agent.checks.table_gpu import GPU
+from hpctl.agent.nvml.snapshot import Gpu, Snapshot
+from hpctl.agent.runner import Check, load
+from hpctl.core.catalogue import SHIPPED
+from hpctl.core.model import RuleId
+
+HOPPER = "NVIDIA H100 80GB HBM3"
+MINUTE = 60.0
+
+
+def pci(index: int) -> str:
+    return f"0000:{0x10 + index:02x}:00.0"
+
+
+def gpus(count: int = 8, **values: Any) -> tuple[Gpu, ...]:
+    """So many equal GPUs."""
+    return tuple(Gpu(index, f"GPU-{index}", pci(index), HOPPER, **values) for index in range(count))
+
+
+def but(index: int, among: tuple[Gpu, ...], **values: Any) -> tuple[Gpu, ...]:
+    """The same GPUs, but one of them has other values."""
+    return tuple(replace(g, **values) if g.index == index else g for g in among)
+
+
+def check(name: str) -> Check:
+    return load(row(name))
+
+
+def row(name: str) -> Spec:
+    return next(spec for spec in GPU if spec.name == name)
+
+
+def judged(name: str, seen: Any, before: Any = None) -> list[Observation]:
+    """What the check of that name says, by the limits of the table; its rules all exist."""
+    one = check(name)
+    said = list(one.judge(seen, before, one.limits))
+    stem = name.replace(".", "-")
+    missing = [o.code for o in said if RuleId(f"{stem}-{o.code}") not in SHIPPED]
+    assert not missing, f"no fault row for {stem}-{missing}"
+    assert all(o.detail for o in said)
+    return said
+
+
+def codes(name: str, seen: Any, before: Any = None) -> dict[str, str]:
+    """The codes by device."""
+    said = judged(name, seen, before)
+    found = {o.device: o.code for o in said}
+    assert len(found) == len(said), "two codes on one device: use judged()"
+    return found
+
+
+def machine(
+    nvml: Snapshot | CannotTell | Exception | None = None,
+    root: Path = Path("/nowhere"),
+    expected: int | None = None,
+) -> Machine:
+    return Machine(root, Expected(gpus=expected), None if nvml is None else answer(nvml))
+
+
+def answer(what: Snapshot | Exception) -> Callable[[], Snapshot]:
+    def nvml() -> Snapshot:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    return nvml
+
+
+def device(root: Path, address: str, vendor: str = "0x10de", klass: str = "0x030200") -> None:
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(f"{vendor}\n")
+    (folder / "class").write_text(f"{klass}\n")
+
+
+def bus(root: Path, count: int) -> Path:
+    """A machine's root with so many GPUs on the PCI bus, and other devices beside them."""
+    for index in range(count):
+        device(root, pci(index))
+    device(root, "0000:00:03.0", klass="0x030000")
+    device(root, "0000:00:05.0", vendor="0x1d0f", klass="0x020000")
+    device(root, "0000:80:00.0", klass="0x068000")
+    return root

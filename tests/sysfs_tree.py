@@ -1,0 +1,5 @@
+"""A fake /sys under any root, as the sandbox plays it."""
+
+from hpctl.sandbox.hardware import SysfsTree
+
+__all__ = ["SysfsTree"]

@@ -1,0 +1,201 @@
+"""Checkpoints of each framework, written byte by byte: no framework is needed to make them."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+# --- pickles, assembled from opcodes (protocol 2): the classes need not exist here ---------------
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def value(item: object) -> bytes:
+    if isinstance(item, bytes):
+        return item  # opcodes already
+    if isinstance(item, bool):
+        return b"\x88" if item else b"\x89"
+    if isinstance(item, int):
+        return b"I%d\n" % item
+    if isinstance(item, str):
+        return text(item)
+    if isinstance(item, Mapping):
+        return b"}(" + b"".join(value(k) + value(v) for k, v in item.items()) + b"u"
+    assert item is None
+    return b"N"
+
+
+def instance(module: str, name: str, state: Mapping[str, object]) -> bytes:
+    return b"c%s\n%s\n)\x81" % (module.encode(), name.encode()) + value(state) + b"b"
+
+
+def pickle_of(item: object) -> bytes:
+    return b"\x80\x02" + value(item) + b"."
+
+
+def dcp_metadata(items: list[tuple[str, int, int]]) -> bytes:
+    module = "torch.distributed.checkpoint.filesystem"
+    pairs = b""
+    for name, offset, length in items:
+        state = {"relative_path": name, "offset": offset, "length": length}
+        key = instance("torch.distributed.checkpoint.metadata", "MetadataIndex", {"fqn": "w"})
+        pairs += key + instance(module, "_StorageInfo", state)
+    fields = {"state_dict_metadata": {}, "storage_data": b"}(" + pairs + b"u"}
+    return pickle_of(instance("torch.distributed.checkpoint.metadata", "Metadata", fields))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def torch_save(saved: object, tensors: int = 1) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", pickle_of(saved))
+        for number in range(tensors):
+            archive.writestr(f"archive/data/{number}", bytes(range(1, 65)))
+        archive.writestr("archive/version", b"3\n")
+    return out.getvalue()
+
+
+def safetensors(names: list[str]) -> bytes:
+    header = {
+        name: {"dtype": "U8", "shape": [16], "data_offsets": [16 * at, 16 * at + 16]}
+        for at, name in enumerate(names)
+    }
+    raw = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    return struct.pack("<Q", len(raw)) + raw + b"\1" * 16 * len(names)
+
+
+def write(directory: Path, files: Mapping[str, bytes]) -> Path:
+    for name, raw in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(raw)
+    return directory
+
+
+# --- checkpoints: every file of each is needed ----------------------------------------------------
+
+
+def dcp_files(ranks: int = 3) -> dict[str, bytes]:
+    item = torch_save({"x": 1})
+    rows = [
+        (f"__{rank}_0.distcp", at * len(item), len(item)) for rank in range(ranks) for at in (0, 1)
+    ]
+    data = {f"__{rank}_0.distcp": item + item for rank in range(ranks)}
+    return {**data, ".metadata": dcp_metadata(rows)}
+
+
+def torch_dist_files() -> dict[str, bytes]:
+    said = {
+        "sharded_backend": "torch_dist",
+        "sharded_backend_version": 1,
+        "common_backend": "torch",
+    }
+    common = torch_save({"iteration": 40, "global_step": 40})
+    return {"common.pt": common, "metadata.json": json.dumps(said).encode(), **dcp_files()}
+
+
+def _megatron_legacy() -> dict[str, bytes]:
+    sizes = {
+        "tensor_model_parallel_size": 2,
+        "pipeline_model_parallel_size": 2,
+        "use_distributed_optimizer": True,
+    }
+    saved = torch_save({"iteration": 40, "args": instance("argparse", "Namespace", sizes)})
+    files = {}
+    for tensor in range(2):
+        for pipeline in range(2):
+            rank = f"mp_rank_{tensor:02d}_{pipeline:03d}"
+            files[f"{rank}/distrib_optim.pt"] = torch_save({})
+            files[f"{rank}/model_optim_rng.pt"] = saved
+    return files
+
+
+def deepspeed_files(step: int = 40) -> dict[str, bytes]:
+    sizes = {"dp_world_size": 3, "mp_world_size": 2, "global_steps": step, "optimizer": None}
+    files = {f"mp_rank_{m:02d}_model_states.pt": torch_save(sizes) for m in range(2)}
+    for rank in range(3):
+        for part in range(2):
+            name = f"bf16_zero_pp_rank_{rank}_mp_rank_{part:02d}_optim_states.pt"
+            files[name] = torch_save({})
+    return files
+
+
+def _zero3() -> dict[str, bytes]:
+    sizes = {"dp_world_size": 2, "mp_world_size": 1, "global_steps": 40, "optimizer": None}
+    files = {}
+    for rank in range(2):
+        files[f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"] = torch_save(sizes)
+        files[f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"] = torch_save({})
+    return files
+
+
+def hf_files() -> dict[str, bytes]:
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    return {
+        **{shard: safetensors([name]) for name, shard in names.items()},
+        "model.safetensors.index.json": json.dumps({"weight_map": names}).encode(),
+        "optimizer.pt": torch_save({"state": {}}),
+        "scheduler.pt": torch_save({"last_epoch": 4}),
+        "rng_state_0.pth": torch_save({}),
+        "trainer_state.json": json.dumps({"global_step": 40, "log_history": []}).encode(),
+    }
+
+
+def _hf_deepspeed() -> dict[str, bytes]:
+    inner = {f"global_step40/{name}": raw for name, raw in deepspeed_files().items()}
+    kept = ("trainer_state.json",)
+    return {**inner, **{name: raw for name, raw in hf_files().items() if name in kept}}
+
+
+def _hf_fsdp() -> dict[str, bytes]:
+    files = {f"pytorch_model_fsdp_0/{name}": raw for name, raw in dcp_files().items()}
+    files |= {f"optimizer_0/{name}": raw for name, raw in dcp_files().items()}
+    return files | {
+        n: r for n, r in hf_files().items() if n in ("scheduler.pt", "trainer_state.json")
+    }
+
+
+def _titan_hf() -> dict[str, bytes]:
+    return {name: raw for name, raw in hf_files().items() if "safetensors" in name}
+
+
+def _nemo() -> dict[str, bytes]:
+    return {f"weights/{name}": raw for name, raw in torch_dist_files().items()}
+
+
+WHOLE: dict[str, tuple[str, str, Callable[[], dict[str, bytes]]]] = {
+    "torch-dcp": ("torch-dcp", "step-40", dcp_files),
+    "megatron-torch-dist": ("megatron-torch-dist", "iter_0000040", torch_dist_files),
+    "megatron-legacy": ("megatron-legacy", "iter_0000040", _megatron_legacy),
+    "deepspeed": ("deepspeed", "global_step40", deepspeed_files),
+    "deepspeed, ZeRO 3": ("deepspeed", "global_step40", _zero3),
+    "hf-trainer": ("hf-trainer", "checkpoint-40", hf_files),
+    "hf-trainer, DeepSpeed": ("hf-trainer", "checkpoint-40", _hf_deepspeed),
+    "hf-trainer, FSDP": ("hf-trainer", "checkpoint-40", _hf_fsdp),
+    "torchtitan-hf": ("torchtitan-hf", "step-40", _titan_hf),
+    "lightning, sharded": (
+        "lightning",
+        "epoch=1-step=40.ckpt",
+        lambda: {**dcp_files(), "meta.pt": torch_save({"global_step": 40})},
+    ),
+    "nemo": ("nemo", "llama--loss=1.5-step=40-consumed_samples=640.0-last", _nemo),
+}
+"""Name: the format's name, the directory's, and its files."""
+
+
+def make(root: Path, name: str) -> Path:
+    """Write one of WHOLE, `.metadata` and the state last, and say where."""
+    _, directory, files = WHOLE[name]
+    path = write(root / directory, files())
+    if name == "megatron-legacy":
+        (root / "latest_checkpointed_iteration.txt").write_text("40")
+    return path

@@ -1,0 +1,39 @@
+"""Books, what ranks say to them, and the hang that comes of it."""
+
+from datetime import UTC, datetime
+
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.progress.book import Book
+from hpctl.jobs.progress.notes import Note
+
+BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+POLICY = RunPolicy()
+
+
+def book(ranks: int | None = None, policy: RunPolicy = POLICY) -> Book:
+    return Book(policy, 1000.0, BEGAN, ranks=ranks)
+
+
+def run(
+    b: Book, steps: int, every: float, ranks: int = 1, at: float = 1000.0, start: int = 1
+) -> float:
+    """Steps in lockstep; the time of the last."""
+    for step in range(start, start + steps):
+        at += every
+        for rank in range(ranks):
+            b.add(said(rank, step), at + rank / 1000)
+    return at
+
+
+def said(rank: int, step: int | None = None, **more: object) -> Note:
+    return Note(
+        step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
+    )  # type: ignore[arg-type]
+
+
+def hang(b: Book, at: float) -> Trouble:
+    trouble = b.trouble(at)
+    assert trouble is not None
+    assert trouble.kind is Kind.HANG
+    return trouble

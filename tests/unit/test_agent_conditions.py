@@ -1,0 +1,114 @@
+"""What becomes of a check's observations: N of M, grace, the ways to end, UNKNOWN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpctl.agent.check import Observation, Spec
+from hpctl.agent.conditions import MAX_THINGS, Conditions
+from hpctl.core.model import Clears, Finding, Verdict
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SPEC = Spec("host.disk", "host_disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
+FULL = Observation("full", "/", evidence="96 %")
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
+    """Feed runs 10 s apart; how many findings there were after each."""
+    counts = []
+    for number, seen in enumerate(runs):
+        conditions.saw([FULL] if seen else [], at(start + 10 * number))
+        counts.append(len(conditions.findings()))
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("runs", "reported"),
+    [
+        ((True,), [0]),
+        ((True, True), [0, 1]),
+        ((True, False, True), [0, 0, 1]),
+        ((True, False, False, True), [0, 0, 0, 0]),
+        ((False, False, False), [0, 0, 0]),
+    ],
+)
+def test_n_of_m(runs: tuple[bool, ...], reported: list[int]) -> None:
+    assert run(Conditions(SPEC, T0), *runs) == reported
+
+
+def test_a_finding_begins_when_it_was_first_so_and_counts() -> None:
+    conditions = Conditions(SPEC, T0)
+    run(conditions, True, True, True)
+    (finding,) = conditions.findings()
+    assert (finding.first, finding.last, finding.count) == (at(0), at(20), 3)
+    assert (finding.check, finding.code, finding.evidence) == ("host.disk", "full", "96 %")
+
+
+def test_it_ends_when_it_has_not_been_so_for_its_time() -> None:
+    conditions = Conditions(SPEC, T0)
+    assert run(conditions, True, True, *[False] * 5) == [0, 1, 1, 1, 1, 1, 1]
+    assert run(conditions, False, start=70) == [0]
+    assert run(conditions, True, start=80) == [0], "and begins anew"
+
+
+@pytest.mark.parametrize("clears", [Clears.BOOT, Clears.OPERATOR])
+def test_others_do_not_end_by_being_gone(clears: Clears) -> None:
+    conditions = Conditions(replace(SPEC, clears=clears), T0)
+    run(conditions, True, True)
+    assert run(conditions, *[False] * 100, start=1000)[-1] == 1
+    assert conditions.findings()[0].clears is clears
+
+
+def test_nothing_is_believed_before_its_time() -> None:
+    conditions = Conditions(SPEC, at(25))
+    conditions.saw([FULL], at(0))
+    (early,) = conditions.findings()
+    assert (early.verdict, early.clears) == (Verdict.UNKNOWN, Clears.GONE)
+    assert "too early" in early.detail
+    conditions.saw([], at(10))
+    assert conditions.findings() == []
+    assert run(conditions, True, True, start=30) == [0, 1]
+
+
+def test_not_being_able_to_tell_neither_adds_nor_ends() -> None:
+    conditions = Conditions(SPEC, T0)
+    run(conditions, True, True)
+    assert conditions.could_not_tell("no answer", at(500))
+    assert not conditions.could_not_tell("no answer", at(510)), "told once"
+    known, unknown = conditions.findings()
+    assert known.code == "full"
+    assert (unknown.verdict, unknown.detail, unknown.count) == (Verdict.UNKNOWN, "no answer", 2)
+    conditions.saw([FULL], at(520))
+    assert [f.code for f in conditions.findings()] == ["full"]
+
+
+def test_what_a_former_run_of_the_agent_knew_ends_like_the_rest() -> None:
+    earlier = Finding("host.disk", Verdict.FAIL, at(-90), at(-5), "/", "full", clears=Clears.GONE)
+    other = replace(earlier, check="host.clock")
+    conditions = Conditions(SPEC, T0, [earlier, other])
+    assert conditions.findings() == [earlier]
+    assert run(conditions, False, start=50) == [1]
+    assert run(conditions, False, start=60) == [0]
+
+
+def test_a_worse_verdict_is_news() -> None:
+    conditions = Conditions(replace(SPEC, seen=(1, 1)), T0)
+    warn = replace(FULL, verdict=Verdict.WARN)
+    assert conditions.saw([warn], at(0))
+    assert not conditions.saw([warn], at(10))
+    assert conditions.saw([replace(FULL, evidence="99 %")], at(20))
+    (finding,) = conditions.findings()
+    assert (finding.verdict, finding.evidence, finding.first) == (Verdict.FAIL, "99 %", at(0))
+
+
+def test_a_check_gone_mad_is_bounded() -> None:
+    conditions = Conditions(replace(SPEC, seen=(1, 1)), T0)
+    conditions.saw([Observation(f"c{i}") for i in range(10_000)], at(0))
+    assert len(conditions.findings()) == MAX_THINGS

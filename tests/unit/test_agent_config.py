@@ -1,0 +1,72 @@
+"""The agent's file: defaults, and one clear error with its place for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent import config
+from hpctl.agent.check import Limit, Spec
+from hpctl.ports import HpctlError
+
+SPECS = (
+    Spec("host.disk", "host_disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),
+    Spec("host.clock", "host_clock", "", "", every_s=60),
+)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "agent.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n"])
+def test_everything_has_a_default(tmp_path: Path, text: str) -> None:
+    assert config.load(written(tmp_path, text), SPECS) == config.AgentConfig()
+    assert config.load(None, SPECS) == config.AgentConfig()
+
+
+def test_what_a_site_sets_is_applied(tmp_path: Path) -> None:
+    text = """
+    expected: {instance_type: p5.48xlarge, gpus: 8}
+    checks:
+      host.disk: {every_s: 30, gone_s: 5, limits: {full: 97}}
+      host.clock: {enabled: false}
+    budget: {cpu_percent: 1}
+    """
+    settings = config.load(written(tmp_path, text), SPECS)
+    assert settings.machine().gpus == 8
+    assert settings.budget.memory_mb == 40
+    ((spec, limits),) = config.apply(settings, SPECS)
+    assert (spec.name, spec.every_s, limits) == ("host.disk", 30, {"full": 97})
+    assert spec.gone_s == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("checks: {host.dsik: {}}", "checks.host.dsik: no such check Did you mean host.disk"),
+        ("checks: {host.disk: {limits: {ful: 3}}}", "limits.ful: no such limit Did you mean full"),
+        ("checks: {host.disk: {limits: {full: high}}}", "Expected `float`, got `str` - at `$"),
+        ("checks: {host.disk: {every_s: 0}}", "at `$.checks[...].every_s`"),
+        ("expcted: {}", "unknown field `expcted` Did you mean expected"),
+        ("expected: {gpus: -1}", "at `$.expected.gpus`"),
+        ("- a\n- b", "Expected `object`, got `array`"),
+        ("a: [", "is not YAML"),
+        ("\x80", "is not YAML"),
+        ("budget: {cpu_percent: 0}", "at `$.budget.cpu_percent`"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(HpctlError) as caught:
+        config.load(written(tmp_path, text), SPECS)
+    told = f"{caught.value} {caught.value.hint}"
+    assert "agent.yaml" in told
+    assert said in told
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(HpctlError, match="no such file"):
+        config.load(tmp_path / "none.yaml", SPECS)

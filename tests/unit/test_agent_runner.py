@@ -1,0 +1,176 @@
+"""The thread that runs checks: order, absence, trouble, shedding, and what it says of itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from hpctl.agent import runner as runners
+from hpctl.agent.budget import Budget, Usage
+from hpctl.agent.check import CannotTell, Machine, NotHere, Observation, Spec
+from hpctl.agent.runner import Check, Runner, once
+from hpctl.core.model import Finding, Verdict
+
+BAD = Observation("bad", "dev0")
+
+
+def check(
+    name: str,
+    gather: Callable[[Machine], Any] = lambda machine: None,
+    judge: Callable[..., Iterable[Observation]] = lambda seen, before, limits: [BAD],
+    **spec: Any,
+) -> Check:
+    row = Spec(name, "", "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
+    return Check(row, gather, judge, {})
+
+
+@pytest.fixture
+def started() -> Iterable[Callable[..., Runner]]:
+    made: list[Runner] = []
+
+    def start(*checks: Check, changed: Callable[[], None] = lambda: None, **more: Any) -> Runner:
+        budget = more.pop("budget", Budget([]))
+        runner = Runner(checks, Machine(), changed, budget, **{"boot_age_s": 1e6, **more})
+        runner.start()
+        made.append(runner)
+        return runner
+
+    yield start
+    for runner in made:
+        runner.stop()
+
+
+def until(test: Callable[[], object], what: str, timeout_s: float = 5) -> None:
+    limit = time.monotonic() + timeout_s
+    while not test():
+        assert time.monotonic() < limit, what
+        time.sleep(0.01)
+
+
+def named(runner: Runner) -> dict[str, Finding]:
+    return {f"{f.check}:{f.code}": f for f in runner.findings()}
+
+
+def test_checks_run_again_and_again_and_news_is_told(started: Any) -> None:
+    told = threading.Event()
+    runner = started(check("a.a"), check("b.b"), changed=told.set)
+    assert told.wait(5)
+    until(lambda: len(named(runner)) == 2, "both found something")
+    until(lambda: named(runner)["a.a:bad"].count > 3, "and go on")
+
+
+def test_a_judge_is_given_what_was_seen_before(started: Any) -> None:
+    pairs: list[tuple[int, int | None]] = []
+    numbers = iter(range(1000))
+
+    def judge(seen: int, before: int | None, limits: object) -> list[Observation]:
+        pairs.append((seen, before))
+        return []
+
+    started(check("a.a", lambda machine: next(numbers), judge))
+    until(lambda: len(pairs) > 2, "it runs")
+    assert pairs[:3] == [(0, None), (1, 0), (2, 1)]
+
+
+def test_one_that_breaks_is_unknown_and_the_others_go_on(started: Any) -> None:
+    def broken(machine: Machine) -> None:
+        raise ValueError("oops")
+
+    def blind(machine: Machine) -> None:
+        raise CannotTell("no answer")
+
+    runner = started(check("a.a", broken), check("b.b", blind), check("c.c"))
+    until(lambda: len(named(runner)) == 3, "all have said something")
+    found = named(runner)
+    assert found["a.a:cannot_tell"].verdict is Verdict.UNKNOWN
+    assert "ValueError: oops" in found["a.a:cannot_tell"].detail
+    assert found["b.b:cannot_tell"].detail == "no answer"
+    assert found["c.c:bad"].verdict is Verdict.FAIL
+
+
+def test_what_could_not_tell_is_asked_again_soon(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "RETRY_S", 0.05)
+    answers = iter([False, False, True])
+    looked: list[float] = []
+
+    def blind_at_first(machine: Machine) -> None:
+        looked.append(time.monotonic())
+        if not next(answers):
+            raise CannotTell("the first sweep is under way")
+
+    runner = started(check("a.a", blind_at_first, every_s=60))
+    until(lambda: "a.a:bad" in named(runner), "it is seen long before the interval is over")
+    assert len(looked) == 3
+    assert looked[2] - looked[1] > looked[1] - looked[0]
+    assert "a.a:cannot_tell" not in named(runner)
+
+
+def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started: Any) -> None:
+    looked: list[float] = []
+
+    def absent(machine: Machine) -> None:
+        looked.append(time.monotonic())
+        raise NotHere("no such device")
+
+    runner = started(check("a.a", absent), check("b.b"))
+    until(lambda: named(runner).get("b.b:bad") and named(runner)["b.b:bad"].count > 6, "runs")
+    assert len(looked) <= 2
+    assert "a.a" not in {f.check for f in runner.findings()}
+
+
+def test_a_check_that_hangs_is_told_from_outside(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "STUCK_S", 0.2)
+    release = threading.Event()
+    runner = started(check("a.a", lambda machine: release.wait(10)))
+    until(lambda: "agent.checks:stuck" in named(runner), "it is told")
+    assert named(runner)["agent.checks:stuck"].device == "a.a"
+    release.set()
+    until(lambda: "agent.checks:stuck" not in named(runner), "and ends")
+
+
+def test_a_grace_after_boot_and_after_an_upgrade(started: Any) -> None:
+    young = started(check("a.a", grace_s=3600), boot_age_s=10.0)
+    old = started(check("a.a", grace_s=3600), boot_age_s=4000.0)
+    upgraded = started(check("a.a", grace_s=3600), boot_age_s=4000.0, upgraded=True)
+    until(lambda: "a.a:bad" in named(old), "an old boot is believed")
+    until(lambda: "a.a:cannot_tell" in named(young), "a young one is not")
+    until(lambda: "a.a:cannot_tell" in named(upgraded), "nor is a new agent")
+    assert "a.a:bad" not in named(young) | named(upgraded)
+
+
+def test_over_the_budget_the_optional_check_is_left_out_and_told(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpctl.agent.budget.WINDOW_S", 0.05)
+    greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
+    runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
+    until(lambda: "agent.checks:shed" in named(runner), "it says so")
+    told = named(runner)["agent.checks:shed"]
+    assert told.detail.endswith("b.b")
+    before = named(runner)["b.b:bad"].count
+    time.sleep(0.3)
+    assert named(runner)["b.b:bad"].count <= before + 1
+    assert named(runner)["a.a:bad"].count > before
+
+
+def test_once_tells_what_is_not_here_from_what_is_well() -> None:
+    def absent(machine: Machine) -> None:
+        raise NotHere("no GPU")
+
+    def blind(machine: Machine) -> None:
+        raise CannotTell("no answer")
+
+    well = check("a.a", judge=lambda *_: [])
+    rows = once([well, check("b.b"), check("c.c", absent), check("d.d", blind)], Machine())
+    assert rows[0][1] == []
+    assert [f.code for f in rows[1][1]] == ["bad"]  # type: ignore[union-attr]
+    assert isinstance(rows[2][1], NotHere)
+    assert [f.verdict for f in rows[3][1]] == [Verdict.UNKNOWN]  # type: ignore[union-attr]

@@ -1,0 +1,196 @@
+"""What the sender says when: in full, in brief, and again; without a head node and with one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpctl import wire
+from hpctl.agent import send
+from hpctl.agent.client import Answer, Reply
+from hpctl.agent.send import REPEATS_EVERY, Sender
+from hpctl.agent.settings import AgentSettings
+from hpctl.agent.spool import Spool
+from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
+from hpctl.heads import Head
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
+AGAIN = dataclasses.replace(XID, last=NOON + timedelta(minutes=10), count=2)
+OTHER = dataclasses.replace(XID, code="48")
+GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+
+
+class Line:
+    """A head node as the sender sees it: a book of digests, and a time."""
+
+    def __init__(self) -> None:
+        self.sent: list[Report | wire.Heartbeat] = []
+        self.held = ""
+        self.away = False
+        self.now = 1000.0
+
+    def post(self, said: Report | wire.Heartbeat) -> Reply:
+        self.sent.append(said)
+        if self.away:
+            return Reply(Answer.RETRY, "away")
+        if isinstance(said, Report):
+            self.held = wire.digest(said.findings)
+        elif said.digest != self.held:
+            return Reply(Answer.NEED_FULL)
+        return Reply(Answer.ACKED)
+
+    def said(self) -> list[str]:
+        kinds = ["full" if isinstance(s, Report) else "brief" for s in self.sent]
+        self.sent.clear()
+        return kinds
+
+
+class Saved(Spool):
+    """A spool that counts its writes."""
+
+    writes = 0
+
+    def save(self, report: Report, *, acked: bool) -> None:
+        self.writes += 1
+        super().save(report, acked=acked)
+
+
+class Bench:
+    """A sender without its thread."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.line = Line()
+        self.findings: tuple[Finding, ...] = ()
+        self.version = 1
+        monkeypatch.setattr(send, "HeadClient", lambda *_: self.line)
+        monkeypatch.setattr(send.time, "monotonic", lambda: self.line.now)
+        self.spool = Saved(directory)
+        settings = AgentSettings(
+            (Head("h", 1),), GENERATION.node, GENERATION.instance, GENERATION.boot, spool=directory
+        )
+        self.beat_s = settings.heartbeat_s
+        self.sender = Sender(
+            settings,
+            self.spool,
+            lambda: (self.version, self.findings),
+            NOON,
+            lambda: {"gpu.clock_mhz": 1980.0},
+        )
+
+    def see(self, *findings: Finding) -> None:
+        self.version += 1
+        self.findings = findings
+
+    def deliver(self, times: int = 1) -> list[str]:
+        for _ in range(times):
+            self.sender._deliver()
+            self.line.now += self.beat_s
+        return self.line.said()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path / "spool", monkeypatch)
+
+
+def test_what_is_unchanged_is_sent_in_brief(bench: Bench) -> None:
+    bench.see(XID)
+    assert bench.deliver(5) == ["full", "brief", "brief", "brief", "brief"]
+    assert bench.spool.writes == 1
+
+
+def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench: Bench) -> None:
+    bench.deliver(2)
+    bench.line.held = "forgotten"
+    seen: list[Report | wire.Heartbeat] = []
+    post: Callable[..., Reply] = bench.line.post
+    bench.line.post = lambda said: seen.append(said) or post(said)  # type: ignore[method-assign,func-returns-value]
+    bench.deliver(2)
+    assert [s.seq for s in seen] == [3, 4, 5]
+    assert all(s.gauges == {"gpu.clock_mhz": 1980.0} for s in seen)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (XID, OTHER),
+        (),
+        (dataclasses.replace(XID, verdict=Verdict.WARN),),
+        (dataclasses.replace(XID, job="7"),),
+    ],
+)
+def test_what_is_new_ends_or_says_something_else_is_sent_in_full(
+    bench: Bench, change: tuple[Finding, ...]
+) -> None:
+    bench.see(XID)
+    bench.deliver(2)
+    bench.see(*change)
+    assert bench.deliver(2) == ["full", "brief"]
+
+
+def test_a_repeat_after_some_peace_is_sent_in_full(bench: Bench) -> None:
+    bench.see(XID)
+    bench.deliver(REPEATS_EVERY + 1)
+    bench.findings = (AGAIN,)
+    assert bench.deliver(2) == ["full", "brief"]
+
+
+def test_a_storm_of_repeats_is_a_report_now_and_then(bench: Bench) -> None:
+    bench.see(XID)
+    bench.deliver()
+    kinds = []
+    for n in range(30):
+        bench.findings = (dataclasses.replace(AGAIN, count=2 + n),)
+        kinds += bench.deliver()
+    assert kinds.count("full") == 30 // REPEATS_EVERY
+    assert bench.spool.writes == 1
+
+
+def test_a_head_node_that_forgot_is_told_at_once(bench: Bench) -> None:
+    bench.see(XID)
+    bench.deliver(2)
+    bench.line.held = ""
+    assert bench.deliver(2) == ["brief", "full", "brief"]
+
+
+def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) -> None:
+    bench.see(XID)
+    bench.deliver(2)
+    bench.line.away = True
+    bench.deliver(3)
+    writes = bench.spool.writes
+    for n in range(720):
+        if n == 100:
+            bench.see(XID, OTHER)
+        bench.findings = (dataclasses.replace(bench.findings[0], count=2 + n), *bench.findings[1:])
+        bench.deliver()
+    assert bench.spool.writes <= writes + 2, "an hour of attempts wears no disk"
+    # Killed meanwhile: the next run of the agent knows what nobody heard.
+    recalled = Spool(bench.spool._directory).recall(GENERATION)
+    assert {f.code for f in recalled.findings} == {"79", "48"}
+    bench.line.away = False
+    bench.line.held = ""  # and the head node was another one by then
+    assert bench.deliver(2) == ["full", "brief"]
+    assert bench.line.held == wire.digest((XID, OTHER))
+
+
+def test_a_short_absence_without_news_needs_no_report(bench: Bench) -> None:
+    bench.see(XID)
+    bench.deliver(2)
+    bench.line.away = True
+    bench.deliver(5)
+    bench.line.away = False
+    assert bench.deliver(2) == ["brief", "brief"]
+
+
+def test_a_lost_answer_costs_one_more_report(bench: Bench) -> None:
+    bench.line.away = True
+    bench.see(XID)
+    assert bench.deliver(2) == ["full", "full"]
+    bench.line.away = False
+    assert bench.deliver(2) == ["full", "brief"]

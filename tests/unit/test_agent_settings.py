@@ -1,0 +1,105 @@
+"""What an agent finds out by itself, and how it talks to systemd."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent import settings
+from hpctl.agent.send import HeadClient
+from hpctl.core.model import NodeName
+from hpctl.heads import DEFAULT_PORT, Head
+from hpctl.ports import HpctlError
+from hpctl.systemd import notify, watchdog_interval
+
+NODE = NodeName("n1")
+
+
+@pytest.mark.parametrize(
+    ("url", "head"),
+    [
+        ("http://head:9000", Head("head", 9000)),
+        ("http://head", Head("head", DEFAULT_PORT)),
+        ("10.0.0.1:8470/", Head("10.0.0.1", 8470)),
+        ("http://[::1]:80", Head("::1", 80)),
+    ],
+)
+def test_a_heads_url(url: str, head: Head) -> None:
+    assert Head.parse(url) == head
+
+
+@pytest.mark.parametrize("url", ["https://head:1", "http://head/x", "http://", "http://h:x", ""])
+def test_what_is_no_heads_url(url: str) -> None:
+    with pytest.raises(HpctlError, match="URL"):
+        Head.parse(url)
+
+
+def test_no_head_at_all_is_an_error() -> None:
+    with pytest.raises(HpctlError, match="no head node"):
+        HeadClient((), None)
+
+
+def test_the_node_is_slurms_name_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "ip-10-0-0-7")
+    assert settings.this_node() == "ip-10-0-0-7"
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert settings.this_node() == socket.gethostname().partition(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("tag", "instance"),
+    [("i-0123456789abcdef0\n", "i-0123456789abcdef0"), ("Not Specified\n", "n1"), (None, "n1")],
+)
+def test_the_instance_id_is_the_firmwares(tmp_path: Path, tag: str | None, instance: str) -> None:
+    path = tmp_path / "board_asset_tag"
+    if tag is not None:
+        path.write_text(tag)
+    assert settings.this_instance(NODE, path) == instance
+
+
+def test_the_boot_id(tmp_path: Path) -> None:
+    assert settings.this_boot() == settings.BOOT_ID_FILE.read_text().strip()
+    (tmp_path / "empty").write_text("\n")
+    for path in (tmp_path / "none", tmp_path / "empty"):
+        with pytest.raises(HpctlError, match="boot id"):
+            settings.this_boot(path)
+
+
+def test_systemd_is_told_where_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.settimeout(5)
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        notify("READY=1")
+        assert systemd.recv(100) == b"READY=1"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    notify("WATCHDOG=1")
+
+
+def test_the_watchdogs_interval_is_half_of_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    assert watchdog_interval() is None
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    assert watchdog_interval() == 30.0
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    assert watchdog_interval() is None
+
+
+def test_the_agent_stays_away_from_what_is_heavy() -> None:
+    heavy = ("pydantic", "sqlalchemy", "boto3", "rich", "starlette", "uvicorn", "asyncio", "yaml")
+    program = (
+        "import sys, hpctl.cli.agent, hpctl.agent.service\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "[]"

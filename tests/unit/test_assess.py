@@ -1,0 +1,389 @@
+"""What findings amount to: the driver's word, companions, bursts, settling, silence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import Override, rules
+from hpctl.core.model import (
+    BootId,
+    Condition,
+    Finding,
+    Generation,
+    Health,
+    InstanceId,
+    NodeName,
+    Remedy,
+    RuleId,
+    Urgency,
+    Verdict,
+)
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RULES = rules()
+GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b1"))
+GPU, OTHER = "0000:3b:00", "0000:5e:00"
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def xid(code, seconds=0.0, *, device=GPU, detail="", evidence="", last=None, count=1):
+    end = at(seconds if last is None else last)
+    return Finding(
+        "kernel.xid", Verdict.FAIL, at(seconds), end, device, str(code), detail, evidence, count
+    )
+
+
+def sxid(code, detail="", evidence=""):
+    return Finding("kernel.sxid", Verdict.FAIL, T0, T0, "0000:06:00", str(code), detail, evidence)
+
+
+def unknown(check="gpu.count"):
+    return Finding(check, Verdict.UNKNOWN, T0, T0)
+
+
+def judge(*findings, now=30.0, heard=None, using=RULES):
+    last_heard = at(now if heard is None else heard)
+    return assess(Health(GENERATION, last_heard, findings), using, at(now))
+
+
+def rule(*findings, now=30.0):
+    found = judge(*findings, now=now)
+    return None if found.fault is None else found.fault.rule
+
+
+# --- one row ----------------------------------------------------------------------------------
+
+
+def test_a_node_that_says_nothing_bad_is_healthy():
+    found = judge()
+    assert (found.condition, found.fault, found.since) == (Condition.HEALTHY, None, at(30))
+
+
+def test_an_ok_finding_changes_nothing():
+    ok = Finding("gpu.count", Verdict.OK, T0, T0)
+    assert judge(ok).condition is Condition.HEALTHY
+
+
+def test_79_is_faulty_at_once():
+    found = judge(xid(79), now=0)
+    assert (found.condition, found.since) == (Condition.FAULTY, T0)
+    assert found.fault is not None
+    assert found.fault.rule == "xid-79"
+    assert found.why.startswith(f"Xid 79 on {GPU}: GPU fell off the bus")
+    assert "[xid-79]" in found.why
+
+
+def test_a_row_that_waits_for_nothing_does_not_wait_for_a_clock_that_is_behind():
+    assert judge(xid(79, 5), now=0, heard=0).condition is Condition.FAULTY
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        8,
+        13,
+        14,
+        31,
+        37,
+        38,
+        43,
+        44,
+        45,
+        68,
+        69,
+        92,
+        93,
+        106,
+        108,
+        109,
+        121,
+        137,
+        141,
+        160,
+        176,
+        "56",
+        "4711",
+        "",
+        "rubbish",
+    ],
+)
+@pytest.mark.parametrize("now", [0, 2, 30, 86400])
+def test_codes_that_never_drain(code, now):
+    burst = xid(code, last=2, count=700)
+    found = judge(burst, xid(code, device=OTHER), now=now)
+    assert found.condition in (Condition.HEALTHY, Condition.SUSPECT)
+    assert found.fault is None
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45])
+def test_an_application_fault_leaves_the_node_healthy_and_says_so(code):
+    found = judge(xid(code, count=700))
+    assert found.condition is Condition.HEALTHY
+    assert found.findings == (xid(code, count=700),)
+    assert found.why.endswith("the node stays in service")
+
+
+@pytest.mark.parametrize("code", [63, 94])
+def test_contained_memory_errors_never_touch_running_jobs(code):
+    found = judge(xid(code))
+    assert found.fault is not None
+    assert found.fault.urgency is Urgency.AFTER_JOBS
+
+
+@pytest.mark.parametrize("code", [92, 157, 164, 165, 56, 4711])
+def test_watched_rows_make_suspect_with_no_end(code):
+    found = judge(xid(code))
+    assert (found.condition, found.until) == (Condition.SUSPECT, None)
+    assert "watched" in found.why
+
+
+# --- bursts, devices --------------------------------------------------------------------------
+
+
+def test_a_burst_is_one_incident():
+    lines = [xid(95, n / 10, evidence=f"line {n}", count=100) for n in range(29)]
+    found = judge(*lines)
+    assert found.since == T0
+    assert "2900 times" in found.why
+    assert "more" not in found.why
+
+
+def test_the_same_on_all_gpus_is_told_once():
+    found = judge(*(xid(79, n, device=f"gpu{n}") for n in range(8)))
+    assert found.why.startswith("Xid 79 on gpu0")
+    assert "and 7 more" in found.why
+    assert len(found.findings) == 8
+
+
+def test_the_stronger_remedy_wins_then_the_table_order():
+    assert rule(xid(95), xid(79)) == "xid-79"
+    assert rule(xid(79), xid(54)) == "xid-54"
+    assert rule(xid(63), xid(46)) == "xid-46"
+    assert rule(xid(62), xid(46)) == rule(xid(46), xid(62)) == "xid-46"
+
+
+# --- settling ---------------------------------------------------------------------------------
+
+
+def test_settling_is_suspect_until_then_faulty():
+    early = judge(xid(48), now=2.9)
+    assert (early.condition, early.until, early.fault) == (Condition.SUSPECT, at(3), None)
+    assert judge(xid(48), now=3).condition is Condition.FAULTY
+
+
+def test_a_proven_fault_does_not_wait_for_another_that_settles():
+    found = judge(xid(95), xid(48, 1, device=OTHER), now=1)
+    assert found.fault is not None
+    assert (found.fault.rule, found.until) == ("xid-95", at(4))
+
+
+def test_the_drivers_word_ends_the_wait():
+    found = judge(xid(48), xid(154, 0.5, detail="GPU Reset Required"), now=0.6)
+    assert found.condition is Condition.FAULTY
+
+
+def test_a_site_may_settle_faster():
+    fast = rules({RuleId("xid-48"): Override(settle_s=0)})
+    assert judge(xid(48), now=0, using=fast).condition is Condition.FAULTY
+
+
+# --- Xid 154 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phrase", "expected", "urgency"),
+    [
+        ("Drain P2P", "xid-154-drain-p2p", Urgency.AFTER_JOBS),
+        ("Drain and Reset", "xid-154-drain-and-reset-job-lost", Urgency.NOW),
+        ("GPU Reset Required", "xid-154-gpu-reset-required", Urgency.NOW),
+        ("Node Reboot Required", "xid-154-node-reboot-required", Urgency.NOW),
+    ],
+)
+def test_the_driver_decides_for_reset_class_rows(phrase, expected, urgency):
+    found = judge(xid(48), xid(154, 1, detail=phrase))
+    assert found.fault is not None
+    assert (found.fault.rule, found.fault.urgency) == (expected, urgency)
+    assert "decides for xid-48" in found.why
+    assert {f.code for f in found.findings} == {"48", "154"}
+
+
+def test_the_driver_says_none():
+    found = judge(xid(48), xid(154, 1, detail="None"))
+    assert (found.condition, found.fault) == (Condition.HEALTHY, None)
+    assert "the driver needs no recovery action" in found.why
+
+
+@pytest.mark.parametrize("code", [79, 54, 151])
+def test_the_driver_does_not_talk_away_what_no_reset_mends(code):
+    assert rule(xid(code), xid(154, 1, detail="None")) == f"xid-{code}"
+
+
+def test_drain_and_reset_lets_jobs_end_where_none_is_lost():
+    assert rule(xid(154, detail="Drain and Reset")) == "xid-154-drain-and-reset"
+    contained = (xid(48), xid(94), xid(154, 1, detail="Drain and Reset"))
+    assert rule(*contained) == "xid-154-drain-and-reset"
+
+
+def test_the_drivers_newest_word_counts():
+    reset = xid(154, 1, detail="GPU Reset Required")
+    none = xid(154, 9, detail="None")
+    assert rule(xid(48), reset, none) is None
+    assert rule(xid(48), none, xid(154, 10, detail="GPU Reset Required")) == (
+        "xid-154-gpu-reset-required"
+    )
+
+
+def test_the_drivers_word_is_for_its_own_device_or_all():
+    elsewhere = xid(154, 1, device=OTHER, detail="None")
+    assert rule(xid(48), elsewhere) == "xid-48"
+    assert rule(xid(48), xid(154, 1, device="", detail="None")) is None
+
+
+def test_of_two_words_for_one_fault_the_newer_decides():
+    early = xid(154, 1, detail="Drain and Reset")
+    late = xid(154, 9, device="", detail="Drain P2P")
+    assert rule(xid(48), early, late) == "xid-154-drain-and-reset"
+    early = xid(154, 1, device="", detail="Drain P2P")
+    late = xid(154, 9, detail="Drain and Reset")
+    assert rule(xid(48), early, late) == "xid-154-drain-and-reset-job-lost"
+
+
+def test_an_old_none_does_not_cover_a_new_fault():
+    assert rule(xid(154, 0, detail="None"), xid(48, 10)) == "xid-48"
+
+
+def test_an_unknown_action_decides_nothing():
+    assert rule(xid(48), xid(154, 1, detail="Sing a Song")) == "xid-48"
+    assert judge(xid(154, detail="Sing a Song")).condition is Condition.SUSPECT
+
+
+def test_the_driver_raises_a_harmless_code():
+    assert rule(xid(109), xid(154, 1, detail="GPU Reset Required")) == "xid-154-gpu-reset-required"
+    assert rule(xid(4711), xid(154, 1, detail="OS Reboot")) == "xid-154-node-reboot-required"
+
+
+def test_a_site_that_decided_is_not_overruled_by_the_driver():
+    mine = rules({RuleId("xid-48"): Override(ladder=(Remedy.REPLACE,))})
+    found = judge(xid(48), xid(154, 1, detail="None"), using=mine)
+    assert found.fault is not None
+    assert found.fault.ladder == (Remedy.REPLACE,)
+
+
+# --- companions and repeats -------------------------------------------------------------------
+
+
+def test_94_contains_48():
+    found = judge(xid(48), xid(94, 0.2))
+    assert found.fault is not None
+    assert (found.fault.rule, found.fault.urgency) == ("xid-48-contained", Urgency.AFTER_JOBS)
+    assert rule(xid(48), xid(94, device=OTHER)) == "xid-48"
+    assert rule(xid(48), xid(94), xid(95)) == "xid-95"
+
+
+def test_48_and_63_are_one_event():
+    found = judge(xid(48), xid(63, 0.2), xid(45, 0.3))
+    assert found.fault is not None
+    assert found.fault.rule == "xid-48"
+    assert {f.code for f in found.findings} == {"48", "63", "45"}
+
+
+def test_171_folds_into_48_and_is_watched_alone():
+    assert rule(xid(48), xid(171)) == "xid-48"
+    assert judge(xid(171)).condition is Condition.SUSPECT
+
+
+def test_162_cancels_163():
+    off, on = xid(163, 0), xid(162, 5)
+    assert "xid-163" in judge(off).why
+    assert "xid-163" not in judge(off, on).why
+    assert "xid-163" in judge(xid(163, 9), on).why
+
+
+@pytest.mark.parametrize("code", [13, 31, 38])
+def test_application_faults_again_on_one_gpu_are_suspect_never_faulty(code):
+    found = judge(xid(code), xid(code, 3600), now=4000)
+    assert (found.condition, found.fault) == (Condition.SUSPECT, None)
+    assert f"xid-{code}-repeat" in found.why
+    assert judge(xid(code), xid(code, 3600, device=OTHER), now=4000).condition is (
+        Condition.HEALTHY
+    )
+    assert judge(xid(code), xid(code, 90000), now=90100).condition is Condition.HEALTHY
+
+
+def test_13_on_different_units_is_no_repeat():
+    one = xid(13, evidence="13, Graphics SM Warp Exception on (GPC 9, TPC 1, SM 1): x")
+    two = xid(13, 3600, evidence="13, Graphics SM Warp Exception on (GPC 2, TPC 1, SM 1): x")
+    assert judge(one, two, now=4000).condition is Condition.HEALTHY
+
+
+def test_second_109_on_a_gpu_closes_the_node_after_its_jobs():
+    found = judge(xid(109, last=7200, count=2), now=7300)
+    assert found.fault is not None
+    assert (found.fault.rule, found.fault.urgency) == ("xid-109-repeat", Urgency.AFTER_JOBS)
+    assert rule(xid(109, last=2, count=40)) is None
+
+
+def test_74_again_on_the_same_link_replaces():
+    def line(number):
+        return f"74, NVLink: fatal error detected on link {number}(0x0, 0x0)"
+
+    assert rule(xid(74, evidence=line(2)), xid(74, 900, evidence=line(2)), now=1000) == (
+        "xid-74-repeat"
+    )
+    assert rule(xid(74, evidence=line(2)), xid(74, 900, evidence=line(3)), now=1000) == "xid-74"
+
+
+def test_nvlink5_takes_the_worst_line():
+    soft = xid(145, detail="RLW_CTRL Nonfatal XC0 i0 Link 00 (0x00000003 0x80000000)")
+    hard = xid(145, detail="RLW_REMAP Fatal XC0 i0 Link 00 (0x00000004 0x00000040)")
+    assert rule(soft) is None
+    assert rule(soft, hard) == rule(hard, soft) == "xid-145-fatal"
+
+
+# --- SXid and other checks --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (sxid(20034, "Fatal, Link 48 LTSSM Fault Up"), "sxid-20034"),
+        (sxid(20034, evidence="20034, Severity 1 Engine instance 60"), "sxid-20034"),
+        (sxid(20034, "Non-fatal, Link 48"), None),
+        (sxid(24001, "Fatal, Link 4"), "sxid-fatal"),
+        (sxid(24001), None),
+        (sxid(99999, "Fatal"), "sxid-fatal"),
+        (sxid(99999, "Non-fatal"), None),
+        (sxid(99999), None),
+    ],
+)
+def test_sxid_text_before_number(finding, expected):
+    assert rule(finding, now=0) == expected
+
+
+def test_other_checks():
+    failed = Finding("gpu.remap", Verdict.FAIL, T0, T0, GPU, "failure")
+    assert rule(failed) == "gpu-remap-failure"
+    strange = Finding("disk.space", Verdict.FAIL, T0, T0)
+    assert (judge(strange).condition, judge(strange).fault) == (Condition.SUSPECT, None)
+    assert judge(Finding("disk.space", Verdict.WARN, T0, T0)).condition is Condition.HEALTHY
+
+
+def test_silence_is_unknown_never_faulty():
+    assert judge(now=20, heard=0).condition is Condition.HEALTHY
+    found = judge(now=20.5, heard=0)
+    assert (found.condition, found.fault, found.since) == (Condition.UNKNOWN, None, at(20))
+    assert "agent-silent" in found.why
+    assert judge(xid(13), now=10**6, heard=0).condition is Condition.UNKNOWN
+    # Silence does not heal what is proven.
+    assert judge(xid(79), now=10**6, heard=0).condition is Condition.FAULTY
+
+
+def test_a_clock_that_steps_back_makes_nothing_faulty_or_silent():
+    assert judge(now=-3600, heard=0).condition is Condition.HEALTHY
+    assert judge(xid(48), now=-3600, heard=0).condition is Condition.SUSPECT

@@ -1,0 +1,292 @@
+"""What autoscaling answers, one literal at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hpctl.core.autoscale import (
+    Direction,
+    Group,
+    Hold,
+    Idle,
+    Past,
+    ScaleDown,
+    ScaleUp,
+    ScaleView,
+    Waiting,
+    budget_left,
+    decide,
+)
+from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
+from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
+from hpctl.core.tres import Demand, Tres
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LIMITS = GroupLimits(min_count=1, max_count=8)
+POLICY = AutoscalePolicy(enabled=True, groups={"w": LIMITS})
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def job(number: int, nodes: int, waited_s: float = 600) -> Waiting:
+    return Waiting(JobId(number), ("train",), nodes, ago(waited_s))
+
+
+def idle(count: int, for_s: float | None = 10) -> tuple[Idle, ...]:
+    since = None if for_s is None else ago(for_s)
+    return tuple(
+        Idle(NodeName(f"n{i}"), InstanceId(f"i-{i:017x}"), since) for i in range(1, count + 1)
+    )
+
+
+def group(
+    target: int = 4, idle: tuple[Idle, ...] = (), *, arriving: int = 0, blocked: str = ""
+) -> Group:
+    return Group("w", ("train",), target, target - arriving, arriving, idle, blocked=blocked)
+
+
+def past(
+    direction: Direction = Direction.UP,
+    ended_s: float | None = 60,
+    *,
+    count: int = 1,
+    at_s: float = 900,
+    failed: bool = False,
+) -> Past:
+    ended = None if ended_s is None else ago(ended_s)
+    return Past(RecoveryId("s-1"), "w", direction, count, ago(at_s), ended, failed)
+
+
+def answer(
+    g: Group, *jobs: Waiting, history: tuple[Past, ...] = (), policy: AutoscalePolicy = POLICY
+) -> ScaleUp | ScaleDown | Hold:
+    (one,) = decide(ScaleView({"w": g}, jobs, history), policy, NOW)
+    return one
+
+
+def rule(found: ScaleUp | ScaleDown | Hold) -> str:
+    assert isinstance(found, Hold), found
+    return found.rule
+
+
+def test_a_group_grows_by_what_waiting_jobs_lack() -> None:
+    up = answer(group(4, idle(1)), job(7, 3))
+    assert isinstance(up, ScaleUp)
+    assert (up.count, up.size, up.jobs) == (2, 6, (7,))
+
+
+def test_what_is_on_its_way_is_not_ordered_again() -> None:
+    assert rule(answer(group(6, arriving=2), job(7, 2))) == "enough"
+
+
+def test_demand_must_last() -> None:
+    assert rule(answer(group(), job(7, 2, waited_s=119))) == "young"
+    assert isinstance(answer(group(), job(7, 2, waited_s=120)), ScaleUp)
+
+
+def test_a_job_that_does_not_fit_below_the_maximum_orders_nothing() -> None:
+    found = answer(group(6), job(7, 9))
+    assert rule(found) == "max_count"
+    assert "9" in found.why
+
+
+def test_a_smaller_job_behind_a_hopeless_one_is_served() -> None:
+    up = answer(group(6), job(7, 9), job(8, 2))
+    assert isinstance(up, ScaleUp)
+    assert (up.count, up.jobs) == (2, (8,))
+
+
+def test_a_job_larger_than_the_group_makes_it_large_enough() -> None:
+    up = answer(group(6), job(7, 8))
+    assert isinstance(up, ScaleUp)
+    assert up.size == 8
+
+
+def test_one_change_is_no_larger_than_a_step() -> None:
+    policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, step=3)
+    up = answer(group(1), job(7, 7), policy=policy)
+    assert isinstance(up, ScaleUp)
+    assert up.count == 3
+
+
+def test_nodes_leave_that_were_idle_for_long_the_longest_first() -> None:
+    nodes = (*idle(2, 1800), Idle(NodeName("old"), InstanceId("i-0"), ago(9000)), *idle(1, 10))
+    down = answer(group(3, nodes))
+    assert isinstance(down, ScaleDown)
+    assert [n.node for n in down.nodes] == ["old", "n1"]
+
+
+def test_the_minimum_stays() -> None:
+    assert rule(answer(group(1, idle(1, 9000)))) == "min_count"
+
+
+def test_a_node_of_which_nobody_knows_since_when_it_is_idle_stays() -> None:
+    assert rule(answer(group(4, idle(2, None)))) == "in_use"
+
+
+def test_nothing_leaves_while_a_job_waits_however_young() -> None:
+    assert rule(answer(group(4, idle(2, 9000)), job(7, 3, waited_s=1))) == "young"
+
+
+def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes() -> None:
+    nodes = Group("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
+    dev = Waiting(JobId(8), ("dev",), 3, ago(1))
+    assert rule(answer(nodes, dev)) == "wanted"
+    assert isinstance(answer(nodes), ScaleDown)
+
+
+def test_one_change_at_a_time() -> None:
+    assert rule(answer(group(), job(7, 2), history=(past(ended_s=None),))) == "under_way"
+
+
+@pytest.mark.parametrize(
+    ("before", "failed", "held"),
+    [
+        (Direction.DOWN, False, True),
+        (Direction.UP, False, False),
+        (Direction.UP, True, True),
+    ],
+)
+def test_a_group_does_not_turn_round_nor_ask_again_at_once(
+    before: Direction, failed: bool, held: bool
+) -> None:
+    found = answer(group(), job(7, 2), history=(past(before, 599, failed=failed),))
+    assert isinstance(found, Hold) is held
+    later = answer(group(), job(7, 2), history=(past(before, 600, failed=failed),))
+    assert isinstance(later, ScaleUp)
+
+
+def test_a_removal_that_came_to_nothing_holds_no_growth_back() -> None:
+    """A node got a job before it was closed: the next job is not to wait for the cooldown."""
+    vain = past(Direction.DOWN, 5, count=0, failed=True)
+    assert isinstance(answer(group(), job(7, 2), history=(vain,)), ScaleUp)
+    assert rule(answer(group(4, idle(1, 9000)), history=(vain,))) == "cooldown"
+
+
+def test_the_day_s_additions_are_bounded() -> None:
+    policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, adds_per_day=3)
+    used = (past(count=2, at_s=86399),)
+    assert rule(answer(group(), job(7, 2), history=used, policy=policy)) == "adds_per_day"
+    over = (past(count=2, at_s=86401),)
+    assert isinstance(answer(group(), job(7, 2), history=over, policy=policy), ScaleUp)
+
+
+def test_instance_hours_run_until_as_many_have_left() -> None:
+    policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=10)
+    two = past(count=2, at_s=3 * 3600)
+    assert budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
+    one_gone = past(Direction.DOWN, 3600, at_s=3700)
+    assert budget_left([two, one_gone], policy, NOW, {})[1] == pytest.approx(10 - 3 - 2)
+    by_hand = {"w": group(1)}
+    assert budget_left([two], policy, NOW, by_hand)[1] == pytest.approx(10 - 3)
+    tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
+    found = answer(group(), job(7, 4), history=(two,), policy=tight)
+    assert rule(found) == "hours_per_day"
+
+
+def test_a_second_group_of_the_partition_serves_what_the_first_cannot() -> None:
+    policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 8)})
+    other = Group("x", ("train",), 2, 2)
+    found = decide(ScaleView({"w": group(4), "x": other}, [job(7, 2)]), policy, NOW)
+    assert rule(found[0]) == "max_count"
+    assert isinstance(found[1], ScaleUp)
+    assert found[1].count == 2
+
+
+def small(number: int, gpus: int = 1, **more: Any) -> Waiting:
+    each = Tres(1, 0, (("gpu", gpus),))
+    asks = Demand(each=each, total=each, **more)
+    return replace(job(number, asks.nodes * asks.tasks), asks=asks)
+
+
+GPUS = Tres(96, 0, (("gpu", 8),))
+
+
+def test_small_jobs_share_a_node() -> None:
+    eight = replace(group(4), like=GPUS)
+    up = answer(eight, *[small(n) for n in range(9)])
+    assert isinstance(up, ScaleUp)
+    assert (up.count, up.why) == (2, "jobs 0, 1, 2 and 6 more wait for 2 node(s), 2 too few")
+    unknown = answer(group(4), *[small(n) for n in range(3)])
+    assert isinstance(unknown, ScaleUp)
+    assert unknown.count == 3, "of what the nodes have nobody told"
+
+
+def test_an_array_is_served_as_far_as_there_is_room() -> None:
+    up = answer(replace(group(4), like=GPUS), small(7, 8, tasks=100))
+    assert isinstance(up, ScaleUp)
+    assert up.count == 4
+    policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
+    groups = {n: Group(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
+    found = decide(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)
+    assert [f.count for f in found if isinstance(f, ScaleUp)] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("asks", "serves"),
+    [
+        ({"features": "p5"}, True),
+        ({"features": "p5&efa"}, True),
+        ({"features": "p4"}, False),
+        ({"features": "p4|p5"}, True),
+        ({"named": True}, False),
+    ],
+)
+def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there(
+    asks: dict[str, Any], serves: bool
+) -> None:
+    here = replace(group(4, idle(1, 9000)), like=GPUS, features=frozenset({"p5", "efa"}), idle=())
+    found = answer(here, small(7, **asks))
+    assert isinstance(found, ScaleUp) is serves
+    if not serves:
+        assert rule(found) == "no_fit"
+        assert rule(answer(replace(here, idle=idle(2, 9000)), small(7, **asks))) == "no_fit"
+    assert rule(answer(here, small(7, gpus=9))) == "no_fit"
+
+
+TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
+
+
+def two(history: tuple[Past, ...] = (), **first: Any) -> list[str]:
+    groups = {"w": replace(group(4), **first), "x": Group("x", ("train",), 2, 2)}
+    found = decide(ScaleView(groups, [job(7, 2)], history), TWO, NOW)
+    return [f.rule if isinstance(f, Hold) else type(f).__name__ for f in found]
+
+
+def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next() -> None:
+    """Refused a moment ago; blocked; or ordered long ago and not there."""
+    assert two() == ["ScaleUp", "no_demand"]
+    assert two((past(failed=True),)) == ["cooldown", "ScaleUp"]
+    assert two(blocked="the cluster is Updating") == ["blocked", "ScaleUp"]
+    assert two(target=6, arriving=2) == ["enough", "no_demand"]
+    assert two(target=6, arriving=2, late=True) == ["late", "ScaleUp"]
+    assert two((past(ended_s=None),)) == ["under_way", "no_demand"]
+
+
+def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well() -> None:
+    groups = {"w": group(4), "x": Group("x", ("train",), 4, 2, 2)}
+    found = decide(ScaleView(groups, [job(7, 2)]), TWO, NOW)
+    assert [rule(f) for f in found] == ["no_demand", "enough"]
+
+
+def test_a_job_is_served_once() -> None:
+    policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
+    other = Group("x", ("train",), 2, 2)
+    found = decide(ScaleView({"w": group(4), "x": other}, [job(7, 2)]), policy, NOW)
+    assert [type(f).__name__ for f in found] == ["ScaleUp", "Hold"]
+
+
+def test_off_stopped_blocked_and_unknown_say_so() -> None:
+    off = AutoscalePolicy(groups={"w": LIMITS})
+    assert rule(answer(group(), job(7, 2), policy=off)) == "off"
+    assert rule(answer(group(blocked="the cluster is Updating"), job(7, 2))) == "blocked"
+    (gone,) = decide(ScaleView({}, [job(7, 2)]), POLICY, NOW)
+    assert rule(gone) == "unknown"
+    (stopped,) = decide(ScaleView({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW)
+    assert rule(stopped) == "stopped"

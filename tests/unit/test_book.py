@@ -1,0 +1,209 @@
+"""The book of what agents said: what is stored when, and what only memory holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpctl import wire
+from hpctl.core.model import (
+    BootId,
+    Clears,
+    Finding,
+    Health,
+    InstanceId,
+    NodeName,
+    Report,
+    Verdict,
+)
+from hpctl.daemon.book import Book
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+N1, N2 = NodeName("n1"), NodeName("n2")
+XID = Finding("kernel.xid", Verdict.FAIL, T0, T0, "0000:3b:00", "79")
+
+
+class Bench:
+    """A book over a disk that is a value, with a clock that is moved by hand."""
+
+    def __init__(self, known: Mapping[NodeName, Health] | None = None) -> None:
+        self.at = T0
+        self.disk: dict[NodeName, Health] = dict(known or {})
+        self.heard: dict[NodeName, datetime] = {}
+        self.writes: list[int] = []
+        self.pokes = 0
+        self.full = False
+        self.book = Book(self.disk, self.record, self.poke, self, self.note_heard)
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at.timestamp()
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+    def record(self, facts: Sequence[Health]) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.disk.update({h.generation.node: h for h in facts})
+        self.writes += [len(facts)] if facts else []
+
+    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.heard = dict(heard)
+
+    def later(self, seconds: float = 10) -> datetime:
+        self.at += timedelta(seconds=seconds)
+        return self.at
+
+
+def report(node: NodeName, *findings: Finding, boot: str = "b1") -> Report:
+    return Report(node, InstanceId("i-1"), BootId(boot), 1, T0, T0, findings)
+
+
+def beat(node: NodeName, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
+    return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.digest(findings))
+
+
+def test_news_is_stored_before_it_is_answered_and_wakes_the_loop() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    assert bench.disk[N1].findings == (XID,)
+    assert bench.pokes == 1
+
+
+def test_many_at_once_are_one_write() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID), report(N2, XID))
+    assert (bench.writes, bench.pokes) == ([2], 1)
+
+
+def test_two_of_one_node_are_taken_in_their_order() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID), report(N1, XID, replace(XID, code="48")))
+    assert [f.code for f in bench.disk[N1].findings] == ["79", "48"]
+
+
+def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    later = bench.later()
+    assert bench.book.heard(beat(N1, XID))
+    assert bench.book.snapshot()[N1] == replace(bench.disk[N1], last_heard=later)
+    assert (bench.writes, bench.heard, bench.pokes) == ([1], {}, 1)
+    bench.book.flush()
+    assert (bench.writes, bench.heard) == ([1], {N1: later})
+    bench.heard = {}
+    bench.book.flush()
+    assert bench.heard == {}, "nothing was heard since"
+
+
+@pytest.mark.parametrize(
+    "heartbeat",
+    [
+        beat(N2, XID),
+        beat(N1),
+        beat(N1, replace(XID, code="48")),
+        beat(N1, replace(XID, verdict=Verdict.WARN)),
+        beat(N1, replace(XID, clears=Clears.GONE)),
+        beat(N1, XID, boot="b2"),
+    ],
+)
+def test_what_is_not_held_is_not_heard(heartbeat: wire.Heartbeat) -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    before = bench.book.snapshot()
+    bench.later()
+    assert not bench.book.heard(heartbeat)
+    assert bench.book.snapshot() == before
+
+
+def test_the_digest_is_of_what_the_agent_said_last_not_of_all_that_is_known() -> None:
+    """A finding that its agent forgot (its disk was lost) stays with the head node."""
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    bench.book.accept(report(N1))
+    assert bench.book.heard(beat(N1))
+    assert not bench.book.heard(beat(N1, XID))
+    assert bench.book.snapshot()[N1].findings == (XID,)
+
+
+def test_what_only_grew_a_count_is_stored_with_the_next_flush() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    bench.book.accept(report(N1, replace(XID, count=5)))
+    assert bench.disk[N1].findings[0].count == 1
+    bench.book.flush()
+    assert bench.disk[N1].findings[0].count == 5
+
+
+def test_an_end_is_news() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, replace(XID, clears=Clears.GONE)))
+    bench.book.accept(report(N1))
+    assert (bench.disk[N1].findings, bench.pokes) == ((), 2)
+
+
+def test_a_daemon_that_starts_again_asks_everybody_once() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    again = Bench(bench.disk)
+    assert not again.book.heard(beat(N1, XID))
+    again.book.accept(report(N1, XID))
+    assert again.book.heard(beat(N1, XID))
+    assert (again.writes, again.pokes) == ([], 0), "nothing of it was new"
+
+
+def test_what_cannot_be_stored_is_not_known() -> None:
+    bench = Bench()
+    bench.full = True
+    with pytest.raises(OSError, match="space"):
+        bench.book.accept(report(N1, XID), report(N2))
+    assert bench.book.snapshot() == {}
+    assert not bench.book.heard(beat(N2))
+    bench.full = False
+    bench.book.accept(report(N1, XID))
+    assert bench.disk.keys() == {N1}
+
+
+def test_a_flush_that_failed_is_made_good_by_the_next() -> None:
+    bench = Bench()
+    bench.book.accept(report(N1, XID))
+    bench.book.accept(report(N1, replace(XID, count=5)))
+    bench.book.heard(beat(N1, XID))
+    bench.full = True
+    with pytest.raises(OSError, match="space"):
+        bench.book.flush()
+    bench.full = False
+    bench.book.flush()
+    assert bench.disk[N1].findings[0].count == 5
+    assert N1 in bench.heard
+
+
+def test_an_older_word_is_never_written_over_a_newer_one() -> None:
+    """Flushes and reports race; when all is still, the disk says what memory says."""
+    bench = Bench()
+    done = threading.Event()
+
+    def flushing() -> None:
+        while not done.is_set():
+            bench.book.flush()
+
+    flusher = threading.Thread(target=flushing)
+    flusher.start()
+    for n in range(300):
+        code = replace(XID, code=str(n % 7))
+        bench.book.accept(report(N1, replace(code, count=n + 1), boot=f"b{n // 50}"))
+        bench.book.heard(beat(N1, code, boot=f"b{n // 50}"))
+        assert bench.disk[N1].generation.boot == f"b{n // 50}"
+    done.set()
+    flusher.join(10)
+    bench.book.flush()
+    assert bench.disk[N1].findings == bench.book.snapshot()[N1].findings

@@ -1,0 +1,146 @@
+"""The fault table: complete, sound, overridable, documented."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.generate import stale
+from hpctl.core.catalogue import (
+    SHIPPED,
+    Override,
+    UnknownRuleError,
+    deviations,
+    expand,
+    rules,
+    vendor_deviations,
+)
+from hpctl.core.model import Remedy, RuleId, Urgency
+
+NEVER_DRAIN = (
+    *(8, 11, 13, 14, 25, 31, 32, 37, 38, 39, 43, 44, 45, 66, 67, 68, 69, 78, 80, 85, 92, 93),
+    *(108, 109, 121, 126, 137, 141, 152, 153, 157, *range(160, 167), 170, 171, 172, 174, 176),
+)
+NOW = (46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 150, 151, 158, 167, 168, 169)
+R2 = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
+
+
+def shipped(name: str):
+    return SHIPPED[RuleId(name)]
+
+
+def test_every_number_up_to_176_has_a_row():
+    assert [n for n in range(1, 177) if f"xid-{n}" not in SHIPPED] == []
+
+
+@pytest.mark.parametrize("code", NEVER_DRAIN)
+def test_codes_that_never_drain(code):
+    assert shipped(f"xid-{code}").urgency is Urgency.NONE
+
+
+@pytest.mark.parametrize("code", [61, 63, 94, 142, 155, 156, 159])
+def test_codes_that_never_touch_a_running_job(code):
+    assert shipped(f"xid-{code}").urgency is Urgency.AFTER_JOBS
+
+
+@pytest.mark.parametrize("code", NOW)
+def test_codes_that_stop_the_jobs(code):
+    assert shipped(f"xid-{code}").urgency is Urgency.NOW
+
+
+@pytest.mark.parametrize(
+    ("name", "ladder"),
+    [
+        ("xid-79", (Remedy.REBOOT, Remedy.REPLACE)),
+        ("xid-54", (Remedy.REPLACE,)),
+        ("xid-95", R2),
+        ("xid-48", R2),
+        ("xid-63", R2),
+        ("xid-74", (Remedy.RESET_GPU, Remedy.REPLACE)),
+        ("xid-119", (Remedy.REBOOT, Remedy.REPLACE)),
+        ("xid-13", (Remedy.RESTART_JOB,)),
+        ("xid-45", (Remedy.NONE,)),
+        ("xid-165", (Remedy.ASK_HUMAN,)),
+        ("sxid-20034", (Remedy.REBOOT, Remedy.REPLACE)),
+        ("sxid-23017", (Remedy.REBOOT, Remedy.REPLACE)),
+        ("sxid-24001", (Remedy.NONE,)),
+    ],
+)
+def test_ladders(name, ladder):
+    assert shipped(name).ladder == ladder
+
+
+@pytest.mark.parametrize("name", ["xid-79", "xid-54", "xid-64", "xid-95", "xid-110", "sxid-20034"])
+def test_no_waiting_where_no_companion_can_change_the_verdict(name):
+    assert shipped(name).settle_s == 0
+
+
+@pytest.mark.parametrize("code", [48, 63, 94, 74, 109, 119, 120, 143, *range(144, 151)])
+def test_a_short_wait_where_the_driver_may_say_more(code):
+    assert 2 <= shipped(f"xid-{code}").settle_s <= 5
+
+
+def test_rows_are_sound():
+    for rule, fault in SHIPPED.items():
+        assert fault.rule == rule
+        assert fault.meaning
+        assert fault.source
+        assert fault.escalate_window_s > 0
+        acts = {Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE, Remedy.AWAIT} & set(fault.ladder)
+        assert bool(acts) is (fault.urgency is not Urgency.NONE), rule
+
+
+def test_expand():
+    assert list(expand("7 39-41 60")) == [7, 39, 40, 41, 60]
+
+
+def test_override_changes_only_what_it_names():
+    mine = rules({RuleId("xid-94"): Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
+    assert mine.classes[RuleId("xid-94")].urgency is Urgency.NONE
+    assert mine.classes[RuleId("xid-94")].settle_s == shipped("xid-94").settle_s
+    assert mine.classes[RuleId("xid-95")] is shipped("xid-95")
+
+
+def test_deviations_list_every_field_that_differs():
+    mine = rules(
+        {
+            RuleId("xid-79"): Override(ladder=(Remedy.REPLACE,), escalate_window_s=60),
+            RuleId("xid-48"): Override(settle_s=3),
+        }
+    )
+    assert [(d.rule, d.what, d.shipped, d.ours) for d in deviations(mine)] == [
+        ("xid-79", "ladder", "reboot > replace", "replace"),
+        ("xid-79", "escalate_window_s", "604800", "60"),
+    ]
+    assert deviations(rules()) == ()
+
+
+def test_unknown_rule_names_the_near_miss():
+    with pytest.raises(UnknownRuleError, match="'xid-97x'") as error:
+        rules({RuleId("xid-97x"): Override(settle_s=1)})
+    assert "xid-97" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Override(ladder=()),
+        Override(urgency=Urgency.NOW),
+        Override(settle_s=-1),
+        Override(settle_s=float("nan")),
+    ],
+)
+def test_senseless_overrides_are_refused(change):
+    with pytest.raises(ValueError, match="xid-13"):
+        rules({RuleId("xid-13"): change})
+
+
+def test_departures_from_nvidia_are_listed_and_argued():
+    listed = {d.rule: d.ours for d in vendor_deviations()}
+    for code in (45, 54, 63, 74, 109, 119, 165, 169):
+        assert listed[RuleId(f"xid-{code}")]
+        assert listed[RuleId(f"xid-{code}")] in shipped(f"xid-{code}").source
+    assert "xid-79" not in listed
+
+
+def test_documentation_is_what_the_table_says():
+    assert stale() == [], "run `python -m docs.generate`"

@@ -1,0 +1,208 @@
+"""The manifest vouches for exactly what was written, and a damaged one for nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints.manifest import Defect, File, Manifest
+
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+GOOD = Manifest(
+    manifest.FORMAT,
+    manifest.VERSION,
+    120,
+    2,
+    WHEN,
+    (File("rank-0.npz", 10, "ab" * 32), File("deep/rank-1.npz", 11)),
+    {"seed": "1"},
+)
+
+
+def checkpoint(directory: Path) -> Manifest:
+    """A small whole checkpoint of three files, one in a sub-directory."""
+    (directory / "deep").mkdir(parents=True)
+    files = []
+    for name, data in (("a", b"alpha"), ("b", b""), ("deep/c", b"c" * 5000)):
+        (directory / name).write_bytes(data)
+        files.append(manifest.describe(directory / name, directory))
+    return manifest.write(directory, step=7, world_size=3, files=files, meta={"k": "v"})
+
+
+def verdict(directory: Path) -> object:
+    found = manifest.read(directory)
+    if not isinstance(found, Manifest):
+        return found
+    return manifest.verify(directory, found, deep=True)
+
+
+def test_what_is_written_is_read() -> None:
+    assert manifest.decode(manifest.encode(GOOD)) == GOOD
+
+
+def test_the_documented_format(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "step-7")
+    document = json.loads((tmp_path / "step-7/manifest.json").read_text())
+    assert document["format"] == "hpctl-checkpoint"
+    assert document["version"] == 1
+    assert (document["step"], document["world_size"]) == (7, 3)
+    assert [file["path"] for file in document["files"]] == ["a", "b", "deep/c"]
+    assert [file["size"] for file in document["files"]] == [5, 0, 5000]
+    assert all(len(file["sha256"]) == 64 for file in document["files"])
+    assert set(document) == {
+        "format", "version", "step", "world_size", "created_at", "files", "meta", "checksum",
+    }  # fmt: skip
+
+
+def test_whole(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "step-7")
+    assert verdict(tmp_path / "step-7") is None
+
+
+def test_no_manifest_is_not_a_defect(tmp_path: Path) -> None:
+    assert manifest.read(tmp_path) is None
+    assert manifest.read(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize("name", ["a", "b", "deep/c"])
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda p: p.write_bytes(p.read_bytes() + b"!"), "bytes"),
+        (lambda p: p.unlink(), "missing"),
+        (lambda p: (p.unlink(), p.mkdir()), "not a regular file"),
+        (lambda p: (p.rename(p.with_name("x")), p.symlink_to("x")), "not a regular file"),
+    ],
+    ids=["longer", "gone", "directory", "symlink"],
+)
+def test_damage_shows_without_reading(tmp_path: Path, name: str, damage, why: str) -> None:
+    whole = checkpoint(tmp_path / "c")
+    damage(tmp_path / "c" / name)
+    defect = manifest.verify(tmp_path / "c", whole)
+    assert defect is not None
+    assert name in defect
+    assert why in defect
+
+
+@pytest.mark.parametrize("name", ["a", "deep/c"])
+def test_truncation_shows_without_reading(tmp_path: Path, name: str) -> None:
+    whole = checkpoint(tmp_path / "c")
+    size = (tmp_path / "c" / name).stat().st_size
+    for keep in {0, 1, size // 2, size - 1}:
+        with (tmp_path / "c" / name).open("r+b") as file:
+            file.truncate(keep)
+        assert manifest.verify(tmp_path / "c", whole) == f"{name} has {keep} of {size} bytes"
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_flipped_byte_shows_in_depth(tmp_path_factory: pytest.TempPathFactory, data) -> None:
+    directory = tmp_path_factory.mktemp("flip") / "c"
+    checkpoint(directory)
+    name = data.draw(st.sampled_from(["a", "deep/c", "manifest.json"]))
+    raw = bytearray((directory / name).read_bytes())
+    at = data.draw(st.integers(0, len(raw) - 1))
+    was = bytes(raw)
+    raw[at] ^= data.draw(st.integers(1, 255))
+    (directory / name).write_bytes(raw)
+    if name == "manifest.json" and _same_document(was, bytes(raw)):
+        return  # one blank for another
+    assert isinstance(verdict(directory), Defect)
+    shutil.rmtree(directory)
+
+
+def _same_document(one: bytes, other: bytes) -> bool:
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
+
+
+def test_every_truncation_of_the_manifest_is_a_defect() -> None:
+    raw = manifest.encode(GOOD)
+    for keep in range(len(raw) - 1):  # the last byte is the newline
+        assert isinstance(manifest.decode(raw[:keep]), Defect)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_garbage_has_one_short_reason(raw: bytes) -> None:
+    found = manifest.decode(raw)
+    assert isinstance(found, Defect)
+    assert found.startswith("manifest.json")
+    assert "\n" not in found
+    assert len(found) < 200
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+        max_leaves=8,
+    )
+)
+def test_wrong_shapes_with_a_good_checksum_are_defects(value: object) -> None:
+    for field in ("step", "world_size", "created_at", "files", "meta", "surprise"):
+        document = json.loads(manifest.encode(GOOD))
+        document.pop("checksum")
+        if document.get(field) == value:
+            continue
+        document[field] = value
+        document["checksum"] = manifest._checksum(document)
+        found = manifest.decode(json.dumps(document).encode())
+        if field in ("step", "world_size") and isinstance(value, int) and value >= 1:
+            continue
+        if (field, value) in (("step", 0), ("meta", {})):
+            continue
+        if field == "meta" and isinstance(value, dict):
+            continue
+        assert isinstance(found, Defect), (field, value)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"[" * 100_000, b'{"format": "hpctl-checkpoint", "version": 2}', b'{"format": "other"}', b""],
+    ids=["deep", "future", "foreign", "empty"],
+)
+def test_hostile_and_foreign(raw: bytes) -> None:
+    assert isinstance(manifest.decode(raw), Defect)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../other/a", "a/../../b", "", ".", "a\0b"])
+def test_paths_stay_inside(path: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"inside|regular"):
+        manifest.write(tmp_path, step=1, world_size=1, files=[File(path, 1)])
+
+
+def test_write_refuses_what_read_would(tmp_path: Path) -> None:
+    for files in ([], [File("a", 1), File("a", 1)], [File("a", -1)]):
+        with pytest.raises(ValueError, match=r"manifest\.json"):
+            manifest.write(tmp_path, step=1, world_size=1, files=files)
+    with pytest.raises(ValueError, match="negative"):
+        manifest.write(tmp_path, step=-1, world_size=1, files=[File("a", 1)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    whole = manifest.write(tmp_path, step=1, world_size=1, files=[File("a", 3)])
+    assert manifest.verify(tmp_path, whole) is None
+    assert manifest.verify(tmp_path, whole, deep=True) == "a has no digest to compare with"
+
+
+def test_oversized_manifest_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(manifest.MAX_BYTES + 1)
+    assert "larger" in str(manifest.read(tmp_path))
+
+
+def test_storage_that_fails_is_not_a_verdict(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").symlink_to("manifest.json")  # ELOOP
+    with pytest.raises(OSError, match="symbolic"):
+        manifest.read(tmp_path)

@@ -1,0 +1,343 @@
+"""`ports.Aws` over real HTTP and boto3: each class of error, retries, orders in doubt, pages."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.cloud import aws as account
+from hpctl.cloud.aws import AwsAccount
+from hpctl.cloud.session import open_session
+from hpctl.ports import Absent, HpctlError, InDoubt, Refused, Unavailable
+
+FINE = {"ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"}
+Reply = tuple[int, dict[str, Any]]
+
+
+def no(code: str, status: int = 400) -> Reply:
+    return status, {"__type": code, "message": f"{code} it is."}
+
+
+class Wire:
+    """A service that answers what it is told, in order; the last for ever. None: no reply."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply | None] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self._lock = threading.Lock()
+        wire = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                operation = self.headers["X-Amz-Target"].partition(".")[2]
+                reply = wire.next(operation, body)
+                if reply is None:
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                raw = json.dumps(reply[1]).encode()
+                self.send_response(reply[0])
+                self.send_header("Content-Type", "application/x-amz-json-1.1")
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}
+        )
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def next(self, operation: str, body: dict[str, Any]) -> Reply | None:
+        with self._lock:
+            self.calls.append((operation, body))
+            return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._thread.join(5)
+        self._http.server_close()
+
+
+@pytest.fixture(scope="module")
+def _wire() -> Iterator[Wire]:
+    made = Wire()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def wire(_wire: Wire) -> Wire:
+    _wire.calls.clear()
+    return _wire
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "sandbox")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sandbox")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    # Botocore sleeps between a read's attempts: how long is its business, and not this test's.
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", _no_delay)
+
+
+def _no_delay(_self: object, _context: object) -> float:
+    return 0.0
+
+
+@pytest.fixture(scope="module")
+def slept() -> list[float]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def somebody(_wire: Wire, slept: list[float]) -> AwsAccount:
+    return AwsAccount(region="us-west-2", endpoint_url=_wire.url, sleep=slept.append)
+
+
+@pytest.fixture
+def sagemaker(somebody: AwsAccount, slept: list[float]) -> Any:
+    slept.clear()
+    return somebody.service("sagemaker")
+
+
+def read(service: Any) -> Any:
+    return service.read("describe_cluster", ClusterName="llm")
+
+
+def order(service: Any) -> Any:
+    return service.order("delete_cluster", ClusterName="llm")
+
+
+REFUSALS = [
+    ("ResourceNotFound", Absent, ""),
+    ("AccessDeniedException", Refused, "allow sagemaker:"),
+    ("ValidationException", Refused, ""),
+    ("ConflictException", Refused, ""),
+    ("ResourceLimitExceeded", Refused, ""),
+    ("ResourceInUse", Refused, ""),
+    ("ExpiredTokenException", Refused, "renew"),
+    ("UnrecognizedClientException", Refused, "renew"),
+    ("InvalidSignatureException", Refused, "renew"),
+    ("SomethingNewException", Refused, ""),
+]
+
+
+@pytest.mark.parametrize("call", [read, order])
+@pytest.mark.parametrize(("code", "kind", "hint"), REFUSALS)
+def test_a_refusal_has_the_services_code_and_is_not_asked_again(
+    wire: Wire, sagemaker: Any, call: Callable[[Any], Any], code: str, kind: type, hint: str
+) -> None:
+    wire.replies = [no(code)]
+    with pytest.raises(Refused) as caught:
+        call(sagemaker)
+    assert type(caught.value) is kind
+    assert caught.value.code == code
+    assert f"{code} it is ({code})" in str(caught.value)
+    assert hint in caught.value.hint
+    assert len(wire.calls) == 1
+
+
+@pytest.mark.parametrize("reply", [no("ThrottlingException"), no("InternalFailure", 500), None])
+def test_a_read_rides_out_what_passes(wire: Wire, sagemaker: Any, reply: Reply | None) -> None:
+    answer = {**FINE, "ClusterStatus": "InService", "InstanceGroups": []}
+    wire.replies = [reply, reply, reply, (200, answer)]
+    assert read(sagemaker)["ClusterStatus"] == "InService"
+    assert len(wire.calls) == 4
+
+
+@pytest.mark.parametrize("reply", [no("ThrottlingException"), no("InternalFailure", 500), None])
+def test_a_read_that_gets_no_answer_says_so_after_its_attempts(
+    wire: Wire, sagemaker: Any, reply: Reply | None
+) -> None:
+    wire.replies = [reply]
+    with pytest.raises(Unavailable, match="sagemaker:DescribeCluster"):
+        read(sagemaker)
+    assert len(wire.calls) == account.READ_ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded"],
+)
+def test_a_throttled_order_is_sent_again_for_it_was_not_taken(
+    wire: Wire, sagemaker: Any, slept: list[float], code: str
+) -> None:
+    wire.replies = [no(code), no(code), (200, FINE)]
+    assert order(sagemaker)["ClusterArn"] == FINE["ClusterArn"]
+    assert len(wire.calls) == 3
+    assert len(slept) == 2
+
+
+@pytest.mark.parametrize(
+    "reply", [no("InternalFailure", 500), no("ServiceUnavailable", 503), None, (200, {"x": 1})]
+)
+def test_an_order_in_doubt_is_sent_once(wire: Wire, sagemaker: Any, reply: Reply | None) -> None:
+    wire.replies = [reply, (200, FINE)]
+    if reply is not None and reply[0] == 200:
+        order(sagemaker)
+    else:
+        with pytest.raises(InDoubt, match="sagemaker:DeleteCluster"):
+            order(sagemaker)
+    assert len(wire.calls) == 1
+
+
+def test_an_order_that_is_throttled_to_the_end_was_refused(
+    wire: Wire, sagemaker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.replies = [no("ThrottlingException")]
+    monkeypatch.setattr(sagemaker._again, "stop", lambda state: state.attempt_number >= 5)
+    with pytest.raises(Refused) as caught:
+        order(sagemaker)
+    assert caught.value.code == "ThrottlingException"
+    assert "try again in a minute" in caught.value.hint
+    assert len(wire.calls) == 5
+
+
+def test_where_nobody_listens_an_order_is_refused_and_a_read_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    monkeypatch.setattr(account, "ORDER_FOR_S", 0.0)
+    service = AwsAccount(region="us-west-2", endpoint_url=url, sleep=lambda _: None).service(
+        "sagemaker"
+    )
+    with pytest.raises(Refused, match="sagemaker:DeleteCluster") as caught:
+        order(service)
+    assert "--endpoint-url" in caught.value.hint
+    with pytest.raises(Unavailable) as unread:
+        read(service)
+    assert "no connection" in unread.value.hint
+
+
+def test_a_malformed_request_is_refused_before_it_is_sent(wire: Wire, sagemaker: Any) -> None:
+    with pytest.raises(Refused, match="ClusterName"):
+        sagemaker.read("describe_cluster")
+    assert wire.calls == []
+
+
+def test_every_page_is_read_and_a_token_is_handed_on(wire: Wire, sagemaker: Any) -> None:
+    wire.replies = [
+        (200, {"ClusterSummaries": [{"ClusterName": "a"}], "NextToken": "t1"}),
+        no("ThrottlingException"),
+        (200, {"ClusterSummaries": [{"ClusterName": "b"}], "NextToken": "t2"}),
+        (200, {"ClusterSummaries": []}),
+    ]
+    found = [c["ClusterName"] for c in sagemaker.pages("list_clusters", "ClusterSummaries")]
+    assert found == ["a", "b"]
+    assert [body.get("NextToken") for _, body in wire.calls] == [None, "t1", "t1", "t2"]
+
+
+def test_a_page_that_is_refused_ends_the_list_with_its_error(wire: Wire, sagemaker: Any) -> None:
+    wire.replies = [
+        (200, {"ClusterSummaries": [{"ClusterName": "a"}], "NextToken": "t1"}),
+        no("AccessDeniedException"),
+    ]
+    found = sagemaker.pages("list_clusters", "ClusterSummaries")
+    assert next(found)["ClusterName"] == "a"
+    with pytest.raises(Refused, match="sagemaker:ListClusters"):
+        next(found)
+
+
+def test_threads_share_a_service(wire: Wire, somebody: AwsAccount) -> None:
+    wire.replies = [(200, {**FINE, "ClusterStatus": "InService", "InstanceGroups": []})]
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: somebody.service("sagemaker"), range(16)))
+        assert len(set(map(id, made))) == 1
+        assert len(list(pool.map(lambda _: read(made[0]), range(64)))) == 64
+    assert len(wire.calls) == 64
+
+
+def test_no_credentials_no_region_and_no_profile_each_have_their_mend(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(HpctlError, match="no AWS region") as caught:
+        AwsAccount(endpoint_url=wire.url).service("sagemaker")
+    assert "--region" in caught.value.hint
+    with pytest.raises(HpctlError, match="nosuch") as caught:
+        AwsAccount(profile="nosuch")
+    assert "--profile" in caught.value.hint
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    service = AwsAccount(region="us-west-2", endpoint_url=wire.url).service("sagemaker")
+    with pytest.raises(Refused) as refused:
+        read(service)
+    assert "aws sso login" in refused.value.hint
+    assert wire.calls == []
+
+
+def test_the_region_is_the_options_then_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert AwsAccount().region == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "us-east-2")
+    assert AwsAccount().region == "us-east-2"
+    assert AwsAccount(region="us-west-2").region == "us-west-2"
+
+
+def test_what_is_not_there_is_absent_in_every_services_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        aws = AwsAccount(region="us-west-2")
+        asked: list[tuple[str, str, dict[str, Any]]] = [
+            ("ec2", "describe_subnets", {"SubnetIds": ["subnet-0123456789abcdef0"]}),
+            ("iam", "get_role", {"RoleName": "nosuch"}),
+            ("s3", "head_bucket", {"Bucket": "nosuch-bucket"}),
+            ("s3", "get_object", {"Bucket": "nosuch-bucket", "Key": "x"}),
+            ("logs", "get_log_events", {"logGroupName": "nosuch", "logStreamName": "x"}),
+        ]
+        for name, operation, request in asked:
+            with pytest.raises(Absent) as caught:
+                aws.service(name).read(operation, **request)
+            assert caught.value.code
+    finally:
+        server.stop()
+
+
+def test_the_region_of_the_environment_is_the_one_of_every_aws_tool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert AwsAccount().region == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert AwsAccount().region == "eu-north-1"
+    assert AwsAccount(region="us-west-2").region == "us-west-2"
+
+
+def test_sessions_of_a_process_read_a_services_model_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def models(region: str) -> Any:
+        return open_session(region, None)._session.get_component("data_loader")
+
+    one = models("us-west-2")
+    assert models("eu-west-1") is one
+    assert len(set(one.search_paths)) == len(one.search_paths)
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))  # models of the user's own come first
+    assert models("us-west-2").search_paths[0] == str(tmp_path)

@@ -1,0 +1,111 @@
+"""The configuration file: every error at once, with its place and a near miss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.config import Config, ConfigError, example, load, parse
+from hpctl.core.policy import Mode, Policy
+from hpctl.core.run_policy import Action, RunPolicy
+from hpctl.core.trouble import Kind
+from hpctl.policies import merged
+from hpctl.wiring import open_store
+
+BAD = """\
+mode: ownn
+node:
+  step_retires_s: 3
+  cordon_deadline_s: -1
+foo: 1
+catalogue:
+  xid-79:
+    ladder: [replcae]
+cluster: {provider: sagemaker}
+"""
+
+
+def test_defaults_are_the_policy_s_own() -> None:
+    assert Config().policy() == Policy()
+
+
+def test_the_example_is_valid_and_all_defaults() -> None:
+    assert parse(example()) == Config()
+
+
+def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(BAD, "hpctl.yaml")
+    problems = "\n".join(caught.value.problems)
+    assert "mode (line 1)" in problems
+    assert "node.step_retires_s (line 3): no such key; did you mean 'step_retry_s'?" in problems
+    assert "node.cordon_deadline_s (line 4)" in problems
+    assert "foo (line 5): no such key" in problems
+    assert "catalogue.xid-79.ladder.0 (line 8)" in problems
+    assert "name is needed for provider sagemaker" in problems
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mode: own\n", "mode own reboots and replaces: it needs a cluster.provider"),
+        ("- a\n- b\n", "holds a list, not a mapping"),
+        ("mode: [\n", "not YAML"),
+        ("intake: {listen: nowhere}\n", "intake.listen (line 1)"),
+    ],
+)
+def test_one_problem(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match="problem") as caught:
+        parse(text)
+    assert says in str(caught.value)
+
+
+def test_an_empty_file_observes() -> None:
+    assert parse("").mode is Mode.OBSERVE
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load(tmp_path / "binary.yaml")
+
+
+def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path: Path) -> None:
+    odd = tmp_path / "50% of it"
+    odd.mkdir()
+    config = parse(f"state_dir: {str(odd)!r}\n")
+    store = open_store(config, write=True)
+    store.close()
+    assert (odd / "journal.db").exists()
+
+
+POLICIES = """\
+run_policy:
+  restarts: 5
+  on: {hang: {exclude: 3}}
+run_policies:
+  gpu: {restarts: 7, on: {nan: hold}}
+"""
+
+
+def test_recovery_policies_of_the_cluster_and_of_its_partitions() -> None:
+    config = parse(POLICIES)
+    gpu, other = (merged(config.run_policy_layers(name)) for name in ("gpu", "other"))
+    assert (gpu.restarts, other.restarts) == (7, 5)
+    assert gpu.treatment(Kind.HANG).exclude == other.treatment(Kind.HANG).exclude == 3
+    assert gpu.treatment(Kind.NAN).ladder == (Action.HOLD,)
+    assert merged(Config().run_policy_layers("any")) == RunPolicy()
+
+
+def test_what_is_wrong_with_a_recovery_policy_is_told_with_its_place() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(
+            "run_policy:\n  restart: 5\nrun_policies:\n  gpu:\n    on:\n      hang: {excude: 3}\n"
+        )
+    assert caught.value.problems == (
+        "run_policy.restart (line 2): no such key; did you mean 'restarts'?",
+        "run_policies.gpu.on.hang.excude (line 6): no such key; did you mean 'exclude'?",
+    )

@@ -1,0 +1,350 @@
+"""What a run died of: exit codes, Slurm's word, and the first cause among many complaints."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.crash import LINE_CHARS, SURVIVED_LINES, TAIL_BYTES, TAIL_LINES, classify
+from hpctl.jobs.crash_patterns import ROWS, Row
+from hpctl.jobs.logs.patterns import Pattern
+
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+SAMPLES = Path(__file__).parent / "crash_samples"
+
+
+def died(code: int | None, *tail: str, **more: object) -> Trouble:
+    return classify(code, tail, at=AT, policy=RunPolicy(), **more)  # type: ignore[arg-type]
+
+
+def sample(name: str) -> Trouble:
+    return died(1, *(SAMPLES / f"{name}.txt").read_text().splitlines())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
+def test_every_wording_is_told_by_its_own_row(row: Row) -> None:
+    found = died(1, row.sample)
+    assert found.kind is row.kind
+    assert row.says in found.signature
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
+def test_every_wording_is_found_behind_the_prefixes_of_launchers(row: Row) -> None:
+    if not row.pattern.startswith("^") and "|^" not in row.pattern:
+        assert died(1, f"12: [rank12]: {row.sample}").kind is row.kind
+    assert Pattern(row.pattern).captures is False
+
+
+# --- real torch, real deaths ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "why", "code"),
+    [
+        ("torch-kill", Kind.KILLED, "rank 1: it was killed by SIGKILL", 137),
+        ("torch-segv", Kind.CRASH, "rank 1: it died of SIGSEGV", 139),
+        ("torch-exit93", Kind.FINAL, "exit code 93 asks not to be run again", 93),
+        ("torch-mem", Kind.HOST_MEMORY, "rank 1: the host has no memory left for it", 1),
+        ("torch-hang", Kind.NETWORK, "a collective timed out", 1),
+    ],
+)
+def test_what_torchrun_printed(name: str, kind: Kind, why: str, code: int) -> None:
+    found = sample(name)
+    assert (found.kind, found.why, found.exit_code) == (kind, why, code)
+
+
+def test_the_rank_that_raised_goes_before_those_that_lost_it() -> None:
+    found = sample("torch-raise")
+    assert found.kind is Kind.CRASH
+    assert found.rank == 1
+    assert found.why.startswith("rank 1: ValueError in <module> (ddp.py): bad sample at step 2")
+    assert found.signature == "ValueError in <module> (ddp.py): bad sample at step # id # in <tmp>"
+    assert found.evidence.startswith("[rank1]: Traceback")
+    assert "ValueError: bad sample" in found.evidence
+
+
+def child(code: str) -> Trouble:
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    return died(ended.returncode, *ended.stderr.splitlines())
+
+
+def test_real_children() -> None:
+    assert child("import os; os.kill(os.getpid(), 9)").kind is Kind.KILLED
+    assert child("import os; os.abort()").why == "it died of SIGABRT"
+    assert child("import faulthandler as f; f.enable(); f._sigsegv()").kind is Kind.CRASH
+    assert child("bytearray(1 << 62)").kind is Kind.HOST_MEMORY
+    assert child("raise SystemExit(16)").kind is Kind.CORRUPTION
+    assert child("import sys; sys.exit('no data')").signature == "exit 1"
+    full = child("open('/dev/full', 'w', buffering=1).write('x\\n')")
+    assert (full.kind, full.signature) == (Kind.STORAGE, "file system full")
+    nested = child(
+        "def f(d): return d['a']\ntry: f({})\nexcept KeyError as e: raise RuntimeError(1) from e"
+    )
+    assert nested.signature == "KeyError in f (<string>): 'a'"
+
+
+def test_the_same_error_has_the_same_signature_every_time() -> None:
+    code = (
+        "import os, tempfile, time\n"
+        "def load(p): raise OSError(f'{p}: bad block {id(p):#x} at {time.time()} on ip-10-0-0-'"
+        " f'{os.getpid()} after {os.getpid() % 7} of [3, 4] shapes')\n"
+        "load(tempfile.mkdtemp())\n"
+    )
+    one, two = child(code), child(code)
+    assert one.why != two.why
+    assert one.signature == two.signature
+    assert one.signature.startswith("OSError in load (<string>): <tmp>: bad block # at # on ip-#")
+
+
+# --- exit codes and Slurm's word --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "signature"),
+    [
+        (139, Kind.CRASH, "SIGSEGV"),
+        (-11, Kind.CRASH, "SIGSEGV"),
+        (134, Kind.CRASH, "SIGABRT"),
+        (137, Kind.KILLED, "SIGKILL"),
+        (143, Kind.KILLED, "SIGTERM"),
+        (138, Kind.KILLED, "SIGUSR1"),
+        (1, Kind.CRASH, "exit 1"),
+        (255, Kind.CRASH, "exit 255"),
+        (None, Kind.CRASH, ""),
+        (93, Kind.FINAL, "exit code 93 asks not to be run again"),
+        (16, Kind.CORRUPTION, "exit code 16: results could not be reproduced"),
+        (17, Kind.CORRUPTION, "exit code 17: results could not be reproduced"),
+        (0, Kind.NO_PROGRESS, "exit 0"),
+    ],
+)
+def test_exit_codes_alone(code: int | None, kind: Kind, signature: str) -> None:
+    found = died(code)
+    assert (found.kind, found.signature) == (kind, signature)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("OUT_OF_MEMORY", Kind.HOST_MEMORY),
+        ("NODE_FAIL", Kind.NODE),
+        ("PREEMPTED", Kind.PREEMPTED),
+        ("TIMEOUT", Kind.TIME_LIMIT),
+        ("CANCELLED by 1000", Kind.FINAL),
+        ("FAILED", Kind.CRASH),
+        ("COMPLETED", Kind.CRASH),
+    ],
+)
+def test_slurm_s_word_goes_before_the_log(state: str, kind: Kind) -> None:
+    assert died(1, "ValueError: x", slurm_state=state).kind is kind
+
+
+def test_a_derived_exit_code_counts_where_the_script_ended_well() -> None:
+    assert died(0, derived="139:0").signature == "SIGSEGV"
+    assert died(0, derived="0:9").signature == "SIGKILL"
+    assert died(0, derived="93:0").kind is Kind.FINAL
+    assert died(0, derived="0:0").kind is Kind.NO_PROGRESS
+    assert died(None, derived="nonsense").kind is Kind.CRASH
+
+
+def test_the_policy_s_own_exit_codes_count() -> None:
+    policy = RunPolicy(final_exit_codes=(3,), corruption_exit_codes=(4,))
+    kinds = [classify(c, [], at=AT, policy=policy).kind for c in (3, 4, 93, 16)]
+    assert kinds == [Kind.FINAL, Kind.CORRUPTION, Kind.CRASH, Kind.CRASH]
+
+
+def test_a_code_that_srun_names_counts_although_a_higher_one_was_returned() -> None:
+    tail = (
+        "srun: error: n2: task 5: Exited with exit code 16",
+        "srun: error: n1: tasks 0-3: Terminated",
+    )
+    assert died(143, *tail).kind is Kind.CORRUPTION
+
+
+def test_a_memory_kill_explains_a_kill() -> None:
+    tail = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks"
+    found = died(137, tail + " have been OOM Killed.", node=NodeName("n3"), rank=4)
+    assert (found.kind, found.node, found.rank) == (Kind.HOST_MEMORY, "n3", 4)
+
+
+# --- which line counts ------------------------------------------------------------------------
+
+TRACE = (
+    "[rank{r}]: Traceback (most recent call last):",
+    '[rank{r}]:   File "/home/ada/train.py", line 7, in step',
+    "[rank{r}]:     loss.backward()",
+    '[rank{r}]:   File "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py", line 5, in bw',
+    "[rank{r}]:     torch.autograd.backward(self)",
+    "[rank{r}]: {error}",
+)
+TIMEOUT = (
+    "[rank{r}]:[E816 01:45:40.18 ProcessGroupNCCL.cpp:607] [Rank {r}] Watchdog caught collective"
+    " operation timeout: WorkNCCL(SeqNum={n}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600026"
+    " milliseconds before timing out."
+)
+
+
+def trace(rank: int, error: str) -> list[str]:
+    return [line.format(r=rank, error=error) for line in TRACE]
+
+
+def test_a_cause_goes_before_echoes_that_were_printed_earlier() -> None:
+    echoes = [TIMEOUT.format(r=r, n=9) for r in range(4)]
+    found = died(1, *echoes, *trace(5, "torch.OutOfMemoryError: CUDA out of memory. GPU 3 has a"))
+    assert (found.kind, found.rank, found.device) == (Kind.GPU_MEMORY, 5, "3")
+
+
+def test_interleaved_tracebacks_are_read_apart_and_the_first_to_end_wins() -> None:
+    three, four = trace(3, "KeyError: 'a'"), trace(4, "ValueError: b")
+    mixed = [line for pair in zip(four, three, strict=True) for line in pair]
+    assert died(1, *mixed).signature == "ValueError in step (train.py): b"
+
+
+def test_an_exception_of_the_network_is_an_echo() -> None:
+    lost = trace(0, "torch.distributed.DistBackendError: NCCL error in: x.hpp:3, remote process")
+    found = died(1, *lost, *trace(1, "KeyError: 'a'"))
+    assert (found.kind, found.rank) == (Kind.CRASH, 1)
+    alone = died(1, *lost, node=NodeName("n0"), rank=0)
+    assert (alone.kind, alone.rank, alone.node) == (Kind.NETWORK, None, None)
+
+
+def test_of_many_time_outs_the_rank_that_is_behind_is_named() -> None:
+    lines = [TIMEOUT.format(r=r, n=64088 if r == 7 else 96120) for r in (0, 3, 7, 5)]
+    found = died(134, *lines)
+    assert (found.kind, found.rank) == (Kind.NETWORK, 7)
+    assert found.why == "a collective timed out: rank 7 is behind the others"
+    level = died(134, *(TIMEOUT.format(r=r, n=5) for r in range(4)))
+    assert level.rank is None
+    assert found.signature == level.signature
+
+
+def test_an_error_that_the_run_survived_did_not_end_it() -> None:
+    caught = trace(2, "ConnectionResetError: retrying")
+    on = [f"step {i} loss {1 / (i + 1)}" for i in range(SURVIVED_LINES)]
+    assert died(137, *caught, *on).signature == "SIGKILL"
+    assert died(137, *caught, *on[1:]).signature.startswith("ConnectionResetError")
+    bars = [f"  {i}%|###     | {i}/1752 [00:29<1:22:01,  2.83s/it]" for i in range(SURVIVED_LINES)]
+    assert died(137, *caught, *bars).signature == "SIGKILL"
+    later = died(1, *caught, *on, *trace(6, "ValueError: b"), *["[rank0]: x"] * 99)
+    assert later.rank == 6
+
+
+def test_slurm_s_order_in_the_log_goes_before_what_ranks_say() -> None:
+    ended = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-09-21T10:00:00"
+    raised = trace(0, "ValueError: b")
+    assert died(0, *raised, f"{ended} DUE TO TIME LIMIT ***").kind is Kind.TIME_LIMIT
+    assert died(143, *raised, f"{ended} ***").kind is Kind.FINAL
+    # A step that is ended because one of its tasks died is ended by srun, not by a person.
+    step = ended.replace("JOB 7", "STEP 7.0")
+    assert died(143, *raised, f"{step} ***").kind is Kind.CRASH
+
+
+def test_the_node_that_slurm_lost_is_named_and_not_the_one_that_says_so() -> None:
+    tail = (
+        "srun: error: Node failure on n4",
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT x DUE TO NODE FAILURE, SEE SLURMCTLD",
+    )
+    assert died(1, *tail, node=NodeName("n1")).node == "n4"
+    assert died(1, *tail, slurm_state="NODE_FAIL").node == "n4"
+
+
+def test_places_that_lines_name() -> None:
+    nan = died(
+        1,
+        "AssertionError: Rank 7: found NaN in local forward loss calculation. Device: 3,"
+        " node: ip-10-1-0-4.ec2.internal",
+    )
+    assert (nan.kind, nan.rank, nan.device, nan.node) == (Kind.NAN, 7, "3", "ip-10-1-0-4")
+    port = died(
+        1, "ip-10-1-0-4:411:733 [5] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+    )
+    assert (port.kind, port.device, port.node) == (Kind.NETWORK, "5", "ip-10-1-0-4")
+    task = died(1, *trace(3, "KeyError: 1"), "srun: error: n2: task 3: Exited with exit code 1")
+    assert (task.rank, task.node) == (3, "n2")
+    elsewhere = died(1, *trace(3, "KeyError: 1"), node=NodeName("n9"), rank=0)
+    assert (elsewhere.rank, elsewhere.node) == (3, None)
+
+
+# --- hostile and endless text -----------------------------------------------------------------
+
+
+def test_only_the_end_of_a_log_counts() -> None:
+    crash = trace(0, "ValueError: old")
+    noise = ["[rank1]: .".ljust(100)] * TAIL_LINES
+    assert died(137, *crash, *noise).signature == "SIGKILL"
+    wide = ["\t" * LINE_CHARS + "x"] * (TAIL_BYTES // LINE_CHARS + 1)
+    assert died(137, *crash, *wide).signature in ("SIGKILL", "ValueError in step (train.py): old")
+
+
+def test_odd_text_neither_raises_nor_takes_long() -> None:
+    chosen = random.Random(7)
+    pieces = [row.sample for row in ROWS] + ["\x1b[31m", "\0", "é" * 50, "\udcff", "a:" * 900, "("]
+    pieces += ["Traceback (most recent call last):", '  File "', "#" * 999, "0" * 999, "a.b." * 400]
+    started = time.perf_counter()
+    for _ in range(40):
+        tail = ["".join(chosen.choices(pieces, k=6)) for _ in range(TAIL_LINES)]
+        found = died(chosen.choice([0, 1, 137, -9, None, 10**9]), *tail)
+        assert isinstance(found.kind, Kind)
+        assert len(found.evidence) <= 2000
+        assert found.signature.isprintable()
+    assert (time.perf_counter() - started) / 40 < 1.0
+
+
+def test_every_signal_of_this_system_is_understood() -> None:
+    for number in signal.Signals:
+        assert died(128 + number).kind in (Kind.KILLED, Kind.CRASH)
+    assert os.WEXITSTATUS(93 << 8) == 93
+
+
+# --- never started ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "why"),
+    [
+        (127, ("bash: line 1: train: command not found",), "its command was not found"),
+        (126, (), "its command cannot be executed"),
+        (
+            2,
+            (
+                "slurmstepd: error: execve(): train: No such file or directory",
+                "srun: error: n1: task 0: Exited with exit code 2",
+            ),
+            "execve(): train: No such file or directory",
+        ),
+        (13, ("slurmstepd: error: execve(): /data/run: Permission denied",), "Permission denied"),
+        (
+            2,
+            ("python3: can't open file '/x/train.py': [Errno 2] No such file or directory",),
+            "can't open file '/x/train.py'",
+        ),
+    ],
+)
+def test_what_could_never_be_started_is_not_tried_again(
+    code: int, tail: tuple[str, ...], why: str
+) -> None:
+    found = died(code, *tail)
+    assert found.kind is Kind.FINAL
+    assert why in found.why
+    gone = died(code, *tail, again=True)
+    assert (gone.kind, gone.signature) == (Kind.STORAGE, found.signature)
+    assert "is a mount missing?" in gone.why
+
+
+def test_a_command_that_a_script_missed_is_not_why_it_died() -> None:
+    missed = "run.sh: line 3: nvidia-smi: command not found"
+    assert died(1, missed, *trace(0, "ValueError: x")).kind is Kind.CRASH
+    assert died(127, *trace(0, "ValueError: x")).kind is Kind.CRASH
+    assert died(1, missed).kind is Kind.CRASH

@@ -1,0 +1,218 @@
+"""EFA on a fake /sys: counting devices, the shared sweep, and devices that vanish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent import efa
+from hpctl.agent.check import CannotTell, Expected, NotHere
+from hpctl.agent.checks import efa_devices, efa_link
+from hpctl.agent.instance_shapes import shape_of
+from hpctl.agent.rdma import Device
+from hpctl.core.model import Verdict
+from tests.fakes.fabric import Node, codes
+from tests.sysfs_tree import SysfsTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SysfsTree:
+    return SysfsTree(tmp_path)
+
+
+def devices(node: Node) -> list[tuple[str, str]]:
+    return codes(efa_devices.judge(efa_devices.gather(node.machine), None, {}))
+
+
+# --- counting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "count"),
+    [
+        ("ml.p4d.24xlarge", 4), ("p4de.24xlarge", 4), ("ml.p5.48xlarge", 32),
+        ("ml.p5e.48xlarge", 32), ("ml.p5en.48xlarge", 16), ("ml.p6-b200.48xlarge", 8),
+    ],
+)  # fmt: skip
+def test_an_instance_type_knows_its_efa_devices(
+    tree: SysfsTree, instance_type: str, count: int
+) -> None:
+    tree.add_efas(count)
+    node = Node(tree.root, Expected(instance_type))
+    assert devices(node) == []
+    tree.unplug("rdmap79s2")
+    sample = efa_devices.gather(node.machine)
+    (told,) = efa_devices.judge(sample, None, {})
+    assert (told.code, told.verdict) == ("fewer", Verdict.FAIL)
+    assert told.detail == (
+        f"{count - 1} of {count} EFA devices ({instance_type}), {count - 1} on the PCI bus; "
+        "gone: rdmap79s2"
+    )
+
+
+def test_a_device_that_comes_back_is_all_right_again(tree: SysfsTree) -> None:
+    tree.add_efas(4)
+    node = Node(tree.root, Expected("p4d.24xlarge"))
+    assert devices(node) == []
+    tree.unplug("rdmap79s0")
+    assert devices(node) == [("fewer", "")]
+    tree.add_efa("rdmap200s0")
+    assert devices(node) == []
+
+
+def test_the_agents_settings_go_before_the_type(tree: SysfsTree) -> None:
+    tree.add_efas(8)
+    assert devices(Node(tree.root, Expected("p5.48xlarge", efa_devices=8))) == []
+    assert devices(Node(tree.root, Expected("p5.48xlarge", efa_devices=9))) == [("fewer", "")]
+
+
+def test_all_gone_is_told_where_they_were_expected(tree: SysfsTree) -> None:
+    assert devices(Node(tree.root, Expected(efa_devices=32))) == [("fewer", "")]
+
+
+def test_an_instance_without_efa_is_its_owners_choice(tree: SysfsTree) -> None:
+    with pytest.raises(NotHere):
+        efa_devices.gather(Node(tree.root, Expected("p5.48xlarge")).machine)
+
+
+def test_a_machine_without_sysfs_has_none(tmp_path: Path) -> None:
+    with pytest.raises(NotHere):
+        efa_devices.gather(Node(tmp_path).machine)
+    with pytest.raises(NotHere):
+        efa.trace(Node(tmp_path).machine)
+
+
+def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> None:
+    tree.add_efas(4)
+    node = Node(tree.root, Expected("x9.metal"))
+    assert devices(node) == []
+    for name in ("rdmap79s0", "rdmap79s1", "rdmap79s2", "rdmap79s3"):
+        tree.unplug(name)
+        assert devices(node) == [("fewer", "")]
+
+
+def test_devices_without_a_driver(tree: SysfsTree) -> None:
+    tree.add_efas(4)
+    tree.unbind("rdmap79s3")
+    assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
+    (told,) = efa_devices.judge(efa_devices.gather(Node(tree.root).machine), None, {})
+    assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
+    assert told.detail == "1 of 4 EFA devices have no driver"
+
+
+def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
+    tree.add_efas(5)
+    (told,) = efa_devices.judge(
+        efa_devices.gather(Node(tree.root, Expected("p4d.24xlarge")).machine), None, {}
+    )
+    assert (told.code, told.verdict) == ("more", Verdict.WARN)
+
+
+def test_other_rdma_devices_are_not_counted(tree: SysfsTree) -> None:
+    tree.add_mlx5("mlx5_0")
+    tree.add_neuron(0)
+    tree.add_efas(4)
+    assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == []
+
+
+def test_types_that_are_not_in_the_table_are_not_guessed() -> None:
+    assert shape_of("ml.c5.large").efa_devices is None
+    assert shape_of("").efa_devices is None
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+def test_the_links_of_efa_devices_only(tree: SysfsTree) -> None:
+    tree.add_efas(2)
+    tree.add_mlx5("mlx5_0", state="1: DOWN")
+    node = Node(tree.root)
+    assert codes(efa_link.judge(efa_link.gather(node.machine), None, {})) == []
+    tree.state("rdmap79s1", "1: DOWN", "3: Disabled")
+    assert codes(efa_link.judge(efa_link.gather(node.machine), None, {})) == [("down", "rdmap79s1")]
+
+
+# --- the shared sweep -------------------------------------------------------------------------
+
+
+def test_a_sweep_reads_22_files_a_device(tree: SysfsTree) -> None:
+    names = tree.add_efas(32)
+    seen = efa.trace(Node(tree.root).machine).now
+    assert set(seen.devices) == set(names)
+    assert {len(reading.values) for reading in seen.devices.values()} == {22}
+
+
+def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
+    tree.add_efa("efa_0")
+    node = Node(tree.root)
+    first = efa.trace(node.machine)
+    tree.set("efa_0", "rx_drops", 9)
+    node.clock.now += 9.9
+    assert efa.trace(node.machine) is first
+    node.clock.now += 0.1
+    second = efa.trace(node.machine)
+    assert dict(second.rises(first.now, "rx_drops")) == {"efa_0": 9}
+    assert second.past == (first.now,)
+
+
+def test_an_older_driver_keeps_its_counters_in_the_port_and_lacks_some(tree: SysfsTree) -> None:
+    tree.add_efa("efa_0", {"cmds_err": 4}, old=True)
+    reading = efa.trace(Node(tree.root).machine).now.devices["efa_0"]
+    assert reading.values["cmds_err"] == 4
+    assert "retrans_pkts" not in reading.values
+    assert not reading.failed
+
+
+def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(
+    tree: SysfsTree,
+) -> None:
+    tree.add_efa("efa_0", {"rx_drops": 5})
+    tree.add_efa("efa_1")
+    node = Node(tree.root)
+    first = efa.trace(node.machine)
+    tree.unplug("efa_0")
+    node.clock.now += 12
+    assert set(efa.trace(node.machine).now.devices) == {"efa_1"}
+    tree.add_efa("efa_0", {"rx_drops": 5000})
+    node.clock.now += 12
+    back = efa.trace(node.machine)
+    assert back.now.devices["efa_0"].values["rx_drops"] == 5000
+    assert dict(back.rises(first.now, "rx_drops")) == {"efa_1": 0}
+
+
+def test_a_slow_device_leaves_the_others_to_the_next_sweep(
+    tree: SysfsTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tree.add_efas(4)
+    node = Node(tree.root)
+    read = efa.CounterFiles.read
+
+    def slow(files: efa.CounterFiles, folder: str) -> efa.Reading | None:
+        if folder.endswith(names[1]):
+            node.clock.now += 30
+        return read(files, folder)
+
+    monkeypatch.setattr(efa.CounterFiles, "read", slow)
+    assert list(efa.trace(node.machine).now.devices) == names[:2]
+    node.clock.now += 12
+    assert list(efa.trace(node.machine).now.devices) == [*names[2:], *names[:2]]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_told_apart_from_nothing(
+    tree: SysfsTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(folder: str) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hpctl.agent.rdma.os.listdir", broken)
+    with pytest.raises(CannotTell, match="/sys/class/infiniband: Permission denied"):
+        efa.trace(Node(tree.root).machine)
+
+
+def test_a_software_device_is_no_efa(tree: SysfsTree, tmp_path: Path) -> None:
+    (tmp_path / "sys/class/infiniband/rxe0").mkdir(parents=True)
+    tree.add_efa("efa_0")
+    machine = Node(tree.root).machine
+    found = efa.efa_devices(machine)
+    assert found == (Device("efa_0", str(tmp_path / "sys/class/infiniband/efa_0"), True),)

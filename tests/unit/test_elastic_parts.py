@@ -1,0 +1,306 @@
+"""The launcher's smaller parts: words, place, error files, checkpoint choice, wire, account."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs import elastic
+from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.elastic import linux, template
+from hpctl.jobs.elastic.environment import rank_environment
+from hpctl.jobs.elastic.failure import failure_of, shell_code
+from hpctl.jobs.elastic.options import parse
+from hpctl.jobs.elastic.place import Place, address_of, place
+from hpctl.jobs.elastic.program import program
+from hpctl.jobs.elastic.resume import resume
+from hpctl.ports import HpctlError
+
+SECRET = "0123456789abcdef"
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def test_a_script_a_module_and_a_command() -> None:
+    script = program(["train.py", "--lr", "1"], "/py")
+    assert script.argv == ("/py", "-u", "train.py", "--lr", "1")
+    assert (script.warm, script.module) == (("train.py", "--lr", "1"), False)
+    module = program(["-m", "pkg.train", "x"], "/py")
+    assert module.argv == ("/py", "-u", "-m", "pkg.train", "x")
+    assert (module.warm, module.module) == (("pkg.train", "x"), True)
+    whole = program(["python3.11", "-u", "train.py"])
+    assert whole.argv == ("python3.11", "-u", "train.py")
+    assert whole.warm == ("train.py",)
+    odd = program(["python3", "-X", "dev", "train.py"])
+    assert odd.argv == ("python3", "-X", "dev", "train.py")
+    assert odd.warm == ()
+    assert program(["./train", "x"]).argv == ("./train", "x")
+
+
+@pytest.mark.parametrize("words", [[], ["-m"]])
+def test_nothing_to_run(words: list[str]) -> None:
+    with pytest.raises(HpctlError):
+        program(words, "/py")
+
+
+def test_what_command_gives_is_what_the_parser_reads() -> None:
+    line = elastic.command(
+        ["train.py", "--max-restarts", "9"], 4, max_restarts=2, window_s=60, warm=True,
+        final_exit_codes=(93, 5),
+    )  # fmt: skip
+    assert line[1:3] == ["-m", "hpctl.jobs.elastic"]
+    options = parse(line[3:], {elastic.RESULT: "/x/account.json"})
+    assert options.program.warm == ("train.py", "--max-restarts", "9")
+    assert (options.nproc, options.warm, options.result) == (4, True, Path("/x/account.json"))
+    assert options.limits.max_restarts == 2
+    assert options.limits.window_s == 60.0
+    assert options.limits.final_exit_codes == {93, 5}
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({}, 1),
+        ({"SLURM_GPUS_ON_NODE": "8"}, 8),
+        ({"CUDA_VISIBLE_DEVICES": "0,3,5"}, 3),
+        ({"SLURM_GPUS_ON_NODE": "", "CUDA_VISIBLE_DEVICES": ""}, 1),
+    ],
+)
+def test_auto_is_as_many_as_gpus(environment: dict[str, str], count: int) -> None:
+    line = elastic.command(["train.py"])
+    assert parse(line[3:], environment).nproc == count
+
+
+def test_a_count_that_is_none() -> None:
+    with pytest.raises(HpctlError, match="no number"):
+        parse(["--nproc-per-node", "0", "--", "train.py"], {})
+
+
+# --- place ------------------------------------------------------------------------------------
+
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "3",
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "ip-127-0-1-[5-6]",
+    "SLURMD_NODENAME": "ip-127-0-1-6",
+    elastic.SECRET: SECRET,
+}
+
+
+def test_srun_says_where_we_are() -> None:
+    assert place(STEP) == Place(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
+
+
+def test_two_tasks_on_a_node_are_refused_with_the_mend() -> None:
+    with pytest.raises(HpctlError) as caught:
+        place({**STEP, "SLURM_NTASKS": "16"})
+    assert "--ntasks-per-node=1" in caught.value.hint
+
+
+@pytest.mark.parametrize("secret", ["", "short"])
+def test_several_nodes_need_a_secret(secret: str) -> None:
+    with pytest.raises(HpctlError) as caught:
+        place({**STEP, elastic.SECRET: secret})
+    assert "export HPCTL_ELASTIC_SECRET=" in caught.value.hint
+
+
+def test_alone_it_needs_nothing() -> None:
+    here = place({})
+    assert (here.node, here.nodes, here.address) == (0, 1, "127.0.0.1")
+    assert len(here.secret) == 32
+
+
+@pytest.mark.parametrize(
+    "changed", [{"SLURM_STEP_NODELIST": "n[1-"}, {"SLURM_PROCID": "x"}, {"SLURM_PROCID": "2"}]
+)
+def test_an_environment_that_cannot_be(changed: dict[str, str]) -> None:
+    with pytest.raises(HpctlError):
+        place({**STEP, **changed})
+
+
+def test_a_hyperpod_name_that_does_not_resolve_is_an_address() -> None:
+    assert address_of("ip-10-9-8-7") == "10.9.8.7"
+    assert address_of("localhost") == "localhost"
+
+
+# --- what ranks get and leave -----------------------------------------------------------------
+
+
+def test_a_ranks_environment_overrides_what_the_job_had() -> None:
+    order = {
+        "start": 2, "base": 4, "world": 8, "nodes": 2, "address": "a", "port": 1, "resume": "",
+        "max_restarts": 3,
+    }  # fmt: skip
+    base = {"HPCTL_RESUME_FROM": "/old", "RANK": "9", "OMP_NUM_THREADS": "6"}
+    here = Place(1, 2, "h", "a", "7.3", SECRET)
+    told = rank_environment(base, order, here, local=1, locals_=4, error_file=Path("/e"))
+    assert told["RANK"] == "5"
+    assert told["TORCHELASTIC_RESTART_COUNT"] == "2"
+    assert told["OMP_NUM_THREADS"] == "6"
+    assert "HPCTL_RESUME_FROM" not in told
+    told = rank_environment({}, order, here, local=1, locals_=4, error_file=Path("/e"))
+    assert told["OMP_NUM_THREADS"] == "1"  # as torchrun sets it for several ranks a node
+
+
+def test_torchs_names_are_all_there() -> None:
+    """The list of torch's own agent, read from its source: an import of torch takes seconds."""
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        pytest.skip("TORCH NOT TESTED HERE: torch does not import")
+    agent = "distributed/elastic/agent/server/local_elastic_agent.py"
+    source = (Path(torch.origin).parent / agent).read_text()
+    (start,) = re.findall(r"def _start_workers.*?return", source, re.DOTALL)
+    names = set(re.findall(r'^ +"([A-Z_]+)": ', start, re.MULTILINE))
+    assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= names
+    order = {
+        "start": 0, "base": 0, "world": 1, "nodes": 1, "address": "a", "port": 1, "resume": "",
+        "max_restarts": 3,
+    }  # fmt: skip
+    here = Place(0, 1, "h", "a", "r", SECRET)
+    told = rank_environment({}, order, here, local=0, locals_=1, error_file=Path("/e"))
+    assert names <= set(told)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"message": 7}', '{"message": {"message": null}}', "\x00"]
+)
+def test_an_error_file_that_says_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "e.json"
+    path.write_text(text)
+    failure = failure_of(3, "n", 1, 5.0, path)
+    assert failure.why == "rank 3 on n ended with exit code 1"
+
+
+def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path: Path) -> None:
+    lines = ["Traceback (most recent call last):", *["  File x"] * 5000, "KeyError: 'w'"]
+    extra = {"py_callstack": "\n".join(lines), "timestamp": "1"}
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps({"message": {"message": "KeyError: 'w'", "extraInfo": extra}}))
+    failure = failure_of(0, "n", 1, 5.0, path)
+    assert (failure.exception, failure.message) == ("KeyError", "'w'")
+    kept = failure.trace.splitlines()
+    assert (kept[0], kept[-1]) == (lines[0], lines[-1])
+    assert set(kept[1:-1]) == {"  File x"}
+    assert len(failure.trace) <= 4000
+
+
+def test_an_old_style_message_is_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps({"message": "it broke: badly", "timestamp": 1}))
+    failure = failure_of(0, "n", 1, 5.0, path)
+    assert (failure.exception, failure.message) == ("", "it broke: badly")
+
+
+@pytest.mark.parametrize(("status", "code"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
+def test_statuses_as_the_shell_says_them(status: int, code: int) -> None:
+    assert shell_code(status) == code
+
+
+# --- the checkpoint ---------------------------------------------------------------------------
+
+
+def broken(directory: Path) -> None:
+    (directory / "step-1").mkdir()
+    (directory / "step-1/manifest.json").write_text("{}")
+
+
+def test_no_directory_leaves_the_jobs_own_choice() -> None:
+    assert resume({"HPCTL_RESUME_FROM": "/x"}, 0, was_empty=False).path == "/x"
+
+
+def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path: Path) -> None:
+    there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
+    first = resume(there, 0, was_empty=False)
+    assert (first.path, first.refused, first.empty) == ("", "", True)
+    broken(tmp_path)
+    assert "step-1" in resume(there, 1, was_empty=False).refused
+    assert resume(there, 1, was_empty=True).refused == ""
+    scratch = {**there, "HPCTL_RESUME": "scratch"}
+    assert resume(scratch, 0, was_empty=False).refused == ""
+    assert "step-1" in resume(scratch, 1, was_empty=False).refused
+
+
+def test_tiers_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for tier, step in ((near, 7), (far, 5)):
+        new = tier / f"step-{step}"
+        new.mkdir(parents=True)
+        (new / "data").write_text("x")
+        manifest.write(new, step=step, world_size=1, files=[manifest.describe(new / "data", new)])
+    there = {"HPCTL_CHECKPOINT_DIR": str(far), "HPCTL_TIERS": json.dumps([f"local:{near}"])}
+    assert resume(there, 1, was_empty=False).path == str(near / "step-7")
+    # The other node has nothing of this one's disk.
+    assert resume(there, 1, was_empty=False, nodes=2).path == str(far / "step-5")
+    asked = tmp_path / "python"
+    asked.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\necho found {far}/step-9\n')
+    asked.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(asked))
+    there["HPCTL_TIERS"] = '["s3://bucket/run"]'
+    assert resume(there, 1, was_empty=False).path == f"{far}/step-9"
+    assert (tmp_path / "words").read_text().split()[3:] == [
+        "checkpoint", "last", "--export", str(far), "s3://bucket/run",
+    ]  # fmt: skip
+
+
+def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path: Path) -> None:
+    there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path), "HPCTL_TIERS": "local:/nvme"}
+    told = resume(there, 0, was_empty=False)
+    assert told.path == ""
+    assert told.refused == "HPCTL_TIERS is no JSON list of places: local:/nvme"
+
+
+def test_a_directory_that_cannot_be_read_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    told = resume({"HPCTL_CHECKPOINT_DIR": str(gone)}, 1, was_empty=True)
+    assert "cannot be read" in told.refused
+    assert pauses == [2.0, 5.0, 10.0]
+
+
+# --- the template -----------------------------------------------------------------------------
+
+
+def test_an_open_accelerator_is_seen(tmp_path: Path) -> None:
+    for number, target in enumerate(("/dev/null", "/dev/nvidiactl", "pipe:[7]", "/dev/nvidia0")):
+        (tmp_path / str(number)).symlink_to(target)
+    assert template.open_devices(str(tmp_path)) == ["/dev/nvidia0", "/dev/nvidiactl"]
+    assert template.open_devices() == []
+
+
+# --- Linux ------------------------------------------------------------------------------------
+
+
+def test_descendants_are_found_at_any_depth_and_handlers_are_seen() -> None:
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            assert {parent.pid, child} <= linux.descendants(os.getpid())
+            assert linux.catches(parent.pid, signal.SIGUSR1)
+            assert not linux.catches(parent.pid, signal.SIGUSR2)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.kill()
+    assert not linux.catches(parent.pid, signal.SIGUSR1)

@@ -1,0 +1,210 @@
+"""The group as a value: what comes of each fact, without a process or a clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hpctl.jobs.elastic.failure import Failure
+from hpctl.jobs.elastic.group import (
+    LOST,
+    STOPPED,
+    End,
+    Group,
+    Limits,
+    Phase,
+    Prepare,
+    Stop,
+    Verdict,
+    ended_text,
+)
+
+
+def running(nodes: int = 2, ranks: int = 2, **limits: object) -> Group:
+    group = Group(nodes, Limits(**limits))  # type: ignore[arg-type]
+    for node in range(nodes - 1):
+        assert group.joined(node, ranks) is None
+    assert group.joined(nodes - 1, ranks) == Prepare(0)
+    group.started()
+    return group
+
+
+def bad(rank: int = 1, code: int = 1, at: float = 10.0, message: str = "") -> Failure:
+    return Failure(rank, f"n{rank}", code, at, "RuntimeError" if message else "", message)
+
+
+def stop_all(group: Group, now: float = 0.0) -> Prepare | End:
+    orders = [group.stopped(node, group.generation, now) for node in list(group.members)]
+    assert orders[:-1] == [None] * (len(orders) - 1)
+    last = orders[-1]
+    assert isinstance(last, Prepare | End)
+    return last
+
+
+def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
+    group = Group(3, Limits())
+    group.joined(2, 4)
+    group.joined(0, 1)
+    group.joined(1, 2)
+    assert [group.base(node) for node in range(3)] == [0, 1, 3]
+    assert group.world == 7
+
+
+def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_stopped() -> None:
+    group = running()
+    assert isinstance(group.failed(0, bad()), Stop)
+    assert group.failed(0, bad(2)) is None
+    assert group.finished(0, 0) is None
+    assert group.stopped(0, 0, 1.0) is None
+    assert group.stopped(0, 0, 1.0) is None
+    assert group.stopped(1, 0, 1.0) == Prepare(1)
+    assert [each.rank for each in group.previous] == [1, 2]
+    assert group.failures == []
+
+
+def test_words_of_an_older_generation_change_nothing() -> None:
+    group = running()
+    group.failed(0, bad())
+    stop_all(group)
+    group.started()
+    assert group.failed(0, bad()) is None
+    assert group.finished(0, 1) is None
+    assert group.stopped(0, 0, 1.0) is None
+    assert group.phase is Phase.RUNNING
+
+
+def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:
+    group = running()
+    assert [group.finished(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4
+    assert group.finished(0, 3) == End(Verdict.DONE, 0, "all ranks are done")
+
+
+def test_the_budget_is_a_sliding_window() -> None:
+    group = running(max_restarts=2, window_s=100.0)
+    for now in (0.0, 50.0, 101.0):
+        group.failed(group.generation, bad(code=7))
+        assert isinstance(stop_all(group, now), Prepare)
+        group.started()
+    group.failed(group.generation, bad(code=7))
+    end = stop_all(group, 140.0)
+    assert isinstance(end, End)
+    assert (end.verdict, end.code) == (Verdict.GAVE_UP, 7)
+    assert "restarts used up: 2 within 100 s" in ended_text(end)
+
+
+def test_without_restarts_the_first_failure_is_the_end() -> None:
+    group = running(max_restarts=0)
+    group.failed(0, bad(code=137))
+    end = stop_all(group)
+    assert isinstance(end, End)
+    assert ended_text(end).startswith("gave_up, signal 9 (SIGKILL): rank 1 on n1")
+
+
+def test_a_final_code_wins_over_whatever_else_failed() -> None:
+    group = running()
+    group.failed(0, bad(0, code=1, at=1.0))
+    group.failed(0, bad(3, code=93, at=2.0))
+    end = stop_all(group)
+    assert isinstance(end, End)
+    assert (end.verdict, end.code) == (Verdict.FINAL, 93)
+
+
+def test_a_command_that_is_not_there_is_not_tried_again() -> None:
+    group = running()
+    group.failed(0, bad(0, code=127))
+    end = stop_all(group)
+    assert isinstance(end, End)
+    assert (end.verdict, end.code) == (Verdict.FINAL, 127)
+    assert ended_text(end).startswith("final, exit code 127 (its command was not found): rank 0")
+    # One that was there before may be there again.
+    group = running()
+    group.failed(0, bad(0))
+    stop_all(group)
+    group.started()
+    group.failed(1, bad(0, code=127))
+    assert isinstance(stop_all(group), Prepare)
+
+
+@pytest.mark.parametrize("complaint", ["Connection reset by peer", "remote process exited"])
+def test_a_peers_complaint_is_not_the_cause_though_it_came_first(complaint: str) -> None:
+    group = running()
+    group.failed(0, bad(0, at=1.0, message=complaint))
+    group.failed(0, bad(3, code=137, at=1.1))
+    stop_all(group)
+    assert group.why == "rank 3 on n3 ended with signal 9 (SIGKILL)"
+
+
+def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
+    group = running(nodes=3)
+    assert isinstance(group.lost(1, "the launcher on n1 is gone", 0.0), Stop)
+    assert group.stopped(0, 0, 0.0) is None
+    end = group.stopped(2, 0, 0.0)
+    assert end == End(Verdict.LOST, LOST, "the launcher on n1 is gone")
+    assert group.lost(0, "later", 0.0) is None
+
+
+def test_one_that_is_lost_after_it_stopped_does_not_stand_for_the_others() -> None:
+    group = running(nodes=3)
+    group.failed(0, bad())
+    group.stopped(1, 0, 0.0)
+    assert group.lost(1, "gone", 0.0) is None
+    assert group.stopped(0, 0, 0.0) is None
+    assert isinstance(group.stopped(2, 0, 0.0), End)
+
+
+def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:
+    group = running(max_restarts=1)
+    assert group.asked("it hangs") == Stop(0, "restart asked for: it hangs")
+    assert group.asked("it still hangs") is None
+    assert stop_all(group) == Prepare(1)
+    assert group.asked("again") is None
+    group.started()
+    group.asked("again")
+    end = stop_all(group)
+    assert isinstance(end, End)
+    assert (end.verdict, end.code) == (Verdict.GAVE_UP, 1)
+
+
+def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
+    group = Group(2, Limits())
+    group.joined(0, 1)
+    assert group.lost(0, "gone", 0.0) is None
+    assert group.joined(0, 1) is None
+    end = group.gave_up_waiting("1 of 2 did not come")
+    assert isinstance(end, End)
+    assert end.code == LOST
+    other = running()
+    assert other.gave_up_waiting("late") is None
+    assert other.leaving("SIGTERM") == End(Verdict.STOPPED, STOPPED, "SIGTERM")
+    assert other.leaving("SIGTERM") is None
+
+
+def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
+    """Random facts in random order: PREPARING is reached only when every node has stopped."""
+    for seed in range(300):
+        dice = random.Random(seed)
+        group = running(nodes=3, max_restarts=5)
+        alive = {0, 1, 2}  # nodes with ranks of the current generation
+        for now in range(200):
+            node, generation = dice.randrange(3), dice.choice([group.generation, 0])
+            fact = dice.randrange(6)
+            if fact == 0:
+                order = group.failed(generation, bad(node))
+            elif fact == 1 and group.phase is Phase.STOPPING and node in group.members:
+                if generation == group.generation:
+                    alive.discard(node)
+                order = group.stopped(node, generation, now)
+            elif fact == 2:
+                order = group.asked("hang")
+            elif fact == 3 and dice.random() < 0.02:
+                order = group.lost(node, "gone", now)
+                alive.discard(node)
+            else:
+                order = group.finished(generation, node)
+            if isinstance(order, Prepare):
+                assert not alive & set(group.members), f"seed {seed}"
+                alive = set(group.members)
+                group.started()
+            if isinstance(order, End):
+                break

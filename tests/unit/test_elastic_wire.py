@@ -1,0 +1,158 @@
+"""What launchers say to each other, and the account that they leave."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.trouble import Kind
+from hpctl.jobs.elastic import account, wire
+from hpctl.jobs.elastic.account import Account
+from hpctl.jobs.elastic.failure import Failure
+from hpctl.jobs.elastic.group import End, Verdict
+from hpctl.ports import HpctlError
+
+SECRET = "0123456789abcdef"
+
+
+async def _met(server_secret: str, client_secret: str) -> list[object]:
+    seen: list[object] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line, hello = await wire.accept(reader, writer, server_secret)
+        except wire.Refused as error:
+            seen.append(str(error))
+            return
+        seen.append(hello)
+        try:
+            while True:
+                seen.append(await line.receive())
+        except wire.Refused as error:
+            seen.append(str(error))
+        await line.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=wire.LIMIT)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        line = await wire.connect("127.0.0.1", port, client_secret, {"node": 1})
+        line.send({"beat": 1})
+        line.send({"long": "x" * wire.LIMIT})
+        line.send({"never": "seen"})
+        await asyncio.sleep(0.2)
+        await line.close()
+    except wire.Refused as error:
+        seen.append(f"client: {error}")
+    finally:
+        server.close()
+        await server.wait_closed()
+    return seen
+
+
+def test_a_line_too_long_ends_the_connection() -> None:
+    seen = asyncio.run(_met(SECRET, SECRET))
+    assert seen[:2] == [{"node": 1}, {"beat": 1}]
+    assert seen[2:] == ["connection lost (LimitOverrunError)"]
+
+
+@pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"7", b'{"nonce": 7}', b""])
+def test_whatever_a_stranger_says_is_refused(text: bytes) -> None:
+    async def hear() -> str:
+        reader = asyncio.StreamReader(limit=wire.LIMIT)
+        reader.feed_data(text + b"\n")
+        reader.feed_eof()
+        server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await wire.accept(reader, writer, SECRET)
+        except wire.Refused as error:
+            return str(error)
+        finally:
+            server.close()
+            await asyncio.sleep(0.02)
+        return "believed"
+
+    assert asyncio.run(hear()) in ("not a message", "no nonce")
+
+
+def test_a_wrong_secret_is_refused_before_anything_is_said() -> None:
+    seen = asyncio.run(_met(SECRET, "another0123456789"))
+    assert "a stranger" in seen
+    assert {"node": 1} not in seen
+
+
+def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
+    async def impostor() -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                writer.write(b'{"nonce": "00"}\n')
+                await reader.readline()
+                writer.write(b'{"proof": "00"}\n')
+                await reader.read()
+            except ConnectionError:
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            await wire.connect("127.0.0.1", port, SECRET, {"node": 1})
+        except wire.Refused as error:
+            return str(error)
+        finally:
+            await asyncio.sleep(0.05)  # for the impostor to see that it was left
+            server.close()
+        return "believed"
+
+    assert asyncio.run(impostor()) == "the other side does not know the secret"
+
+
+def test_the_port_is_below_the_ephemeral_range_and_differs_by_step() -> None:
+    ports = {wire.first_port(SECRET, f"7.{step}") for step in range(50)}
+    assert len(ports) > 40
+    assert all(15000 <= port < 30000 for port in ports)
+
+
+# --- the account ------------------------------------------------------------------------------
+
+
+def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "account.json"
+    pen = Account(path, "7.3")
+    pen.generation_began(0, "", ["a", "b"])
+    told = account.read(path)
+    assert (told.verdict, told.exit_code, told.troubles) == ("running", None, ())
+    trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
+    first = Failure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
+    pen.generation_over("rank 1 ...", [first, Failure(0, "a", 143, 9.0, "X", "broken pipe", "")])
+    pen.generation_began(1, "/c/step-5", ["a", "b"])
+    pen.ended(End(Verdict.FINAL, 93, "rank 0 ..."), [Failure(0, "a", 93, 11.0)])
+    told = account.read(path)
+    assert (told.run_id, told.verdict, told.exit_code, told.restarts) == ("7.3", "final", 93, 1)
+    assert told.generations[1].resumed_from == "/c/step-5"
+    crash, final = told.troubles
+    assert (crash.kind, crash.rank, crash.node, crash.exit_code) == (Kind.CRASH, 1, "b", 1)
+    assert "KeyError" in crash.signature
+    assert (final.kind, final.exit_code) == (Kind.FINAL, 93)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])
+def test_what_is_no_account(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a"
+    path.write_text(text)
+    with pytest.raises(HpctlError):
+        account.read(path)
+
+
+def test_an_account_that_cannot_be_written_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pen = Account(tmp_path / "no/where", "7.3")
+    pen.generation_began(0, "", ["a"])
+    pen.ended(End(Verdict.DONE, 0, ""), [])
+    assert capsys.readouterr().err.count("no account") == 1

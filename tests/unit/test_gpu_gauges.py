@@ -1,0 +1,63 @@
+"""What a node with GPUs tells the head node for the comparison with its peers."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpctl.agent.checks import gpu_gauges
+from hpctl.agent.checks.table import CHECKS
+from hpctl.agent.nvml.snapshot import Pcie, Snapshot, Throttle
+from hpctl.core.peer_signals import BUSY, GAUGES, POWER
+from tests.sweeps import but, gpus
+
+FRESH = {"utilization": 90, "power_mw": 600_000, "sm_clock_mhz": 1900}
+START = Snapshot(0.0, gpus=gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0)))
+
+
+def later(at: float = 10.0) -> Snapshot:
+    among = gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0))
+    return Snapshot(
+        at,
+        gpus=but(
+            2,
+            among,
+            throttle=Throttle(hw_thermal_ns=4_000_000_000),
+            pcie=Pcie(replays=50),
+            sm_clock_mhz=1200,
+            utilization=98,
+        ),
+    )
+
+
+def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
+    assert gpu_gauges.gauges(later(), START) == {
+        "gpu.throttle_share": pytest.approx(0.4),
+        "gpu.sm_clock_mhz": 1200.0,
+        "gpu.pcie_replays_per_minute": pytest.approx(300.0),
+        "gpu.busy": pytest.approx(0.91),
+        "gpu.power_w": pytest.approx(600.0),
+    }
+
+
+def test_they_are_the_names_that_the_head_node_compares() -> None:
+    told = set(gpu_gauges.gauges(later(), START))
+    assert told == {g for g in GAUGES if g.startswith("gpu.")}
+    assert {BUSY, POWER} <= told
+
+
+def test_a_sweep_that_was_told_already_tells_nothing() -> None:
+    assert gpu_gauges.gauges(START, START) == {}
+
+
+def test_it_finds_nothing_and_stands_after_the_checks_that_it_asks() -> None:
+    assert list(gpu_gauges.judge(later(), START, {})) == []
+    names = [spec.name for spec in CHECKS]
+    asked = ("gpu.clocks", "gpu.throttle", "gpu.slowdown", "gpu.pcie")
+    assert names.index("gpu.gauges") > max(map(names.index, asked))
+
+
+def test_every_gauge_is_told_twice_in_a_window_at_least() -> None:
+    every = {spec.name: spec.every_s for spec in CHECKS}
+    assert every["gpu.gauges"] <= 10
+    assert every["efa.retrans"] < 20
+    assert every["efa.errors"] < 20

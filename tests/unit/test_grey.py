@@ -1,0 +1,235 @@
+"""From agents' gauges to a Suspect node that `hpctl explain` explains, and no further."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpctl.cli.explain import explain_view
+from hpctl.cli.gather import World
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import Override, Rules, rules
+from hpctl.core.journal import Event, SignalSeen, State, replay
+from hpctl.core.model import (
+    Condition,
+    Generation,
+    Health,
+    NodeName,
+    ProviderView,
+    RecoveryId,
+    Remedy,
+    Report,
+    SchedulerView,
+    Urgency,
+)
+from hpctl.core.peer_signals import GAUGES
+from hpctl.core.peers import WINDOW
+from hpctl.core.plan import plan
+from hpctl.core.view import View
+from hpctl.daemon.book import Book
+from hpctl.daemon.grey import Grey
+from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.peers_book import PeersBook
+from tests.fakes.values import (
+    N1,
+    OWN,
+    T0,
+    at,
+    generation,
+    node_name,
+    opened,
+    slurm_job,
+    slurm_node,
+)
+
+NAMES = tuple(node_name(n) for n in range(1, 9))
+USUAL = {"gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0}
+HOT = {**USUAL, "gpu.throttle_share": 0.5}
+
+
+class Clock:
+    """Time by hand."""
+
+    def __init__(self) -> None:
+        self.at = T0
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return (self.at - T0).total_seconds()
+
+
+class Slurm:
+    """One job on all nodes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.frozen = clock, False
+
+    def view(self) -> SchedulerView:
+        as_of = T0 if self.frozen else self.clock.now()
+        nodes = {n: slurm_node(k + 1, state="ALLOCATED") for k, n in enumerate(NAMES)}
+        job = slurm_job(7, nodes=NAMES)
+        return SchedulerView(as_of, nodes, {job.id: job})
+
+
+class Cloud:
+    """No provider: nothing to ask."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def view(self) -> ProviderView:
+        return ProviderView(self.clock.now())
+
+
+class Head:
+    """Book, Grey and Observer wired as the daemon wires them; what is stored is kept in `rows`."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.clock, self.pokes = Clock(), 0
+        self.slurm = Slurm(self.clock)
+        self.rows: dict[NodeName, Health] = {}
+        self.book = Book({}, self._record, self._poke, self.clock)
+        cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)  # type: ignore[arg-type]
+        self.cloud = cloud
+        self.grey = Grey(
+            self.book, lambda: (self.observer.slurm, cloud.view), self._poke, self.clock
+        )
+        self.observer = Observer(
+            self.slurm, cloud, self.grey, self.clock, tmp / "STOP"  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _record(self, rows: Sequence[Health]) -> None:
+        self.rows |= {r.generation.node: r for r in self.grey.beside(rows)}
+
+    def _poke(self) -> None:
+        self.pokes += 1
+
+    def windows(self, count: int, *, hot: Sequence[NodeName] = (), boot: int = 1) -> None:
+        for _ in range(count):
+            for _ in range(2):
+                self.clock.at += WINDOW / 2
+                for node in NAMES:
+                    born = generation(node, boot if node == N1 else 1)
+                    seq = int(self.clock.monotonic())
+                    report = Report(
+                        born.node, born.instance, born.boot, seq, self.clock.at, T0,
+                        gauges=HOT if node in hot else USUAL,
+                    )  # fmt: skip
+                    self.book.accept(report)
+                    self.grey.hear(report.generation, report.gauges)
+            self.observer.look(State(), rules())
+            self.grey.compare()
+
+    def look(self, in_force: Rules) -> View:
+        self.cloud.read()
+        return self.observer.look(State(), in_force)
+
+    def condition(self, in_force: Rules | None = None) -> Condition:
+        view = self.look(in_force or rules())
+        judged = view.assessments.get(N1)
+        return judged.condition if judged else Condition.HEALTHY
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Head:
+    return Head(tmp_path)
+
+
+def test_a_slow_node_is_suspect_within_three_minutes_and_the_loop_is_woken(head: Head) -> None:
+    head.windows(4)
+    before = head.pokes
+    head.windows(5, hot=[N1])
+    assert head.condition() is Condition.HEALTHY
+    head.windows(1, hot=[N1])
+    assert head.condition() is Condition.SUSPECT
+    assert head.pokes == before + 1
+    assert head.clock.at - at(80) <= timedelta(minutes=3)
+
+
+def test_a_single_slow_signal_opens_nothing_unless_the_site_says_so(head: Head) -> None:
+    head.windows(6, hot=[N1])
+    view = head.look(rules())
+    assert plan(view, OWN, rules(), {n: [] for n in NAMES}, head.clock.at).opens == ()
+    theirs = rules(
+        {"peer-throttle": Override(Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT))}
+    )
+    view = head.look(theirs)
+    assert view.assessments[N1].condition is Condition.FAULTY
+    assert plan(view, OWN, theirs, {n: [] for n in NAMES}, head.clock.at).opens
+
+
+def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None:
+    head.windows(6, hot=[N1])
+    head.book.flush()
+    stored = head.rows[N1]
+    world = World(
+        now=head.clock.at,
+        policy=OWN,
+        state=State(),
+        health=head.rows,
+        assessments={N1: assess(stored, rules(), head.clock.at)},
+    )
+    told = explain_view(world, rules(), N1)
+    assert told is not None
+    assert "suspect" in told.headline
+    (evidence,) = told.evidence
+    assert evidence.check == "peer.throttle"
+    assert evidence.first == T0
+    assert "gpu.throttle_share 0.5" in evidence.evidence
+    assert "lower quartile 0" in evidence.evidence
+
+
+def test_it_is_over_in_the_store_too_when_the_node_is_well_again(head: Head) -> None:
+    head.windows(6, hot=[N1])
+    head.book.flush()
+    head.windows(6)
+    assert head.condition() is Condition.HEALTHY
+    head.book.flush()
+    assert head.rows[N1].findings == ()
+
+
+def test_another_boot_starts_without_suspicion(head: Head) -> None:
+    head.windows(6, hot=[N1])
+    head.windows(1, hot=[N1], boot=2)
+    assert head.condition() is Condition.HEALTHY
+
+
+def test_an_old_view_of_slurm_compares_nobody(head: Head) -> None:
+    head.slurm.frozen = True
+    head.clock.at += timedelta(minutes=5)
+    head.windows(10, hot=[N1])
+    assert head.condition() is Condition.HEALTHY
+
+
+def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) -> None:
+    head.windows(1)
+    log: list[Event] = []
+    for n in range(4):
+        log.append(opened(f"n-{n}", N1, n - 1000.0 * (4 - n)))
+        log.append(
+            SignalSeen(at(n - 1000.0 * (4 - n)), RecoveryId(f"n-{n}"), "operator_cancelled", "")
+        )
+    head.grey.look_back(replay(log))
+    assert head.condition() is Condition.HEALTHY
+    head.book.flush()
+    (told,) = head.rows[N1].findings
+    assert told.check == "history.lemon"
+    assert "4 recoveries" in told.evidence
+    head.grey.look_back(State())
+    head.book.flush()
+    assert head.rows[N1].findings == ()
+
+
+def test_a_window_holds_means_of_what_is_compared_and_nothing_else() -> None:
+    book = PeersBook()
+    born = Generation(N1, generation().instance, generation().boot)
+    for value in (1.0, 3.0):
+        book.take(born, {"gpu.busy": value, "disk.free": 1.0})
+    book.take(born, {})
+    assert book.judge((), T0) == {}
+    assert {"gpu.busy"} < set(GAUGES)

@@ -1,0 +1,109 @@
+"""Folding reports: what is new wakes the loop, what is known is counted, a boot clears."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hpctl.core.health import fold_report, standing
+from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LATER = T0 + timedelta(seconds=10)
+
+
+def finding(seconds: float = 0, *, code: str = "79", count: int = 1) -> Finding:
+    at = T0 + timedelta(seconds=seconds)
+    return Finding("kernel.xid", Verdict.FAIL, T0, at, "0000:3b:00", code, count=count)
+
+
+def report(*findings: Finding, boot: str = "b1") -> Report:
+    return Report(NodeName("n1"), InstanceId("i-1"), BootId(boot), 1, T0, T0, findings)
+
+
+def test_a_first_report_is_news_and_a_heartbeat_is_not() -> None:
+    health, new = fold_report(None, report(), T0)
+    assert new
+    health, new = fold_report(health, report(), LATER)
+    assert not new
+    assert health.last_heard == LATER
+
+
+def test_a_new_code_is_news_and_its_repeats_are_counted_quietly() -> None:
+    health, _ = fold_report(None, report(), T0)
+    health, new = fold_report(health, report(finding()), T0)
+    assert new
+    health, new = fold_report(health, report(finding(5, count=7)), LATER)
+    assert not new
+    assert health.findings[0].count == 7
+    assert health.findings[0].last == T0 + timedelta(seconds=5)
+
+
+def test_a_finding_stays_within_its_boot_and_goes_with_it() -> None:
+    health, _ = fold_report(None, report(finding()), T0)
+    health, _ = fold_report(health, report(), LATER)
+    assert [f.code for f in health.findings] == ["79"]
+    health, new = fold_report(health, report(boot="b2"), LATER)
+    assert new
+    assert health.findings == ()
+
+
+def test_a_verdict_that_changes_is_news() -> None:
+    health, _ = fold_report(None, report(finding()), T0)
+    _, new = fold_report(health, report(replace(finding(), verdict=Verdict.OK)), LATER)
+    assert new
+
+
+def test_a_node_s_fast_clock_dates_nothing_in_the_future() -> None:
+    health, _ = fold_report(None, report(finding(3600)), T0)
+    assert health.findings[0].last == T0
+
+
+def gone(finding: Finding) -> Finding:
+    return replace(finding, clears=Clears.GONE)
+
+
+def operators(finding: Finding) -> Finding:
+    return replace(finding, clears=Clears.OPERATOR)
+
+
+def test_what_clears_by_being_gone_is_gone_when_it_is_not_told_and_that_is_news() -> None:
+    health, _ = fold_report(None, report(gone(finding()), finding(code="48")), T0)
+    health, new = fold_report(health, report(finding(code="48")), LATER)
+    assert ([f.code for f in health.findings], new) == (["48"], True)
+    health, new = fold_report(health, report(), LATER)
+    assert ([f.code for f in health.findings], new) == (["48"], False)
+
+
+def test_what_came_back_after_it_was_gone_begins_anew() -> None:
+    health, _ = fold_report(None, report(gone(finding(count=9))), T0)
+    health, _ = fold_report(health, report(), LATER)
+    again = gone(replace(finding(20), first=T0 + timedelta(seconds=20)))
+    health, new = fold_report(health, report(again), LATER + timedelta(seconds=20))
+    assert (health.findings, new) == ((again,), True)
+
+
+def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> None:
+    health, _ = fold_report(None, report(operators(finding()), finding(code="48")), T0)
+    health, _ = fold_report(health, report(boot="b2"), LATER)
+    assert [f.code for f in health.findings] == ["79"]
+    health, _ = fold_report(health, report(boot="b2"), LATER)
+    assert [f.code for f in health.findings] == ["79"]
+    other = replace(report(boot="b3"), instance=InstanceId("i-2"))
+    health, _ = fold_report(health, other, LATER)
+    assert health.findings == ()
+
+
+def test_an_operators_return_dismisses_what_only_he_clears_however_often_it_is_seen() -> None:
+    health, _ = fold_report(None, report(operators(finding()), finding(code="48")), T0)
+    assert standing(health, None) == health
+    assert [f.code for f in standing(health, LATER).findings] == ["48"]
+    seen_on = replace(operators(finding(3600)), count=60)
+    health, _ = fold_report(health, report(seen_on), T0 + timedelta(hours=1))
+    assert [f.code for f in standing(health, LATER).findings] == ["48"]
+
+
+def test_what_began_after_the_return_counts() -> None:
+    anew = replace(operators(finding(30)), first=T0 + timedelta(seconds=30))
+    health, _ = fold_report(None, report(anew), T0 + timedelta(seconds=30))
+    assert standing(health, LATER).findings == (anew,)

@@ -1,0 +1,114 @@
+"""Full disks: at the limit, just below, and where full is not full."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from hpctl.agent.check import CannotTell
+from hpctl.agent.checks import host_disk
+from hpctl.agent.checks.host_disk import Disk, Sample
+from hpctl.core.model import Verdict
+from tests.unit.host import limits, machine, said
+
+GIB = 2**30
+FULL, WARN = Verdict.FAIL, Verdict.WARN
+
+
+def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=None):
+    size = int(size_gib * GIB)
+    free = int(size * (100 - percent) / 100) if free_mib is None else int(free_mib * 2**20)
+    return Disk(
+        point, point in host_disk.SCRATCH, size, size - free, free, 1000, int(10 * inodes_pct)
+    )
+
+
+def judged(one, jobs=None):
+    return said(host_disk.judge(Sample((one,), jobs), None, limits("host.disk")))
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (disk(percent=95), [("full", "/", FULL)]),
+        (disk(percent=94.9), [("filling", "/", WARN)]),
+        (disk(percent=90), [("filling", "/", WARN)]),
+        (disk(percent=89.9), []),
+        (disk(percent=99.9, size_gib=28_000), []),
+        (disk(percent=99.95, size_gib=28_000), [("full", "/", FULL)]),
+        (disk(size_gib=10, free_mib=499), [("full", "/", FULL)]),
+        (disk(size_gib=4, free_mib=499), []),
+        (disk(inodes_pct=95), [("inodes", "/", FULL)]),
+        (disk(inodes_pct=94.9), []),
+        (disk("/dev/shm", percent=95, size_gib=1000), [("leftovers", "/dev/shm", FULL)]),
+        (disk("/dev/shm", percent=94.9, size_gib=1000), [("filling", "/dev/shm", WARN)]),
+        (disk("/tmp", inodes_pct=95), [("leftovers", "/tmp", FULL)]),
+    ],
+)
+def test_limits(one, expected):
+    assert judged(one, jobs=False if one.scratch else None) == expected
+
+
+def test_what_a_job_fills_while_it_runs_is_its_own_affair():
+    assert judged(disk("/dev/shm", percent=100), jobs=True) == []
+    assert judged(disk("/tmp", percent=100), jobs=True) == []
+
+
+def test_a_system_disk_is_full_with_or_without_a_job():
+    assert judged(disk(percent=99), jobs=True) == [("full", "/", FULL)]
+
+
+def test_a_file_system_without_inode_counts_is_not_full():
+    assert judged(Disk("/", False, 100 * GIB, 50 * GIB, 50 * GIB)) == []
+
+
+@pytest.fixture
+def statvfs(tmp_path, monkeypatch):
+    """Folders of one file system each, with figures of our own."""
+    figures = {}
+
+    def fake(path):
+        used = figures[str(path).removeprefix(str(tmp_path)) or "/"]
+        return SimpleNamespace(
+            f_frsize=4096, f_blocks=1000, f_bfree=1000 - used, f_bavail=950 - used,
+            f_files=100, f_ffree=60,
+        )  # fmt: skip
+
+    numbers = iter(range(1, 100))
+    calls = SimpleNamespace(stat=lambda _: SimpleNamespace(st_dev=next(numbers)), statvfs=fake)
+    monkeypatch.setattr(host_disk, "os", calls)
+    figures.update(dict.fromkeys((*host_disk.SYSTEM, *host_disk.SCRATCH), 100))
+    return figures
+
+
+def test_the_reserve_of_root_is_not_free(statvfs, tmp_path):
+    statvfs["/"] = 475
+    root = host_disk.gather(machine(tmp_path)).disks[0]
+    assert (root.point, root.used_pct, root.inodes_pct) == ("/", 50.0, 40.0)
+
+
+@pytest.mark.parametrize(("comm", "jobs"), [("slurmstepd", True), ("slurmd", False)])
+def test_steps_are_looked_for_when_scratch_is_crowded(statvfs, tmp_path, comm, jobs):
+    statvfs["/dev/shm"] = 900
+    stat = f"7 ({comm}) S 1 7 7 0 -1 4194560 {'0 ' * 10}1 0 99 0"
+    assert host_disk.gather(machine(tmp_path, {"/proc/7/stat": stat})).jobs is jobs
+
+
+def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
+    for point in host_disk.SCRATCH:
+        statvfs[point] = 10
+    bare = machine(tmp_path)  # has no /proc: reading it would raise
+    statvfs["/"] = 900
+    assert host_disk.gather(bare).jobs is None
+
+
+def test_one_file_system_is_told_once(tmp_path):
+    (tmp_path / "var").mkdir()
+    (tmp_path / "tmp").mkdir()
+    assert len(host_disk.gather(machine(tmp_path)).disks) == 1
+
+
+def test_nothing_to_look_at(tmp_path):
+    with pytest.raises(CannotTell):
+        host_disk.gather(machine(tmp_path / "gone"))

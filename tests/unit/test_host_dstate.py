@@ -1,0 +1,154 @@
+"""Tasks that sleep in the kernel and do not run any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpctl.agent.check import CannotTell, Machine
+from hpctl.agent.checks import host_dstate
+from hpctl.agent.checks.host_dstate import Stuck
+from hpctl.agent.procs import Scan
+from hpctl.core.model import Verdict
+from tests.unit.host import limits, machine, said
+
+NVIDIA = "[<0>] os_acquire_mutex+0x2c/0x40 [nvidia]\n[<0>] _nv012345rm+0x1c/0x30 [nvidia]"
+UVM = "[<0>] down_write+0x33/0x60\n[<0>] uvm_va_space_mm_shutdown+0x1d/0x90 [nvidia_uvm]"
+EFA = "[<0>] efa_com_wait_and_process_admin_cq+0x5/0x9 [efa]\n[<0>] ib_dereg_mr+0x1/0x2 [ib_core]"
+LUSTRE = "[<0>] ptlrpc_set_wait+0x2c/0x7 [ptlrpc]\n[<0>] ll_getattr+0x1/0x2 [lustre]"
+NFS = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n[<0>] nfs_getattr+0x1/0x2 [nfs]"
+DISK = "[<0>] folio_wait_bit_common+0x13/0x3\n[<0>] ext4_filemap_fault+0x2/0x4"
+OURS = "[<0>] my_nvidia_helper_thing+0x1/0x2\n[<0>] do_syscall_64+0x5b/0x80"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(host_dstate, "_scan", Scan())
+    monkeypatch.setattr(host_dstate, "_known", {})
+    return Clock()
+
+
+def task(
+    pid=7,
+    state="D",
+    *,
+    comm="python",
+    flags=0x400000,
+    threads=1,
+    start=99,
+    switches=5,
+    stack=NVIDIA,
+):
+    zeros = "0 " * 10
+    stat = f"{pid} ({comm}) {state} 1 7 7 0 -1 {flags} {zeros}{threads} 0 {start} 0 0"
+    status = (
+        f"Name:\t{comm}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t1\n"
+    )
+    folder = f"/proc/{pid}"
+    files = {f"{folder}/stat": stat, f"{folder}/status": status, f"{folder}/stack": stack}
+    return {**files, f"{folder}/wchan": "0"}
+
+
+def looks(tmp_path, clock, *rounds, pause_s=30.0):
+    """What is said at the last of several looks at these files."""
+    seen: tuple[Stuck, ...] = ()
+    for files in rounds:
+        seen = host_dstate.gather(machine(tmp_path, files, monotonic=clock))
+        clock.now += pause_s
+    return said(host_dstate.judge(seen, None, limits("host.dstate")))
+
+
+@pytest.mark.parametrize(
+    ("stack", "driver"),
+    [
+        (NVIDIA, "nvidia"),
+        (UVM, "nvidia"),
+        (EFA, "efa"),
+        (LUSTRE, "lustre"),
+        (NFS, "nfs"),
+        (DISK, ""),
+        (OURS, ""),
+        ("", ""),
+        ("ptlrpc_set_wait", "lustre"),
+        ("rpc_wait_bit_killable", "nfs"),
+        ("os_acquire_mutex", "nvidia"),
+        ("efa_com_cmd_exec", "efa"),
+        ("wait_woken", ""),
+    ],
+)
+def test_whose_code_it_is(stack, driver):
+    frames = host_dstate._FRAME.sub("", stack)
+    assert host_dstate.driver(frames) == driver
+
+
+def test_a_minute_in_the_driver_is_told(tmp_path, clock):
+    assert looks(tmp_path, clock, task(), task(), task()) == [("nvidia", "", Verdict.FAIL)]
+
+
+def test_just_below_a_minute_is_not(tmp_path, clock):
+    assert looks(tmp_path, clock, task(), task(), task(), pause_s=29.9) == []
+
+
+def test_a_task_that_ran_in_between_is_only_busy(tmp_path, clock):
+    assert looks(tmp_path, clock, task(switches=5), task(switches=6), task(switches=7)) == []
+
+
+def test_another_task_with_the_same_pid_is_another(tmp_path, clock):
+    assert looks(tmp_path, clock, task(start=1), task(start=1), task(start=2)) == []
+
+
+def test_a_task_that_woke_begins_anew(tmp_path, clock):
+    assert looks(tmp_path, clock, task(), task(state="S"), task(), task()) == []
+
+
+@pytest.mark.parametrize("stack", [DISK, OURS, ""])
+def test_sleep_in_other_code_is_not_told(tmp_path, clock, stack):
+    three = [task(stack=stack)] * 3
+    assert looks(tmp_path, clock, *three) == []
+
+
+def test_a_kernel_thread_is_not_asked(tmp_path, clock):
+    three = [task(comm="UVM GPU1 BH", flags=0x208040)] * 3
+    assert looks(tmp_path, clock, *three) == []
+
+
+def test_wchan_serves_where_no_stack_shows(tmp_path, clock):
+    files = {**task(stack=""), "/proc/7/wchan": "os_acquire_mutex"}
+    assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
+
+
+def test_a_thread_holds_a_killed_process(tmp_path, clock):
+    thread = task(8, comm="cuda-EvtHandlr")
+    files = {**task(7, "Z", threads=2), **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}}
+    files |= {k: v for k, v in thread.items() if not k.endswith("/stat")}
+    assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
+
+
+def test_many_tasks_in_one_driver_are_one_thing(tmp_path, clock):
+    files = {k: v for pid in range(100, 110) for k, v in task(pid).items()}
+    files |= task(50, stack=LUSTRE)
+    told = looks(tmp_path, clock, files, files, files)
+    assert sorted(told) == [("lustre", "", Verdict.FAIL), ("nvidia", "", Verdict.FAIL)]
+
+
+def test_a_name_with_brackets_and_blanks(tmp_path, clock):
+    three = [task(comm="a) D (b")] * 3
+    assert looks(tmp_path, clock, *three) == [("nvidia", "", Verdict.FAIL)]
+
+
+def test_the_evidence_names_the_task_and_the_place():
+    seen = (Stuck(7, "python", 61.0, "nv_ioctl+0x1 [nvidia]\nvfs_ioctl+0x2"),)
+    (told,) = host_dstate.judge(seen, None, limits("host.dstate"))
+    assert told.detail == "python (7) has not run for 61 s"
+    assert told.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
+
+
+def test_no_proc(tmp_path, clock):
+    with pytest.raises(CannotTell):
+        host_dstate.gather(Machine(tmp_path))

@@ -1,0 +1,95 @@
+"""Memory: how much there is, how much is left, and its errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpctl.agent.check import CannotTell, NotHere
+from hpctl.agent.checks import host_edac, host_memory
+from hpctl.agent.checks.host_edac import Counts
+from hpctl.agent.checks.host_memory import Sample
+from hpctl.core.model import Verdict
+from tests.unit.host import limits, machine, said
+
+TIB = 1024 * 1024
+
+
+def judged(seen, before=None):
+    return said(host_memory.judge(seen, before, limits("host.memory")))
+
+
+def sample(at=0.0, total=2 * TIB, available=TIB, nominal=None, corrected=None):
+    errors = () if corrected is None else (Counts("mc0", 0, corrected),)
+    return Sample(at, total, available, nominal, errors)
+
+
+def edac(uncorrected="0", corrected="0", controller="mc0"):
+    folder = f"{host_edac.FOLDER}/{controller}"
+    return {f"{folder}/ue_count": uncorrected, f"{folder}/ce_count": corrected}
+
+
+@pytest.mark.parametrize(
+    ("seen", "codes"),
+    [
+        (sample(nominal=2 * TIB), []),
+        (sample(total=0.9 * 2 * TIB, nominal=2 * TIB), []),
+        (sample(total=0.899 * 2 * TIB, nominal=2 * TIB), ["short"]),
+        (sample(total=1, nominal=None), []),
+        (sample(available=100), []),
+        (sample(available=99.9), ["low"]),
+    ],
+)
+def test_limits(seen, codes):
+    assert [code for code, _, _ in judged(seen)] == codes
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "codes"),
+    [(0, 9, []), (0, 10, ["ce-rate"]), (5000, 5000, []), (5000, 0, [])],
+)
+def test_corrected_errors_count_by_their_rate(before, after, codes):
+    found = judged(sample(at=60, corrected=after), sample(at=0, corrected=before))
+    assert [code for code, _, _ in found] == codes
+
+
+def test_a_first_look_has_no_rate():
+    assert judged(sample(corrected=10**6)) == []
+    assert judged(sample(at=9, corrected=10**6), sample(at=0)) == []
+
+
+@pytest.mark.parametrize("name", ["p5.48xlarge", "ml.p5.48xlarge"])
+def test_the_instance_type_says_how_much_there_should_be(tmp_path, name):
+    files = {"/proc/meminfo": "MemTotal:  1048576 kB\nMemFree: 1 kB\nMemAvailable:  524288 kB\n"}
+    seen = host_memory.gather(machine(tmp_path, {**files, **edac("0", "7")}, instance_type=name))
+    assert seen == Sample(0.0, 1024.0, 512.0, 2048 * 1024.0, (Counts("mc0", 0, 7),))
+    assert judged(seen) == [("short", "", Verdict.FAIL)]
+
+
+def test_an_unknown_instance_type_lacks_nothing(tmp_path):
+    files = {"/proc/meminfo": "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n"}
+    assert judged(host_memory.gather(machine(tmp_path, files, instance_type="laptop"))) == []
+
+
+def test_a_meminfo_that_says_too_little(tmp_path):
+    with pytest.raises(CannotTell):
+        host_memory.gather(machine(tmp_path, {"/proc/meminfo": "MemTotal: 1 kB\n"}))
+
+
+@pytest.mark.parametrize(("count", "expected"), [("1", [("ue", "mc1", Verdict.FAIL)]), ("0", [])])
+def test_uncorrected_errors(tmp_path, count, expected):
+    made = machine(tmp_path, {**edac("0", "99999"), **edac(count, controller="mc1")})
+    seen = host_edac.gather(made)
+    assert said(host_edac.judge(seen, None, limits("host.edac"))) == expected
+
+
+def test_without_edac(tmp_path):
+    with pytest.raises(NotHere):
+        host_edac.gather(machine(tmp_path))
+    (tmp_path / host_edac.FOLDER.lstrip("/") / "power").mkdir(parents=True)
+    with pytest.raises(NotHere):
+        host_edac.gather(machine(tmp_path))
+
+
+def test_a_counter_that_is_none(tmp_path):
+    with pytest.raises(CannotTell):
+        host_edac.gather(machine(tmp_path, edac("many")))

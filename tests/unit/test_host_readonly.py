@@ -1,0 +1,142 @@
+"""Local file systems out of service, and the read-only ones that are meant to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpctl.agent.check import NotHere
+from hpctl.agent.checks import host_readonly
+from hpctl.agent.checks.host_readonly import Disk, Sample
+from hpctl.agent.mounts import LOCAL, mounts, one_each
+from hpctl.agent.probe import Answer, Probes, Waiting
+from hpctl.core.model import Verdict
+from tests.unit.host import limits, machine, said
+
+ROOT = "22 1 259:1 / / {own},relatime shared:1 - ext4 /dev/nvme0n1p1 {super},errors=remount-ro"
+DATA = r"40 22 259:2 / /opt/my\040data {own} - xfs /dev/nvme1n1 {super},attr2"
+TMPFS = "23 22 0:20 / /dev/shm rw - tmpfs tmpfs rw"
+WELL = Answer(0, "/\n", "")
+
+
+@pytest.fixture(autouse=True)
+def probes(monkeypatch):
+    monkeypatch.setattr(host_readonly, "_probes", Probes(5.0))
+
+
+def mountinfo(*lines, own="rw", super="rw"):
+    text = "\n".join(line.format(own=own, super=super) for line in lines)
+    return {"/proc/self/mountinfo": text}
+
+
+def signs(machine, answer=WELL):
+    local = one_each(mounts(machine), LOCAL, 32)
+    return {disk.point: disk.sign for disk in host_readonly.disks(machine, local, answer)}
+
+
+def judged(sample):
+    return said(host_readonly.judge(sample, None, limits("host.readonly")))
+
+
+def test_a_healthy_machine_is_silent(tmp_path):
+    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT, TMPFS)))
+    assert [disk.point for disk in seen.disks] == ["/"]
+    assert judged(seen) == []
+
+
+def test_a_root_that_the_kernel_remounted(tmp_path):
+    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT, own="ro", super="ro")))
+    assert judged(seen) == [("readonly", "/", Verdict.FAIL)]
+
+
+@pytest.mark.parametrize("word", ["emergency_ro", "shutdown"])
+def test_what_newer_kernels_write_instead(tmp_path, word):
+    assert signs(machine(tmp_path, mountinfo(ROOT, super=f"rw,{word}"))) == {"/": word}
+
+
+def test_a_read_only_view_that_systemd_gives_a_service_is_no_fault(tmp_path):
+    assert signs(machine(tmp_path, mountinfo(ROOT, own="ro", super="rw"))) == {"/": ""}
+
+
+def test_a_data_disk_mounted_read_only_by_hand_is_no_fault(tmp_path):
+    assert signs(machine(tmp_path, mountinfo(DATA, own="ro", super="ro"))) == {"/opt/my data": ""}
+
+
+@pytest.mark.parametrize(("options", "sign"), [("ro,noatime", ""), ("defaults", "ro")])
+def test_fstab_says_what_is_meant(tmp_path, options, sign):
+    files = mountinfo(ROOT, own="ro", super="ro")
+    files["/etc/fstab"] = f"# local\nUUID=1 / ext4 {options} 0 1\n"
+    assert signs(machine(tmp_path, files)) == {"/": sign}
+
+
+def test_xfs_that_shut_down_answers_with_an_error(tmp_path):
+    made = machine(tmp_path, mountinfo(ROOT, DATA))
+    error = f"stat: cannot statx '{tmp_path}/opt/my data': Input/output error\n"
+    assert signs(made, Answer(1, "/\n", error)) == {"/": "", "/opt/my data": "Input/output error"}
+
+
+def test_a_mount_point_that_went_meanwhile_is_no_fault(tmp_path):
+    made = machine(tmp_path, mountinfo(DATA))
+    error = f"stat: cannot statx '{tmp_path}/opt/my data': No such file or directory\n"
+    assert signs(made, Answer(1, "", error)) == {"/opt/my data": ""}
+    assert signs(made, Waiting(99)) == {"/opt/my data": ""}
+
+
+def test_a_byte_is_written_where_the_agent_lives(tmp_path):
+    folder = tmp_path / "var/lib/hpctl/agent"
+    folder.mkdir(parents=True)
+    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT)))
+    assert (seen.write_error, seen.write_s) == ("", 0.0)
+    assert (folder / ".write-probe").read_bytes() == b"\0"
+    assert judged(seen) == []
+
+
+def test_nothing_is_written_where_no_agent_lives(tmp_path):
+    (tmp_path / "var/lib").mkdir(parents=True)
+    host_readonly.gather(machine(tmp_path, mountinfo(ROOT)))
+    assert list((tmp_path / "var/lib").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "error", "expected"),
+    [
+        ("rw", "Read-only file system", "Read-only file system"),
+        ("rw", "Input/output error", "Input/output error"),
+        ("rw", "No space left on device", ""),
+        ("rw", "Permission denied", ""),
+        ("ro", "Read-only file system", ""),
+    ],
+)
+def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
+    (tmp_path / "var/lib/hpctl/agent").mkdir(parents=True)
+    monkeypatch.setattr(host_readonly, "WRITE", ("ls", "--", f"/gone/{error}"))
+
+    class Refused(Probes):
+        def ask(self, questions, wait_s):
+            told = super().ask(questions, wait_s)
+            assert isinstance(told["write"], Answer)
+            return {**told, "write": Answer(1, "", f"dd: failed to open 'x': {error}\n")}
+
+    monkeypatch.setattr(host_readonly, "_probes", Refused(5.0))
+    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT, own=own)))
+    assert (seen.write_error, seen.write_point) == (expected, "/")
+
+
+@pytest.mark.parametrize(("seconds", "codes"), [(110, ["write-hangs"]), (109.9, [])])
+def test_a_write_that_hangs(seconds, codes):
+    seen = Sample((Disk("/", "ext4", True),), "", "/", seconds)
+    assert [code for code, _, _ in judged(seen)] == codes
+
+
+def test_one_finding_for_one_disk():
+    seen = Sample((Disk("/", "ext4", True, "ro"),), "Read-only file system", "/")
+    assert judged(seen) == [("readonly", "/", Verdict.FAIL)]
+
+
+def test_a_refused_write_alone_is_enough():
+    seen = Sample((Disk("/", "ext4", True),), "Read-only file system", "/var")
+    assert judged(seen) == [("readonly", "/var", Verdict.FAIL)]
+
+
+def test_a_container_has_no_disk_of_its_own(tmp_path):
+    with pytest.raises(NotHere):
+        host_readonly.gather(machine(tmp_path, mountinfo(TMPFS)))

@@ -1,0 +1,209 @@
+"""The spot check against a metadata service over HTTP, and what becomes of its finding."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
+from hpctl.agent.checks import host_spot
+from hpctl.core import node_advance
+from hpctl.core.advance import advance_all
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import rules
+from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen, replay
+from hpctl.core.model import (
+    Finding,
+    Health,
+    RecoveryId,
+    Remedy,
+    RuleId,
+    SlurmNode,
+    Urgency,
+    Verdict,
+    own_reason,
+)
+from hpctl.core.node_advance import NodeFacts
+from hpctl.core.node_recovery import Phase, Signal
+from hpctl.core.plan import plan
+from hpctl.core.plan_jobs import job_decisions
+from hpctl.core.recovery import Move, StepKind
+from hpctl.core.view import View
+from tests.fakes.values import (
+    OWN,
+    at,
+    faulty,
+    generation,
+    node_name,
+    opened,
+    slurm_job,
+    view_of,
+)
+
+RULES = rules()
+RULE = RuleId("host-spot-interruption")
+NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
+
+
+class Metadata:
+    """IMDSv2: no answer without a token; a token can be forgotten."""
+
+    def __init__(self) -> None:
+        self.notice: dict[str, str] | str | None = None
+        self.token = "t-1"
+        self.asked: list[str] = []
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_PUT(self) -> None:
+                service.asked.append("PUT")
+                assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+                self.say(200 if service.token else 404, service.token)
+
+            def do_GET(self) -> None:
+                service.asked.append("GET")
+                if self.headers["X-aws-ec2-metadata-token"] != service.token:
+                    self.say(401, "")
+                elif service.notice is None:
+                    self.say(404, "<html>404</html>")
+                else:
+                    said = service.notice
+                    self.say(200, said if isinstance(said, str) else json.dumps(said))
+
+            def say(self, status: int, text: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None:
+                """Quietly."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def machine(self) -> Machine:
+        url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        return Machine(Path("/nowhere"), Expected(spot=True, metadata_url=url))
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+    monkeypatch.setattr(host_spot._Token, "value", "")
+    made = Metadata()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> None:
+    calm = host_spot.gather(metadata.machine)
+    assert list(host_spot.judge(calm, None, {})) == []
+    metadata.notice = NOTICE
+    (seen,) = host_spot.judge(host_spot.gather(metadata.machine), calm, {})
+    assert (seen.code, seen.verdict) == ("interruption", Verdict.FAIL)
+    assert seen.detail == "EC2 will terminate the instance at 2026-03-01T12:02:00Z"
+    assert metadata.asked == ["PUT", "GET", "GET"]
+
+
+def test_no_token_is_no_word_that_there_is_no_notice(metadata: Metadata) -> None:
+    metadata.token = ""
+    with pytest.raises(CannotTell, match="404"):
+        host_spot.gather(metadata.machine)
+
+
+def test_a_token_that_ran_out_is_renewed(metadata: Metadata) -> None:
+    host_spot.gather(metadata.machine)
+    metadata.token = "t-2"
+    metadata.notice = NOTICE
+    assert host_spot.gather(metadata.machine).action == "terminate"
+    assert metadata.asked == ["PUT", "GET", "GET", "PUT", "GET"]
+
+
+def test_nothing_is_asked_of_an_instance_that_is_not_spot(metadata: Metadata) -> None:
+    here = replace(metadata.machine, expected=Expected())
+    with pytest.raises(NotHere):
+        host_spot.gather(here)
+    assert metadata.asked == []
+
+
+def test_no_answer_and_nonsense_are_unknown_and_no_notice(metadata: Metadata) -> None:
+    metadata.notice = "not json"
+    with pytest.raises(CannotTell, match="cannot be read"):
+        host_spot.gather(metadata.machine)
+    nobody = replace(
+        metadata.machine, expected=Expected(spot=True, metadata_url="http://127.0.0.1:9")
+    )
+    with pytest.raises(CannotTell, match="does not answer"):
+        host_spot.gather(nobody)
+
+
+def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
+    fault = RULES.classes[RULE]
+    assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
+    told = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
+    judged = assess(Health(generation(), at(0), (told,)), RULES, at(0))
+    assert judged.fault is not None
+    assert judged.fault.rule == RULE
+    log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
+    rec = replace(replay(log).nodes[log[0].recovery], phase=Phase.VACATED)
+    for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
+        answer = node_advance.advance(rec, facts, OWN, at(1))
+        assert isinstance(answer, Move), "no step: the provider brings the next instance by itself"
+        assert answer.signal is Signal.REMEDY_ACCEPTED
+
+
+def noticed(ladder: tuple[Remedy, ...], urgency: Urgency, phase: tuple[str, ...] = ()) -> View:
+    """Job 1 runs on n1, which is under treatment, and EC2 takes n1's instance now."""
+    log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
+    log += [SignalSeen(at(0), RecoveryId("n-1"), s, "x") for s in ("cordon_seen", *phase)]
+    shut = SlurmNode(
+        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason(RecoveryId("n-1"), "x"),
+        partitions=("all",),
+    )  # fmt: skip
+    job = slurm_job(1, comment='hpctl:{"save_signal":"USR1"}')
+    view = view_of(sick=[faulty(fault=RULES.classes[RULE])], log=log, jobs=(job,))
+    nodes = {**view.scheduler.nodes, node_name(1): shut}
+    return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+
+
+def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
+    view = noticed((Remedy.AWAIT,), Urgency.NOW)
+    here = {node_name(1): list(view.scheduler.jobs.values())}
+    (hit,) = job_decisions(view, OWN, here, at(0))
+    assert isinstance(hit, JobRecoveryOpened)
+    assert hit.save_signal == "USR1"
+
+
+def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
+    view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
+    here = {node_name(1): list(view.scheduler.jobs.values())}
+    (hit,) = job_decisions(view, OWN, here, at(0))
+    assert isinstance(hit, JobRecoveryOpened)
+    calm = replace(view, assessments={})
+    assert job_decisions(calm, OWN, here, at(0)) == []
+    gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
+    gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
+    progress = advance_all(gone, OWN, at(100))
+    assert [m.signal for m in progress.moves] == [Signal.REMEDY_ACCEPTED]
+    assert progress.due == (), "nobody reboots an instance that goes"
+
+
+def test_a_pool_that_runs_dry_is_no_broken_check_and_needs_no_budget() -> None:
+    sick = [faulty(node_name(n), RULES.classes[RULE], -1) for n in range(1, 9)]
+    view = view_of(sick=sick, seconds=0)
+    found = plan(view, OWN, RULES, {}, at(0))
+    assert len([e for e in found.opens if isinstance(e, NodeRecoveryOpened)]) == 8
+    log = list(found.opens)
+    drained = advance_all(view_of(sick=sick, log=log), OWN, at(0))
+    assert {due.do.kind for due in drained.due} == {StepKind.DRAIN}
+    assert drained.moves == ()

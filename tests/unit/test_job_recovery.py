@@ -1,0 +1,293 @@
+"""The job table: every pair of phase and signal, deadlines, and the order that Slurm demands."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from hpctl.core.job_advance import JobFacts, advance, deadline_s
+from hpctl.core.job_recovery import ENDS, TRANSITIONS, JobRecovery, Phase, Signal
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.model import (
+    JobId,
+    NodeName,
+    Outcome,
+    RecoveryId,
+    SchedulerView,
+    SlurmJob,
+    own_reason,
+)
+from hpctl.core.recovery import Do, IllegalSignal, Move, StepKind, StepRecord, Wait
+from hpctl.core.run_policy import Action
+from hpctl.core.view import job_facts
+from tests.fakes.values import N1, OWN, at, attempt, opened, slurm_job, slurm_node, view_of
+
+BASE = JobRecovery(
+    RecoveryId("j-1"), attempt(), RecoveryId("n-1"), (NodeName("n1"),), at(0), Phase.HIT, at(0)
+)
+WAITING = [p for p in Phase if p not in ENDS]
+RUNNING = slurm_job()
+FAILED = slurm_job(state="FAILED", end=at(-5))
+QUEUED = slurm_job(state="PENDING", restarts=1, nodes=(), reason="BeginTime", eligible=at(121))
+CLEANING = replace(QUEUED, flags=frozenset({"COMPLETING"}))
+STUCK = {
+    Phase.HIT: JobFacts(RUNNING),
+    Phase.EXCISING: JobFacts(RUNNING, cordoned=True, node_stops_it=True),
+    Phase.WATCHING: JobFacts(RUNNING, cordoned=True, gone=True),
+    Phase.SAVING: JobFacts(RUNNING, cordoned=True),
+    Phase.STOPPING: JobFacts(CLEANING, cordoned=True),
+    Phase.RELEASED: JobFacts(QUEUED),
+    Phase.STARTING: JobFacts(replace(QUEUED, reason="Resources", eligible=at(0))),
+    Phase.PROVING: JobFacts(replace(QUEUED, reason="Resources", eligible=at(0))),
+}
+
+
+def rec(phase: Phase, **changes: object) -> JobRecovery:
+    return replace(BASE, phase=phase, **changes)  # type: ignore[arg-type]
+
+
+def step(kind: StepKind, outcome: Outcome | None = None, number: int = 1) -> StepRecord:
+    return StepRecord(kind, number, "1", at(0), outcome, None if outcome is None else at(0))
+
+
+def moved(recovery: JobRecovery, facts: JobFacts, seconds: float = 1) -> Signal:
+    answer = advance(recovery, facts, OWN, at(seconds))
+    assert isinstance(answer, Move), answer
+    return Signal(answer.signal)
+
+
+@pytest.mark.parametrize(("phase", "signal"), [*product(Phase, Signal)])
+def test_every_pair_is_in_the_table_or_raises(phase: Phase, signal: Signal) -> None:
+    after = TRANSITIONS.get((phase, signal))
+    if after is None:
+        with pytest.raises(IllegalSignal):
+            rec(phase).on(signal, at(1), "")
+    else:
+        assert rec(phase).on(signal, at(1), "why").phase is after
+
+
+def test_nothing_leaves_an_end() -> None:
+    assert not [pair for pair in TRANSITIONS if pair[0] in ENDS]
+
+
+@pytest.mark.parametrize("phase", WAITING)
+def test_every_waiting_phase_has_a_deadline_that_ends_it(phase: Phase) -> None:
+    # A signal is sent once; the update was refused for now, so that RELEASED waits too.
+    far = replace(
+        step(StepKind.START_NOW, Outcome.rejected("away", transient=True)), resolved=at(1e9)
+    )
+    stuck = rec(phase, steps=(step(StepKind.SIGNAL), far), save_signal="USR1")
+    due = deadline_s(phase, OWN)
+    assert due > 0
+    assert isinstance(advance(stuck, STUCK[phase], OWN, at(0.5)), Wait)
+    ended = TRANSITIONS[phase, moved(stuck, STUCK[phase], due)]
+    grace = phase in (Phase.SAVING, Phase.WATCHING)
+    assert ended is (Phase.STOPPING if grace else Phase.GAVE_UP)
+
+
+def test_nothing_is_done_before_the_node_is_closed() -> None:
+    assert isinstance(advance(BASE, JobFacts(RUNNING), OWN, at(1)), Wait)
+    assert moved(BASE, JobFacts(RUNNING, cordoned=True)) is Signal.STOP_WANTED
+
+
+def test_a_job_that_asked_is_signalled_once_and_given_its_grace() -> None:
+    facts = JobFacts(RUNNING, cordoned=True)
+    asked = rec(Phase.HIT, save_signal="USR1")
+    assert moved(asked, facts) is Signal.SAVE_WANTED
+    saving = rec(Phase.SAVING, save_signal="USR1")
+    assert advance(saving, facts, OWN, at(1)) == Do(StepKind.SIGNAL, "USR1", 1, "save a checkpoint")
+    for outcome in (None, Outcome.ambiguous("timeout"), Outcome.accepted()):
+        sent = replace(saving, steps=(step(StepKind.SIGNAL, outcome),))
+        assert isinstance(advance(sent, facts, OWN, at(59)), Wait)
+        assert moved(sent, facts, 60) is Signal.SAVE_OVER
+    assert moved(saving, JobFacts(FAILED)) is Signal.SAVE_OVER
+
+
+@pytest.mark.parametrize("job", [CLEANING, replace(FAILED, flags=frozenset({"COMPLETING"}))])
+def test_a_completing_job_is_never_requeued(job: SlurmJob) -> None:
+    assert isinstance(advance(rec(Phase.STOPPING), JobFacts(job, True), OWN, at(1)), Wait)
+
+
+def test_who_stops_a_running_job() -> None:
+    stopping = rec(Phase.STOPPING)
+    by_node = JobFacts(RUNNING, cordoned=True, node_stops_it=True)
+    assert isinstance(advance(stopping, by_node, OWN, at(1)), Wait)
+    by_us = replace(by_node, node_stops_it=False)
+    assert advance(stopping, by_us, OWN, at(1)) == Do(StepKind.REQUEUE, "1", 1)
+    assert advance(stopping, JobFacts(FAILED, True), OWN, at(1)) == Do(StepKind.REQUEUE, "1", 1)
+    assert moved(stopping, JobFacts(QUEUED, True)) is Signal.QUEUED
+
+
+@pytest.mark.parametrize("phase", [Phase.HIT, Phase.SAVING, Phase.STOPPING])
+def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase: Phase) -> None:
+    facts = JobFacts(RUNNING, cordoned=True, called_off=True)
+    assert moved(rec(phase, save_signal="USR1"), facts) is Signal.CALLED_OFF
+    # One that was stopped already is started again all the same.
+    queued = replace(facts, job=QUEUED)
+    assert moved(rec(Phase.STOPPING), queued) is Signal.QUEUED
+
+
+def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step() -> None:
+    facts = JobFacts(QUEUED, True, exclude=(NodeName("n1"),), forgive=(NodeName("n7"),))
+    wait = advance(rec(Phase.RELEASED), facts, OWN, at(1))
+    assert isinstance(wait, Wait), "a slurmd kills what comes back in the second it was ended in"
+    assert at(1) < wait.until < at(1.1)
+    do = advance(rec(Phase.RELEASED), facts, OWN, at(1.1))
+    assert isinstance(do, Do)
+    assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, ("n1",), ("n7",))
+    done = rec(Phase.RELEASED, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
+    assert moved(done, facts) is Signal.STARTED
+
+
+def test_the_delay_that_came_back_is_sent_away_again() -> None:
+    starting = rec(Phase.STARTING, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
+    assert isinstance(advance(starting, JobFacts(QUEUED), OWN, at(1)), Wait)
+    again = advance(starting, JobFacts(QUEUED), OWN, at(2))
+    assert isinstance(again, Do)
+    assert (again.kind, again.attempt) == (StepKind.START_NOW, 2)
+
+
+def test_a_job_over_its_budget_is_held_and_told_why() -> None:
+    over = rec(Phase.RELEASED, over_budget="restarted 10 times")
+    do = advance(over, JobFacts(QUEUED), OWN, at(1))
+    assert isinstance(do, Do)
+    assert (do.kind, do.why) == (StepKind.HOLD, "restarted 10 times")
+    held = replace(over, steps=(step(StepKind.HOLD, Outcome.accepted()),))
+    assert moved(held, JobFacts(QUEUED)) is Signal.HELD
+
+
+AGAIN = slurm_job(restarts=1, nodes=(NodeName("n3"),))
+ENDINGS: dict[str, tuple[Phase, SlurmJob | None, Signal]] = {
+    "gone": (Phase.STOPPING, None, Signal.GONE),
+    "another submission": (Phase.STARTING, slurm_job(submit=at(-9999)), Signal.GONE),
+    "completed": (Phase.STARTING, slurm_job(state="COMPLETED", restarts=1), Signal.FINISHED),
+    "cancelled": (Phase.STARTING, slurm_job(state="CANCELLED", restarts=1), Signal.GONE),
+    "timeout": (Phase.PROVING, slurm_job(state="TIMEOUT", restarts=1), Signal.GONE),
+    "runs again": (Phase.STARTING, AGAIN, Signal.RUNNING_SEEN),
+    "quicker than we": (Phase.HIT, AGAIN, Signal.RUNNING_SEEN),
+    "proved": (Phase.PROVING, AGAIN, Signal.PROVED),
+    "failed again": (Phase.PROVING, slurm_job(state="FAILED", restarts=1), Signal.FAILED_AGAIN),
+    "hit again": (Phase.PROVING, slurm_job(restarts=2), Signal.FAILED_AGAIN),
+    "failed at the start": (Phase.STARTING, slurm_job(state="NODE_FAIL", restarts=1),
+                            Signal.REFUSED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("phase", "job", "signal"), ENDINGS.values(), ids=ENDINGS)
+def test_how_it_ends(phase: Phase, job: SlurmJob | None, signal: Signal) -> None:
+    assert moved(rec(phase), JobFacts(job, True), 30) is signal
+
+
+def test_slurm_refusing_for_good_is_told() -> None:
+    no = step(StepKind.REQUEUE, Outcome.rejected("ESLURM_DISABLED"))
+    assert moved(rec(Phase.STOPPING, steps=(no,)), JobFacts(FAILED, True)) is Signal.REFUSED
+    no = step(StepKind.START_NOW, Outcome.rejected("ESLURM_INVALID_NODE_NAME"))
+    assert moved(rec(Phase.RELEASED, steps=(no,)), JobFacts(QUEUED)) is Signal.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("reason", "job", "closed"),
+    [
+        (own_reason(RecoveryId("n-1"), "Xid 79"), RUNNING, True),
+        ("bad fan", RUNNING, False),
+        ("bad fan", FAILED, True),
+    ],
+    ids=["ours", "an operator's", "an operator's, and the job has ended"],
+)
+def test_a_running_job_is_disturbed_only_under_our_own_drain(
+    reason: str, job: SlurmJob, closed: bool
+) -> None:
+    """Our drain may be lost, and the node closed by somebody who lets its jobs run on."""
+    node = slurm_node(1, flags=frozenset({"DRAIN"}), reason=reason)
+    slurm = SchedulerView(at(0), {N1: node}, {job.id: job})
+    assert job_facts(BASE, view_of(log=[opened()], scheduler=slurm), OWN).cordoned is closed
+
+
+# --- a supervisor in the job goes on by itself ----------------------------------------------------
+
+HOST, SPARE = NodeName("n2"), NodeName("n3")
+WATCHED = slurm_job(nodes=(N1, HOST, SPARE), batch_host=HOST)
+LEFT = replace(WATCHED, nodes=(HOST, SPARE))
+
+
+def test_a_supervised_job_is_let_run_on_without_its_node() -> None:
+    facts = JobFacts(WATCHED, cordoned=True, node_stops_it=True)
+    assert moved(rec(Phase.HIT, supervised=True), facts) is Signal.SUPERVISED
+    excising = rec(Phase.EXCISING, supervised=True)
+    assert isinstance(advance(excising, facts, OWN, at(1)), Wait)
+    assert moved(excising, JobFacts(LEFT, gone=True, node_stops_it=True)) is Signal.EXCISED
+
+
+def test_a_supervised_job_is_stopped_where_it_cannot_go_on() -> None:
+    headless = JobFacts(WATCHED, cordoned=True, headless=True)
+    assert moved(rec(Phase.HIT, supervised=True), headless) is Signal.STOP_WANTED
+    for phase in (Phase.EXCISING, Phase.WATCHING):
+        watched = rec(phase, supervised=True)
+        assert moved(watched, headless) is Signal.STOP_WANTED
+        assert moved(watched, JobFacts(QUEUED)) is Signal.STOP_WANTED
+    kept = JobFacts(WATCHED, cordoned=True, node_stops_it=False)
+    assert moved(rec(Phase.EXCISING, supervised=True), kept) is Signal.STOP_WANTED
+
+
+def test_a_word_ends_the_watch_and_silence_ends_it_too() -> None:
+    watched = rec(Phase.WATCHING, supervised=True)
+    facts = JobFacts(LEFT, gone=True)
+    quiet = advance(watched, facts, OWN, at(59))
+    assert isinstance(quiet, Wait)
+    assert quiet.until == at(60)
+    assert moved(watched, facts, 60) is Signal.STOP_WANTED
+    word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
+    assert moved(watched, replace(facts, word=word)) is Signal.WENT_ON
+    wish = replace(word, action=Action.REQUEUE, wish=Wish.REQUEUE)
+    assert moved(watched, replace(facts, word=wish)) is Signal.STOP_WANTED
+
+
+def test_a_node_that_is_back_before_the_silence_was_long_enough_saves_no_crippled_run() -> None:
+    excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
+    silent = excised.on(Signal.STOP_WANTED, at(61), "no word")
+    facts = JobFacts(LEFT, gone=True, called_off=True, cordoned=True)
+    do = advance(silent, facts, OWN, at(62))
+    assert isinstance(do, Do)
+    assert do.kind is StepKind.REQUEUE
+
+
+def test_a_run_that_was_let_go_on_may_be_hit_again() -> None:
+    went_on = rec(Phase.WATCHING).on(Signal.WENT_ON, at(5), "")
+    assert went_on.let_run
+    assert not rec(Phase.PROVING).on(Signal.PROVED, at(5), "").let_run
+
+
+# --- backoff --------------------------------------------------------------------------------------
+
+
+def test_a_backoff_is_slurms_to_keep_and_ends_with_a_nudge() -> None:
+    released = rec(Phase.RELEASED, start_at=at(40))
+    first = advance(released, JobFacts(QUEUED), OWN, at(2))
+    assert isinstance(first, Do)
+    assert (first.kind, first.after_s) == (StepKind.START_NOW, 38.0)
+    sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(2), resolved=at(2))
+    waiting = rec(Phase.STARTING, start_at=at(40), steps=(sent,))
+    facts = JobFacts(replace(QUEUED, eligible=at(40)))
+    patient = advance(waiting, facts, OWN, at(10))
+    assert isinstance(patient, Wait)
+    assert patient.until == at(40)
+    nudge = advance(waiting, facts, OWN, at(40))
+    assert isinstance(nudge, Do)
+    assert (nudge.attempt, nudge.after_s) == (2, 0.0)
+    again = replace(sent, attempt=2, started=at(40), resolved=at(40))
+    eligible = JobFacts(replace(QUEUED, eligible=at(40), reason="Resources"))
+    nudged = replace(waiting, steps=(sent, again))
+    assert isinstance(advance(nudged, eligible, OWN, at(41)), Wait)
+
+
+def test_a_fault_of_the_hardware_ends_a_backoff() -> None:
+    released = rec(Phase.RELEASED, start_at=at(40))
+    answer = advance(released, JobFacts(QUEUED, hardware=True), OWN, at(2))
+    assert isinstance(answer, Do)
+    assert answer.after_s == 0.0
+    sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(2), resolved=at(2))
+    waiting = rec(Phase.STARTING, start_at=at(40), steps=(sent,))
+    facts = JobFacts(replace(QUEUED, eligible=at(40)), hardware=True)
+    early = advance(waiting, facts, OWN, at(5))
+    assert isinstance(early, Do)
+    assert "no backoff" in early.why

@@ -1,0 +1,225 @@
+"""The lines put into a script, run by real shells."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.core.trouble import STOP_EXIT_CODE
+from hpctl.jobs import preamble
+from hpctl.jobs.checkpoints import manifest
+
+ROOT = str(Path(__file__).resolve().parents[2])
+SHELLS = [s for s in ("dash", "bash", "ksh", "mksh") if shutil.which(s)]
+TAIL = (
+    'echo "${HPCTL_RESUME_FROM-unset}|$HPCTL_CHECKPOINT_DIR|$HPCTL_RESTART_COUNT|$#|$*"\n'
+    "set | grep -c ^hpctl_ || :\n"
+)
+
+
+def make(root: Path, name: str, step: int) -> Path:
+    directory = root / name
+    directory.mkdir(parents=True)
+    (directory / "data").write_bytes(b"x")
+    file = manifest.describe(directory / "data", directory)
+    manifest.write(directory, step=step, world_size=1, files=[file])
+    return directory
+
+
+class Job:
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp = tmp_path
+        self.root = tmp_path / 'it\'s a $HOME `dir` "x"'
+        self.root.mkdir()
+        self.python = sys.executable
+        self.parts: dict[str, Any] = {}
+
+    def run(
+        self,
+        directory: str = "",
+        shell: str = "sh",
+        flags: str = "-eu",
+        tail: str = TAIL,
+        **environment: str,
+    ) -> tuple[int, list[str], str]:
+        parts = {"directory": directory or str(self.root), **self.parts}
+        text = preamble.render(preamble.Parts(self.python, ROOT, **parts))
+        # The waits between tries are for a file system that comes back, not for tests.
+        path = self.tmp / "script.sh"
+        path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
+        done = subprocess.run(
+            [shell, flags, str(path), "a", "b c"],
+            env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "42", **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_resumes_in_every_shell(job: Job, shell: str) -> None:
+    make(job.root, "step-1", 1)
+    newest = make(job.root, "other", 10)
+    (make(job.root, "step-11", 11) / "data").unlink()
+    code, out, err = job.run(shell=shell, SLURM_RESTART_COUNT="3")
+    assert (code, out) == (0, [f"{newest}|{job.root}|3|2|a b c", "0"])
+    assert f"resuming from {newest}" in err
+    assert "passed over" in err
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_request_to_save_does_not_end_the_script(job: Job, shell: str) -> None:
+    tail = 'kill -USR1 $$\nsh -c "kill -USR1 \\$\\$" || echo "child $?"\n'
+    code, out, _ = job.run(shell=shell, tail=tail)
+    assert code == 0
+    (child,) = out
+    assert child.startswith("child "), "what the script starts must not inherit it ignored"
+
+
+def test_a_first_start(job: Job) -> None:
+    code, out, err = job.run(HPCTL_RESUME_FROM="/stale/of/the/job/that/submitted/this")
+    assert (code, out[0]) == (0, f"unset|{job.root}|0|2|a b c")
+    assert "starting from the beginning" in err
+
+
+def test_placeholders_are_filled_and_the_directory_made(job: Job) -> None:
+    _, out, _ = job.run(f"{job.root}/{{job_id}}/t{{array_task_id}}")
+    assert out[0].split("|")[1] == f"{job.root}/42/t0"
+    assert (job.root / "42/t0").is_dir()
+    _, out, _ = job.run(
+        f"{job.root}/{{job_id}}/t{{array_task_id}}",
+        SLURM_ARRAY_JOB_ID="40",
+        SLURM_ARRAY_TASK_ID="2",
+    )
+    assert out[0].split("|")[1] == f"{job.root}/40/t2"
+
+
+def test_nothing_whole_stops_the_job_rather_than_start_over(job: Job) -> None:
+    (make(job.root, "step-1", 1) / "data").unlink()
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "data is missing" in err
+    assert "HPCTL_RESUME=scratch" in err
+    code, out, _ = job.run(HPCTL_RESUME="scratch")
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+    code, _, _ = job.run(f"{job.root}/{{job_id}}", HPCTL_RESUME="scratch")
+    assert (code, (job.root / "42").is_dir()) == (0, True)
+
+
+def test_a_missing_base_stops_the_job(job: Job) -> None:
+    job.root.rmdir()
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "is not there on this node" in err
+    assert str(job.root) in err
+    assert not job.root.exists(), "it must not be made: it would hide the mount"
+
+
+@pytest.mark.parametrize("broken", ["missing", "crashes", "babbles"])
+def test_hpctl_out_of_order_never_fails_the_job(job: Job, broken: str) -> None:
+    fake = job.tmp / "python"
+    if broken != "missing":
+        fake.write_text(
+            "#!/bin/sh\n" + ("exit 139\n" if broken == "crashes" else "echo hello; echo found\n")
+        )
+        fake.chmod(0o755)
+    job.python = str(fake)
+    code, out, err = job.run()
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+    assert "hpctl itself did not answer" in err
+    make(job.root, "step-9", 9)
+    ten = make(job.root, "step-00000010", 10)
+    make(job.root, "step-00000011.tmp-1.0.0-99", 11)
+    make(job.root, "step-00000004.damaged-c5f235", 4)
+    (job.root / "step-12").mkdir()
+    code, out, _ = job.run()
+    assert (code, out[0].split("|")[0]) == (0, str(ten))
+
+
+def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job: Job) -> None:
+    job.python = str(job.tmp / "no-python")
+    (job.root / "checkpoint-500").mkdir()
+    (job.root / "checkpoint-500" / "model.safetensors").write_bytes(b"x")
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "hpctl itself did not answer" in err
+    code, out, _ = job.run(HPCTL_RESUME="scratch")
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_was_asked_for_is_exported(job: Job, shell: str) -> None:
+    job.parts = {
+        "policy": {"why": 'it\'s "so" $HOME @BASE@'},
+        "spares": 2,
+        "tiers": ("local:/it's/{job_id}", "s3://b/$p"),
+        "save_signal": "USR2",
+        "resume": False,
+    }
+    tail = (
+        'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_SPARES" "$HPCTL_TIERS" "$HPCTL_SAVE_SIGNAL"\n'
+        "kill -USR2 $$\n"
+    )
+    code, out, _ = job.run(shell=shell, tail=tail)
+    assert code == 0
+    assert json.loads(out[0]) == job.parts["policy"]
+    assert json.loads(out[2]) == ["local:/it's/42", "s3://b/$p"]
+    assert (out[1], out[3]) == ("2", "USR2")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_another_job_was_asked_for_is_not_inherited(job: Job, shell: str) -> None:
+    names = ("POLICY", "SPARES", "TIERS", "SAVE_SIGNAL", "CHECKPOINT_DIR")
+    tail = "".join(f'echo "${{HPCTL_{name}-unset}}"\n' for name in names)
+    job.parts = {"directory": None}
+    code, out, _ = job.run(shell=shell, tail=tail, **{f"HPCTL_{name}": "old" for name in names})
+    assert (code, out) == (0, ["unset"] * 5)
+
+
+def test_a_program_that_resumes_by_itself_is_left_alone(job: Job) -> None:
+    (make(job.root, "step-1", 1) / "data").unlink()
+    job.parts = {"resume": False}
+    code, out, err = job.run(HPCTL_RESUME_FROM="/stale")
+    assert (code, out[0], err) == (0, f"unset|{job.root}|0|2|a b c", "")
+    shutil.rmtree(job.root)
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "is not there on this node" in err
+
+
+def test_the_newest_of_all_tiers_is_found(job: Job) -> None:
+    tier, other = job.tmp / "tier's", job.tmp / "own disk"
+    make(job.root, "step-1", 1)
+    newest = make(tier, "step-3", 3)
+    near = make(other, "step-4", 4)
+    job.parts = {"tiers": (str(tier), f"{job.tmp}/{{job_id}}", f"local:{job.tmp}/replaced")}
+    code, out, err = job.run()
+    assert (code, out[0].split("|")[0]) == (0, str(newest)), err
+    assert (job.tmp / "42").is_dir()
+    job.parts["tiers"] = (*job.parts["tiers"], f"local:{other}")
+    code, out, err = job.run(SLURM_JOB_NUM_NODES="1")
+    assert (code, out[0].split("|")[0]) == (0, str(near)), err
+    code, out, err = job.run(SLURM_JOB_NUM_NODES="2")
+    assert (code, out[0].split("|")[0]) == (0, str(newest)), err
+
+
+@pytest.mark.parametrize(("given", "exported"), [({}, "1"), ({"SLURM_KILL_BAD_EXIT": "0"}, "0")])
+def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(
+    job: Job, given: dict[str, str], exported: str
+) -> None:
+    code, said, _ = job.run(tail="sh -c 'echo $SLURM_KILL_BAD_EXIT'\n", **given)
+    assert (code, said[-1]) == (0, exported)

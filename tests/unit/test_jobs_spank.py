@@ -1,0 +1,93 @@
+"""What the SPANK plugin is told: a whole answer, or none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpctl.cli import spank
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for the answer, in a place where there is an sbatch and a script."""
+    program = tmp_path / "bin/sbatch"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "job.sh").write_text("#!/bin/sh\ntrue\n")
+    (tmp_path / "policy.yaml").write_text("restarts: 2\n")
+    (tmp_path / "answer").mkdir()
+    return tmp_path / "answer"
+
+
+def words(answer: Path) -> list[str]:
+    text = (answer / spank.ANSWER).read_text()
+    assert text.endswith("\0")
+    return text.split("\0")[:-1]
+
+
+def test_a_submission(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (answers.parent / "job.sh").write_text("#!/bin/sh\n#HPCTL --checkpoint-dir ck\ntrue\n")
+    typed = ["-N2", "job.sh", "a", "", "b\nc"]
+    assert spank.main(["sbatch", str(answers), "policy.yaml", *typed]) == 0
+    assert words(answers) == [
+        "sbatch", "--requeue", "--open-mode=append", "-N2",
+        f'--comment=hpctl:{{"ckpt":"{answers.parent}/ck","policy":{{"restarts":2}}}}',
+        f"{answers}/job.sh", "a", "", "b\nc",
+    ]  # fmt: skip
+    assert "hpctl_preamble" in (answers / "job.sh").read_text()
+    assert (answers.parent / "ck").is_dir()
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "hpctl: added --requeue" in said.err
+
+
+def test_a_submission_that_changes_no_script(answers: Path) -> None:
+    assert spank.main(["sbatch", str(answers), "", "job.sh"]) == 0
+    assert words(answers) == ["sbatch", "--requeue", "--open-mode=append", "job.sh"]
+    assert [path.name for path in answers.iterdir()] == [spank.ANSWER]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["sbatch", "", "none.sh"], "cannot read the script none.sh"),
+        (["sbatch", "./no.yaml", "job.sh"], "no.yaml: 1 problem"),
+        (["sbatch", "", "-N1", ":", "-N1", "job.sh"], "a heterogeneous job"),
+        (["srun", "", "true"], "this is no Slurm job"),
+    ],
+)
+def test_a_refusal_is_no_answer(
+    answers: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+) -> None:
+    kind, policy, *typed = arguments
+    assert spank.main([kind, str(answers), policy, *typed]) == 1
+    assert why in capsys.readouterr().err
+    assert list(answers.iterdir()) == []
+
+
+def test_a_step(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    python = [sys.executable, "-P", "-m", "hpctl", "run"]
+    assert spank.main(["srun", str(answers), "", "-n2", "python", "x.py", "--", "y"]) == 0
+    assert words(answers) == [*python, "--", "-n2", "python", "x.py", "--", "y"]
+    assert spank.main(["srun", str(answers), "policy.yaml", "true"]) == 0
+    assert words(answers) == [*python, "--policy", f"{answers.parent}/policy.yaml", "--", "true"]
+
+
+@pytest.mark.parametrize("typed", [["-w", "n1", "true"], ["-n2"]])
+def test_a_step_that_cannot_be_supervised(
+    answers: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    assert spank.main(["srun", str(answers), "", *typed]) == 1
+    assert list(answers.iterdir()) == []

@@ -1,0 +1,178 @@
+"""Every family of kernel lines, in the wordings of several kernel generations, and look-alikes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpctl.agent.checks import table_kernel
+from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.kmsg import Record
+from hpctl.core.catalogue import SHIPPED
+from hpctl.core.model import Clears, Finding, RuleId, Verdict
+from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, V2, WATCH, oom
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+def records(*texts: str, facility: int = 0, second: float = 0) -> list[Record]:
+    at = NOON + timedelta(seconds=second)
+    return [Record(facility, n, at, text) for n, text in enumerate(texts)]
+
+
+def kernel(jobs: dict[int, str] | None = None) -> Kernel:
+    return Kernel(lambda pid, _at: (jobs or {}).get(pid, ""))
+
+
+@pytest.mark.parametrize(("text", "check", "code", "device", "means"), CASES)
+def test_a_line_is_found_and_means_what_the_table_says(
+    text: str, check: str, code: str, device: str, means: object
+) -> None:
+    (finding,) = kernel().findings(records(text))
+    assert (finding.check, finding.code, finding.device) == (check, code, device)
+    assert finding.evidence == text[:512]
+    if means is None:
+        return
+    stem = check.replace(".", "-")
+    rule = SHIPPED.get(RuleId(f"{stem}-{code}")) or SHIPPED[RuleId(stem)]
+    assert rule.urgency is (NOTHING if means is WATCH else means)
+    acts = rule.urgency is not NOTHING
+    assert finding.verdict is (Verdict.FAIL if acts else Verdict.WARN) or code == "unknown"
+
+
+@pytest.mark.parametrize("text", [case[0] for case in CASES])
+def test_no_line_is_believed_that_the_kernel_did_not_write(text: str) -> None:
+    assert kernel().findings(records(text, facility=1)) == []
+    assert kernel().findings(records(text, facility=3)) == []
+    assert len(kernel().findings(records(text, facility=1), accept_user=True)) == 1
+
+
+@pytest.mark.parametrize("text", [case[0] for case in CASES])
+def test_what_user_space_gets_into_a_line_is_no_line_of_its_own(text: str) -> None:
+    """A process or device may be named as it likes: its name never stands first."""
+    for line in (f"audit: comm={text}", f"usb 1-1: Product: {text}", f"x[1]: segfault: {text}"):
+        assert kernel().findings(records(line)) == []
+
+
+@pytest.mark.parametrize("text", BENIGN)
+def test_lines_that_are_no_trouble(text: str) -> None:
+    assert kernel().findings(records(text)) == []
+
+
+def test_equal_lines_of_a_batch_are_one_finding() -> None:
+    text = "nvme nvme1: I/O 12 QID 4 timeout, aborting"
+    batch = [
+        Record(0, n, NOON + timedelta(seconds=second), text) for n, second in enumerate((3, 1, 9))
+    ]
+    other = records("nvme nvme1: I/O 99 QID 1 timeout, aborting", second=4)
+    (finding,) = kernel().findings([*batch, *other])
+    assert (finding.count, finding.last) == (4, NOON + timedelta(seconds=9))
+
+
+def test_numbers_in_the_text_count() -> None:
+    text = "EDAC MC1: 3 CE memory read error on DIMM_A1 (channel:1 slot:0)"
+    (finding,) = kernel().findings(records(text, text))
+    assert finding.count == 6
+
+
+def test_a_server_that_is_back_ends_what_was_said_of_it() -> None:
+    lost = "nfs: server 10.0.0.5 not responding, still trying"
+    said = kernel().findings([*records(lost), *records("nfs: server 10.0.0.5 OK", second=5)])
+    assert [(f.verdict, f.clears, f.code, f.device) for f in said] == [
+        (Verdict.WARN, Clears.GONE, "not-responding", "10.0.0.5"),
+        (Verdict.OK, Clears.GONE, "not-responding", "10.0.0.5"),
+    ]
+    restored = (
+        "Lustre: fsx-OST0000-osc-ffff8a01: Connection restored to 10.0.1.5@tcp (at 10.0.1.5@tcp)",
+        "Lustre: fsx-OST0000-osc-ffff8a01: Connection restored to  (at 10.0.1.5@tcp)",
+    )
+    for text in restored:
+        (over,) = kernel().findings(records(text))
+        assert (over.verdict, over.code, over.device) == (
+            Verdict.OK, "connection-lost", "fsx-OST0000",
+        )  # fmt: skip
+
+
+SOFT = "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:1234]"
+OOPS = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
+IN_NVIDIA = "RIP: 0010:nv_poll+0x12/0x80 [nvidia]"
+IN_EFA = "RIP: 0010:efa_destroy_qp.cold+0x12/0x80 [efa]"
+
+
+def codes(found: list[Finding]) -> list[tuple[str, str, str]]:
+    return [(f.check, f.code, f.detail) for f in found]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "frame", "check", "module"),
+    [
+        (SOFT, IN_NVIDIA, "kernel.lockup", "nvidia"),
+        (OOPS, IN_EFA, "kernel.crash", "efa"),
+        (OOPS, "RIP: 0010:uvm_x+0x12/0x80 [nvidia_uvm]", "kernel.crash", "nvidia_uvm"),
+        ("Internal error: Oops: 96000004 [#1] SMP", "pc : nv_poll+0x12/0x80 [nvidia]",
+         "kernel.crash", "nvidia"),
+    ],
+)  # fmt: skip
+def test_a_trace_in_a_driver_is_a_fault_of_the_node(
+    trouble: str, frame: str, check: str, module: str
+) -> None:
+    middle = ("Modules linked in: nvidia(POE) efa", "CPU: 3 PID: 1234 Comm: python Tainted: P")
+    found = kernel().findings(records(trouble, *middle, frame))
+    assert codes(found)[1:] == [(check, "driver", module)]
+    split = kernel()
+    first = split.findings(records(trouble, *middle))
+    assert codes(first + split.findings(records(frame, second=0.5))) == codes(found)
+
+
+def test_a_trace_elsewhere_is_not() -> None:
+    assert len(kernel().findings(records(SOFT, "RIP: 0010:ext4_x+0x12/0x80 [ext4]"))) == 1
+    # A warning of the driver that comes just after has a trace of its own.
+    warned = ("WARNING: CPU: 1 PID: 7 at nv.c:1 nv_poll+0x1/0x2 [nvidia]", IN_NVIDIA)
+    assert len(kernel().findings(records(SOFT, *warned))) == 1
+    late = kernel()
+    late.findings(records(SOFT))
+    assert late.findings(records(IN_NVIDIA, second=3)) == []
+
+
+def test_what_comes_after_trouble_is_found_as_ever() -> None:
+    found = kernel().findings(records(OOPS, "Oops: 0002 [#1] SMP", CASES[-1][0]))
+    assert {f.check for f in found} == {"kernel.crash", "kernel.sxid"}
+
+
+def test_the_job_is_that_of_the_process_that_the_line_names() -> None:
+    lines = (
+        "NVRM: Xid (PCI:0000:c1:00): 31, pid=1234, name=python, Ch 0008",
+        "NVRM: Xid (PCI:0000:c1:00): 31, pid='1235', name=python, Ch 0008",
+        "NVRM: Xid (PCI:0000:c1:00): 31, pid='<unknown>', name=<unknown>, Ch 0008",
+        "NVRM: Xid (PCI:0000:c1:00): 45, pid=1234, name=python, Ch 0008",
+        "INFO: task python:1235 blocked for more than 120 seconds.",
+        SOFT,
+        "Memory failure: 0x1: Sending SIGBUS to python:1234 due to hardware memory corruption",
+        oom(V2, "/step_0/user/task_0"),
+    )
+    found = kernel({1234: "12", 1235: "13"}).findings(records(*lines))
+    assert {(f.check, f.code, f.job) for f in found} == {
+        ("kernel.xid", "31", "12"), ("kernel.xid", "31", "13"), ("kernel.xid", "31", ""),
+        ("kernel.xid", "45", ""), ("kernel.lockup", "task", "13"), ("kernel.lockup", "soft", "12"),
+        ("kernel.memory", "uncorrected", "12"), ("kernel.oom", "job", "4711"),
+    }  # fmt: skip
+
+
+def test_the_documentation_names_every_code_and_no_other() -> None:
+    told = {row.name: set(row.codes) for row in table_kernel.KERNEL}
+    seen: dict[str, set[str]] = {}
+    for _, check, code, _, means in CASES:
+        if means is not None:
+            seen.setdefault(check, set()).add(code)
+    for check in ("kernel.lockup", "kernel.crash"):
+        seen[check].add("driver")
+    assert {name: codes for name, codes in told.items() if name in seen} == seen
+    assert told.keys() - seen.keys() == {"kernel.xid", "kernel.sxid"}
+
+
+def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it() -> None:
+    reached = {f"{c.replace('.', '-')}-{code}" for _, c, code, _, _ in CASES}
+    reached |= {"kernel-lockup-driver", "kernel-crash-driver", "kernel-efa", "kernel-neuron"}
+    rows = {rule for rule in SHIPPED if rule.startswith("kernel-")}
+    assert rows - reached == set()

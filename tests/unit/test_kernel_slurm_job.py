@@ -1,0 +1,153 @@
+"""Which job a process belongs to, on a /proc made for the test and on this machine's own."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent import slurm_job
+from hpctl.agent.slurm_job import Jobs, job_of_cgroup
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    ("path", "job"),
+    [
+        ("/slurm/uid_1000/job_4711/step_0/task_0", "4711"),
+        ("/slurm_node1/uid_1000/job_4711", "4711"),
+        ("/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0", "4711"),
+        ("/system.slice/node1_slurmstepd.scope/job_7/step_extern/user", "7"),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n", "7"),
+        ("12:memory:/slurm/uid_0/job_9/step_0\n1:name=systemd:/user.slice\n", "9"),
+        ("/user.slice/user-1000.slice/session-3.scope", ""),
+        # A directory that a user made for himself is no job of Slurm's.
+        ("/user.slice/user-1000.slice/job_9/x", ""),
+        ("/docker/job_9", ""),
+        ("", ""),
+    ],
+)
+def test_the_job_in_a_control_groups_path(path: str, job: str) -> None:
+    assert job_of_cgroup(path) == job
+
+
+class Proc:
+    """A /proc with the processes that a test puts there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.reads = 0
+
+    def add(
+        self,
+        pid: int,
+        parent: int = 1,
+        name: str = "python",
+        cgroup: str = "0::/",
+        line: bytes = b"",
+        age_s: float = 60.0,
+    ) -> None:
+        directory = self.root / str(pid)
+        directory.mkdir()
+        began = int((time.clock_gettime(time.CLOCK_BOOTTIME) - age_s) * TICKS)
+        rest = ["S", str(parent), *["0"] * 17, str(began), "0"]
+        (directory / "stat").write_text(f"{pid} ({name}) {' '.join(rest)}\n")
+        (directory / "cgroup").write_text(f"{cgroup}\n")
+        (directory / "cmdline").write_bytes(line)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_by_control_group(proc: Proc) -> None:
+    proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0")
+    assert Jobs(proc.root).of(50, now()) == "12"
+
+
+def test_by_the_step_daemon_above_it(proc: Proc) -> None:
+    proc.add(40, name="slurmstepd", line=b"slurmstepd: [13.batch]\0")
+    proc.add(41, 40, name="bash")
+    proc.add(42, 41, name="a) 1 (b")
+    assert Jobs(proc.root).of(42, now()) == "13"
+
+
+def test_no_job(proc: Proc) -> None:
+    proc.add(42)
+    jobs = Jobs(proc.root)
+    assert jobs.of(42, now()) == ""
+    assert jobs.of(43, now()) == ""
+    assert jobs.of(0, now()) == ""
+
+
+def test_a_process_named_like_the_step_daemon_says_nothing(proc: Proc) -> None:
+    proc.add(40, name="slurmstepd", line=b"something else")
+    proc.add(41, 40)
+    assert Jobs(proc.root).of(41, now()) == ""
+    proc.add(60, name="slurmstepd", line=b"slurmstepd: [99.0]")
+    proc.add(61, 60)
+    if os.geteuid() == 0:
+        os.chown(proc.root / "60", 12345, 12345)
+        assert Jobs(proc.root).of(61, now()) == ""
+
+
+def test_a_loop_of_parents_ends(proc: Proc) -> None:
+    proc.add(40, 41)
+    proc.add(41, 40)
+    assert Jobs(proc.root).of(40, now()) == ""
+
+
+def test_a_process_that_began_after_the_line_is_another(proc: Proc) -> None:
+    proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user", age_s=10)
+    jobs = Jobs(proc.root)
+    assert jobs.of(50, now() - timedelta(seconds=60)) == ""
+    assert jobs.of(50, now()) == "12"
+
+
+def test_an_answer_outlives_its_process_for_a_while(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user")
+    clock = [1000.5]
+    monkeypatch.setattr(slurm_job.time, "monotonic", lambda: clock[0])
+    jobs = Jobs(proc.root)
+    assert jobs.of(50, now()) == "12"
+    for name in ("stat", "cgroup", "cmdline"):
+        (proc.root / "50" / name).unlink()
+    assert jobs.of(50, now()) == "12"
+    clock[0] += slurm_job.REMEMBERED_S + 1
+    assert jobs.of(50, now()) == ""
+
+
+def test_a_storm_of_processes_is_looked_up_only_so_often(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(slurm_job.time, "monotonic", lambda: clock[0])
+    jobs = Jobs(proc.root)
+    looks = []
+    real = jobs._look
+    monkeypatch.setattr(Jobs, "_look", lambda self, pid, at: (looks.append(pid), real(pid, at))[1])
+    for pid in range(2, 5000):
+        jobs.of(pid, now())
+    assert len(looks) == slurm_job.LOOKS_A_SECOND
+    clock[0] += 1
+    for pid in range(5000, 9000):
+        jobs.of(pid, now())
+    assert len(looks) == 2 * slurm_job.LOOKS_A_SECOND
+    assert len(jobs._known) <= slurm_job.REMEMBERED
+
+
+def test_this_machines_own_proc() -> None:
+    assert Jobs().of(os.getpid(), now()) == ""
+    began = Jobs()._began(os.getpid())
+    assert time.time() - 3600 < began <= time.time() + 1

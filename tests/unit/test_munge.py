@@ -1,0 +1,111 @@
+"""MUNGE credentials against real munged daemons."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from hpctl import munge
+from hpctl.ports import Unavailable
+from tests.munged import Realm, realm
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    with realm() as running:
+        yield running
+
+
+def test_a_credential_says_who_where_when_and_what(munges: Realm) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    credential = munge.decode(munge.encode(b"a\0payload", munges.n1), munges.head)
+    assert credential.payload == b"a\0payload"
+    assert credential.address == IPv4Address("127.0.1.2")
+    assert (credential.uid, credential.gid) == (os.geteuid(), os.getegid())
+    assert before <= credential.encode_time <= datetime.now(UTC)
+    assert credential.ttl == 300
+
+
+def test_an_empty_payload_is_a_payload(munges: Realm) -> None:
+    assert munge.decode(munge.encode(b"", munges.n1), munges.head).payload == b""
+
+
+def test_a_credential_is_good_once(munges: Realm) -> None:
+    cred = munge.encode(b"x", munges.n1)
+    munge.decode(cred, munges.head)
+    with pytest.raises(munge.ReplayedCredentialError):
+        munge.decode(cred, munges.head)
+
+
+def test_another_key_is_a_forgery(munges: Realm) -> None:
+    with pytest.raises(munge.InvalidCredentialError) as caught:
+        munge.decode(munge.encode(b"x", munges.stranger), munges.head)
+    assert "munge.key" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "MUNGE:", "MUNGE:AAAA:", "MUNGE:é:", "x" * 100_000]
+)
+def test_nonsense_is_invalid(munges: Realm, text: str) -> None:
+    with pytest.raises(munge.InvalidCredentialError):
+        munge.decode(text, munges.head)
+
+
+def test_a_changed_credential_is_invalid(munges: Realm) -> None:
+    cred = munge.encode(b"x" * 64, munges.n1)
+    at = len(cred) // 2
+    changed = cred[:at] + ("A" if cred[at] != "A" else "B") + cred[at + 1 :]
+    with pytest.raises(munge.InvalidCredentialError):
+        munge.decode(changed, munges.head)
+
+
+def test_munged_away_is_unavailable_and_says_where(tmp_path: Path) -> None:
+    for ask in (munge.encode, munge.decode):
+        with pytest.raises(Unavailable, match="none") as caught:
+            ask(b"x" if ask is munge.encode else "MUNGE:AA:", tmp_path / "none")  # type: ignore[arg-type]
+        assert "systemctl status munge" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [
+        (14, munge.InvalidCredentialError, "invalid_credential"),
+        (15, munge.ExpiredCredentialError, "expired_credential"),
+        (16, munge.RewoundCredentialError, "rewound_credential"),
+        (17, munge.ReplayedCredentialError, "replayed_credential"),
+        (18, munge.UnauthorizedCredentialError, "unauthorized_credential"),
+    ],
+)
+def test_munges_error_numbers_are_the_librarys(
+    number: int, kind: type[munge.CredentialError], code: str
+) -> None:
+    word = munge._lib().munge_strerror(number).decode().lower()
+    assert word == f"{code.removesuffix('_credential')} credential"
+    with munge._Context(None) as context, pytest.raises(kind) as caught:
+        context.check(number)
+    assert caught.value.code == code
+
+
+def test_threads_do_not_mix_credentials_up(munges: Realm) -> None:
+    seen: dict[bytes, bytes] = {}
+
+    def work(number: int) -> None:
+        for turn in range(40):
+            payload = f"{number}-{turn}".encode()
+            seen[payload] = munge.decode(munge.encode(payload, munges.n1), munges.head).payload
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(seen) == 160
+    assert all(payload == got for payload, got in seen.items())

@@ -1,0 +1,160 @@
+"""Neuron: device count and memory errors, wherever the driver's release keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent import neuron
+from hpctl.agent.check import CannotTell, Expected, NotHere
+from hpctl.agent.checks import neuron_devices, neuron_errors
+from hpctl.core.model import Verdict
+from tests.fakes.fabric import Node, codes, limits
+from tests.sysfs_tree import SysfsTree
+
+LIMITS = limits("neuron.errors")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SysfsTree:
+    return SysfsTree(tmp_path)
+
+
+def devices(node: Node) -> list[tuple[str, str]]:
+    return codes(neuron_devices.judge(neuron_devices.gather(node.machine), None, {}))
+
+
+def errors(node: Node) -> list[tuple[str, str]]:
+    return codes(neuron_errors.judge(neuron_errors.gather(node.machine), None, LIMITS))
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "count"),
+    [("ml.trn1.32xlarge", 16), ("trn2.48xlarge", 16), ("inf2.48xlarge", 12), ("trn1.2xlarge", 1)],
+)
+def test_an_instance_type_knows_its_devices(
+    tree: SysfsTree, instance_type: str, count: int
+) -> None:
+    for number in range(count - 1):
+        tree.add_neuron(number)
+    node = Node(tree.root, Expected(instance_type))
+    assert devices(node) == [("fewer", "")]
+    tree.add_neuron(count - 1)
+    assert devices(node) == []
+
+
+def test_the_agents_settings_go_first(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    assert devices(Node(tree.root, Expected("trn2.48xlarge", neuron_devices=1))) == []
+    told = neuron_devices.judge(
+        neuron_devices.gather(Node(tree.root, Expected(neuron_devices=2)).machine), None, {}
+    )
+    assert [o.detail for o in told] == ["1 of 2 Neuron devices, 1 on the PCI bus"]
+
+
+def test_a_driver_that_is_not_loaded(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
+    (told,) = neuron_devices.judge(neuron_devices.gather(Node(tree.root).machine), None, {})
+    assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
+    assert devices(Node(tree.root, Expected("trn1.2xlarge"))) == [("fewer", "")]
+
+
+def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    sample = neuron_devices.gather(Node(tree.root, Expected(neuron_devices=0)).machine)
+    (told,) = neuron_devices.judge(sample, None, {})
+    assert (told.code, told.verdict) == ("more", Verdict.WARN)
+
+
+def test_a_machine_without_neuron(tree: SysfsTree) -> None:
+    tree.add_efas(2)
+    node = Node(tree.root, Expected("p5.48xlarge"))
+    for gather in (neuron_devices.gather, neuron_errors.gather):
+        with pytest.raises(NotHere):
+            gather(node.machine)
+
+
+def test_a_folder_that_cannot_be_listed(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(folder: str) -> list[str]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("hpctl.agent.neuron.os.listdir", broken)
+    with pytest.raises(CannotTell, match="Input/output error"):
+        neuron_errors.gather(Node(tree.root).machine)
+
+
+PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", False),
+          ("info/health/errors", False), ("ecc", True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("folder", "total"), PLACES)
+def test_errors_are_found_wherever_the_driver_keeps_them(
+    tree: SysfsTree, folder: str, total: bool
+) -> None:
+    tree.add_neuron(0, folder, total)
+    tree.add_neuron(1, folder, total)
+    node = Node(tree.root)
+    assert errors(node) == []
+    tree.neuron_file(0, "mem_ecc_uncorrected").write_text("1\n")
+    tree.neuron_file(1, "sram_ecc_uncorrected").write_text("3\n")
+    tree.neuron_file(1, "mem_ecc_repairable_uncorrected").write_text("2\n")
+    assert errors(node) == [
+        ("mem_repairable", "neuron1"),
+        ("mem_uncorrected", "neuron0"),
+        ("sram_uncorrected", "neuron1"),
+    ]
+
+
+def test_an_error_from_before_the_agents_start_counts(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    tree.neuron_file(0, "sram_ecc_uncorrected").write_text("1\n")
+    assert errors(Node(tree.root)) == [("sram_uncorrected", "neuron0")]
+
+
+def test_a_driver_without_counters_is_silent(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    for name in neuron.COUNTERS:
+        tree.neuron_file(0, name).unlink()
+    assert errors(Node(tree.root)) == []
+
+
+def test_a_driver_that_lacks_one_counter(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    tree.neuron_file(0, "mem_ecc_repairable_uncorrected").unlink()
+    tree.neuron_file(0, "mem_ecc_uncorrected").write_text("1\n")
+    assert errors(Node(tree.root)) == [("mem_uncorrected", "neuron0")]
+
+
+def test_a_driver_of_another_release_is_looked_at_anew(tree: SysfsTree) -> None:
+    tree.add_neuron(0)
+    node = Node(tree.root)
+    assert errors(node) == []
+    device = tree.root / "sys/devices/virtual/neuron_device/neuron0"
+    (device / "stats/hardware").rename(device / "health")
+    (device / "health/sram_ecc_uncorrected").write_text("1\n")
+    assert errors(node) == []
+    assert errors(node) == [("sram_uncorrected", "neuron0")]
+
+
+def test_a_device_that_vanishes_is_no_error_of_the_others(tree: SysfsTree) -> None:
+    for number in range(2):
+        tree.add_neuron(number)
+    node = Node(tree.root)
+    assert errors(node) == []
+    device = tree.root / "sys/devices/virtual/neuron_device"
+    (device / "neuron0").rename(tree.root / "aside")
+    assert errors(node) == []
+    assert set(neuron.names(node.machine)) == {"neuron1"}
+
+
+def test_the_search_is_bounded(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tree.root / "sys/devices/virtual/neuron_device/neuron0"
+    for number in range(300):
+        (device / f"core{number:03}").mkdir(parents=True)
+    looked: list[str] = []
+    listed = neuron._folders
+    monkeypatch.setattr(neuron, "_folders", lambda folder: looked.append(folder) or listed(folder))
+    assert neuron.find(str(device)) == {}
+    assert len(looked) == neuron.MOST_FOLDERS

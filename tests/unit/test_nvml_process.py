@@ -1,0 +1,146 @@
+"""What the agent makes of the NVML child's words, good and bad, and the page of its calls."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.nvml import process
+from hpctl.agent.nvml.inflight import EVENTS, SWEEP, WHOLE, InFlight
+from hpctl.agent.nvml.process import LENGTH, Child, Closed, Happened, Message, Sweep
+from hpctl.agent.nvml.snapshot import Event
+
+SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0,"driver_version":"1"},"done":3.0}'
+EVENT = b'{"kind":"event","event":{"at":2.0,"pci":"0000:10:00.0","kind":8,"data":79}}'
+
+Start = Callable[[bytes], Child]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a child that writes these bytes and ends."""
+    children: list[Child] = []
+
+    def make(words: bytes) -> Child:
+        name = f"a_child_{len(children)}"
+        (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {words!r})\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(process, "MODULE", name)
+        children.append(Child(5.0, os.environ))
+        return children[-1]
+
+    yield make
+    for child in children:
+        assert child.wait(10.0)
+        child.forget()
+
+
+def frame(text: bytes) -> bytes:
+    return LENGTH.pack(len(text)) + text
+
+
+def read(child: Child) -> tuple[list[Message], str]:
+    """All messages, and how it ended."""
+    assert child.wait(10.0)
+    messages: list[Message] = []
+    try:
+        for message in child.messages():
+            messages.append(message)
+    except Closed as closed:
+        return messages, str(closed)
+    return messages, ""
+
+
+def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
+    messages, end = read(start(frame(EVENT) + frame(SWEPT)))
+    assert messages[0] == Happened(Event(2.0, "0000:10:00.0", 8, 79))
+    assert isinstance(messages[1], Sweep)
+    assert (messages[1].snapshot.driver_version, messages[1].done) == ("1", 3.0)
+    assert end == "has ended"
+
+
+def test_half_a_message_is_none(start: Start) -> None:
+    messages, end = read(start(frame(EVENT) + frame(SWEPT)[:-1]))
+    assert len(messages) == 1
+    assert end == "has ended"
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (b"\xff\xff\xff\xffNVRM: ", "announced a message of 4294967295 bytes"),
+        (frame(b"no JSON"), "sent no message"),
+        (frame(b'{"kind":"other"}'), "sent no message"),
+        (frame(SWEPT.replace(b"1.0", b'"now"')), "sent no message"),
+    ],
+)
+def test_what_is_no_message_ends_the_child(start: Start, words: bytes, end: str) -> None:
+    messages, ended = read(start(frame(EVENT) + words))
+    assert len(messages) == 1
+    assert ended.startswith(end)
+
+
+def test_the_childs_last_words_are_kept(start: Start) -> None:
+    child = start(frame(b'{"kind":"failed","text":"no module named pynvml"}'))
+    read(child)
+    assert child.words == "no module named pynvml"
+
+
+# --- the page of calls -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page() -> Iterator[InFlight]:
+    page = InFlight.create()
+    yield page
+    page.close()
+
+
+def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
+    other = InFlight(os.dup(page.fd))
+    assert page.oldest() is None
+    other.begin(SWEEP, "nvmlInit")
+    since, call = page.oldest() or (0.0, "")
+    assert call == "nvmlInit"
+    assert since == pytest.approx(time.monotonic(), abs=1.0)
+    other.end(SWEEP)
+    assert page.oldest() is None
+    other.close()
+
+
+def test_the_call_that_lasts_longest_is_told(page: InFlight) -> None:
+    page.begin(EVENTS, "nvmlEventSetWait")
+    page.begin(SWEEP, "nvmlDeviceGetCount")
+    assert (page.oldest() or (0, ""))[1] == "nvmlEventSetWait"
+    page.end(EVENTS)
+    assert (page.oldest() or (0, ""))[1] == "nvmlDeviceGetCount"
+
+
+def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: InFlight) -> None:
+    page.begin(EVENTS, "nvmlEventSetWait", lasts_s=100.0)
+    page.begin(SWEEP, "nvmlDeviceGetCount")
+    assert (page.oldest() or (0, ""))[1] == "nvmlDeviceGetCount"
+    page.end(SWEEP)
+    assert (page.oldest() or (0.0, ""))[0] > time.monotonic() + 50
+
+
+def test_a_sweep_as_a_whole_is_timed_and_its_call_named(page: InFlight) -> None:
+    page.begin(WHOLE, "a sweep")
+    began = (page.oldest() or (0.0, ""))[0]
+    time.sleep(0.01)
+    page.begin(SWEEP, "nvmlDeviceGetName gpu3")
+    assert page.oldest() == (began, "nvmlDeviceGetName gpu3")
+    page.end(SWEEP)
+    assert page.oldest() == (began, "a sweep")
+
+
+def test_a_long_name_is_cut_and_no_other_slot_is_hurt(page: InFlight) -> None:
+    page.begin(EVENTS, "second", lasts_s=1.0)
+    page.begin(SWEEP, "n" * 200)
+    assert page.oldest() == (pytest.approx(time.monotonic(), abs=1.0), "n" * 48)
+    page.end(SWEEP)
+    assert (page.oldest() or (0, ""))[1] == "second"

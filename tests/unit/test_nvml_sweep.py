@@ -1,0 +1,214 @@
+"""The NVML child's sweep against a driver in Python: its shape, and what it asks how often."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import subprocess
+import sys
+import types
+import typing
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpctl.agent.nvml import snapshot
+from hpctl.agent.nvml.driver import BATCH, Driver, NvmlFailed
+from hpctl.agent.nvml.inflight import SWEEP, InFlight
+from hpctl.agent.nvml.sweep import Sweep
+
+ROOT = Path(__file__).parents[2]
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class Anything:
+    """A struct whose every number is 1."""
+
+    clusterUuid = bytes(16)
+
+    def __getattr__(self, name: str) -> int:
+        return 1
+
+
+class Nvml:
+    """A driver that answers all there is, and counts who asks for what."""
+
+    NVMLError = NVMLError
+    byref = staticmethod(lambda struct: struct)
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.batches: list[int] = []
+        self.answers: dict[str, Any] = {
+            "nvmlDeviceGetCount": 2,
+            "nvmlSystemGetDriverVersion": "1",
+            "nvmlDeviceGetUUID": "GPU-1",
+            "nvmlDeviceGetName": "one",
+            "nvmlDeviceGetPciInfo": Anything(),
+            "nvmlDeviceGetUtilizationRates": Anything(),
+            "nvmlDeviceGetRowRemapperHistogram": Anything(),
+            "nvmlDeviceGetComputeRunningProcesses": [Anything()],
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("c_nvml"):
+            return Anything
+
+        def call(*arguments: Any) -> Any:
+            self.asked[name] += 1
+            if name == "nvmlDeviceGetFieldValues":
+                self.batches.append(len(arguments[1]))
+                value = types.SimpleNamespace(uiVal=3)
+                return [
+                    types.SimpleNamespace(fieldId=field, nvmlReturn=0, valueType=1, value=value)
+                    for field in arguments[1]
+                ]
+            answer = self.answers.get(name, 1)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def page() -> Iterator[InFlight]:
+    page = InFlight.create()
+    yield page
+    page.close()
+
+
+def shape(kind: Any) -> Any:
+    """The names that a dataclass has, at every depth."""
+    arguments = [a for a in typing.get_args(kind) if a not in (type(None), Ellipsis)]
+    if arguments:
+        return shape(arguments[0])
+    if not dataclasses.is_dataclass(kind):
+        return None
+    hints = typing.get_type_hints(kind)
+    return {field.name: shape(hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def found_shape(value: Any) -> Any:
+    if isinstance(value, list):
+        return found_shape(value[0])
+    if isinstance(value, dict):
+        return {name: found_shape(inner) for name, inner in value.items()}
+    return None
+
+
+def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page: InFlight) -> None:
+    found = Sweep(Driver(Nvml(), page, SWEEP)).read()
+    wanted = shape(snapshot.Snapshot)
+    del wanted["events"], wanted["error"], wanted["gpus"]["error"]  # not where all is well
+    assert found_shape(found) == wanted
+    decoded = msgspec.json.decode(msgspec.json.encode(found), type=snapshot.Snapshot)
+    assert decoded.gpus[1].nvlinks[0].active is True
+    assert decoded.gpus[0].remap.banks_none == 1
+    assert decoded.gpus[0].recovery_action == 3
+
+
+def test_an_error_has_exactly_the_fields_of_an_nvml_error() -> None:
+    assert found_shape(NvmlFailed(15, "nvmlInit").as_error()) == shape(snapshot.NvmlError)
+
+
+def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
+    nvml = Nvml()
+    sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
+    first = sweep.read()
+    asked = nvml.asked["nvmlDeviceGetNvLinkState"]
+    assert asked == 2 * 3
+    second = sweep.read()
+    assert nvml.asked["nvmlDeviceGetNvLinkState"] == asked
+    assert nvml.asked["nvmlDeviceGetUtilizationRates"] == 2 * 2
+    assert second["gpus"][0]["nvlinks"] == first["gpus"][0]["nvlinks"]
+    assert second["slow_at"] == first["slow_at"] == first["at"] < second["at"]
+    assert max(nvml.batches) <= BATCH
+
+
+def test_a_slow_sweep_comes_when_it_is_due(page: InFlight) -> None:
+    nvml = Nvml()
+    sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=0.0)
+    sweep.read()
+    assert sweep.read()["slow_at"] > 0
+    assert nvml.asked["nvmlDeviceGetRowRemapperHistogram"] == 4
+
+
+def test_a_lost_gpu_repeats_nothing_of_old(page: InFlight) -> None:
+    nvml = Nvml()
+    sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
+    sweep.read()
+    nvml.answers["nvmlDeviceGetUtilizationRates"] = NVMLError(15)
+    lost = sweep.read()["gpus"][0]
+    assert lost["error"]["code"] == 15
+    assert lost["recovery_action"] == 3, "what it still said was thrown away"
+    assert "nvlinks" not in lost
+    del nvml.answers["nvmlDeviceGetUtilizationRates"]
+    nvml.answers["nvmlDeviceGetUtilizationRates"] = Anything()
+    assert "nvlinks" in sweep.read()["gpus"][0]
+
+
+def test_each_call_is_on_record_while_it_runs(page: InFlight) -> None:
+    seen = []
+
+    class Watched(Nvml):
+        def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
+            seen.append(page.oldest())
+            return 1
+
+    Sweep(Driver(Watched(), page, SWEEP)).read()
+    assert [call for _since, call in seen] == [
+        "nvmlDeviceGetPowerUsage gpu0",
+        "nvmlDeviceGetPowerUsage gpu1",
+    ]
+    assert page.oldest() is None
+
+
+def test_the_record_is_ended_by_an_error_too(page: InFlight) -> None:
+    nvml = Nvml()
+    nvml.answers["nvmlDeviceGetCount"] = NVMLError(9)
+    with pytest.raises(NvmlFailed) as failed:
+        Sweep(Driver(nvml, page, SWEEP))
+    assert (failed.value.code, failed.value.call) == (9, "nvmlDeviceGetCount")
+    assert page.oldest() is None
+
+
+def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> None:
+    class Old(Nvml):
+        def __getattr__(self, name: str) -> Any:
+            if name in ("nvmlDeviceGetMarginTemperature", "c_nvmlEccSramErrorStatus_v1_t"):
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    gpu = Sweep(Driver(Old(), page, SWEEP)).read()["gpus"][0]
+    assert gpu["temperature_margin_c"] is None
+    assert gpu["ecc"]["sram_threshold_exceeded"] is None
+
+
+def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
+    code = (
+        "import sys\n"
+        "import {module}\n"
+        "print(sorted(set(sys.modules) & {{'pynvml', 'dataclasses', 'msgspec', 'asyncio',"
+        " 'pathlib', 'subprocess', 'logging', 'inspect'}}))"
+    )
+
+    def loaded(module: str) -> set[str]:
+        words = [sys.executable, "-S", "-c", code.format(module=module)]
+        env = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
+        done = subprocess.run(
+            words, env=env, capture_output=True, text=True, timeout=30, check=True
+        )
+        return set(ast.literal_eval(done.stdout))
+
+    assert loaded("hpctl.agent.nvml.child") == set()
+    assert "pynvml" not in loaded("hpctl.agent.nvml.client")

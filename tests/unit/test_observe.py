@@ -1,0 +1,160 @@
+"""What the observer remembers of jobs that Slurm forgets too early, and when it must look again."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.core.advance import Progress
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import rules
+from hpctl.core.journal import RequestTaken, replay
+from hpctl.core.model import (
+    BootId,
+    Clears,
+    Condition,
+    Finding,
+    Generation,
+    Health,
+    InstanceId,
+    JobId,
+    NodeName,
+    ProviderView,
+    SchedulerView,
+    SlurmJob,
+    Verdict,
+)
+from hpctl.core.view import View
+from hpctl.daemon.book import Book
+from hpctl.daemon.loop import _pace
+from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
+from hpctl.ports import Unavailable
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BOTH = (NodeName("n1"), NodeName("n2"))
+
+
+def seen(**job: object) -> SchedulerView:
+    one = SlurmJob(JobId(7), submit=T0, **job)  # type: ignore[arg-type]
+    return SchedulerView(T0, {}, {one.id: one})
+
+
+RUNNING = seen(state="RUNNING", nodes=BOTH)
+
+
+def nodes(after: SchedulerView) -> tuple[NodeName, ...]:
+    return carry_nodes(RUNNING, after).jobs[JobId(7)].nodes
+
+
+def test_a_requeued_job_keeps_the_nodes_of_its_last_run() -> None:
+    assert nodes(seen(state="PENDING", restarts=1)) == BOTH
+
+
+def test_a_completing_job_keeps_the_nodes_that_have_left_it() -> None:
+    assert nodes(seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])) == BOTH
+
+
+def test_a_job_that_waits_for_its_first_run_has_none() -> None:
+    assert nodes(seen(state="PENDING", restarts=0)) == ()
+
+
+def test_a_job_that_runs_elsewhere_is_where_it_runs() -> None:
+    elsewhere = (NodeName("n3"),)
+    assert nodes(seen(state="RUNNING", restarts=1, nodes=elsewhere)) == elsewhere
+
+
+def heard(node: str, seconds: float) -> Health:
+    generation = Generation(NodeName(node), InstanceId("i-1"), BootId("b-1"))
+    return Health(generation, T0 + timedelta(seconds=seconds))
+
+
+def test_the_loop_looks_again_when_the_next_node_falls_silent() -> None:
+    told = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
+    at = next_silence(told, rules(), T0)
+    assert at is not None
+    assert timedelta(0) < at - (T0 + timedelta(seconds=13)) < timedelta(seconds=0.1)
+    judged = {node: assess(h, rules(), at).condition for node, h in told.items()}
+    assert judged == {"n1": Condition.UNKNOWN, "n2": Condition.HEALTHY, "n3": Condition.UNKNOWN}
+    # And then at the next; that one alone is left, and when it is silent too, nobody is.
+    assert next_silence(told, rules(), at) == at + timedelta(seconds=4)
+    assert next_silence(told, rules(), at + timedelta(seconds=5)) is None
+
+
+class Still:
+    """A Slurm, a cloud and a clock in which nothing happens."""
+
+    def __init__(self) -> None:
+        self.at = T0
+
+    def view(self) -> SchedulerView:
+        return SchedulerView(self.at)
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at.timestamp()
+
+
+class Late(Still):
+    """A cloud in which the cluster is made after the first look."""
+
+    looks = 0
+
+    def view(self) -> Any:
+        self.looks += 1
+        if self.looks == 1:
+            raise Unavailable("there is no such cluster")
+        return ProviderView(self.at, present=True)
+
+
+def test_a_cloud_that_did_not_answer_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctl.daemon.observe.AGAIN_S", 0.01)
+    poked = threading.Event()
+    cloud = CloudWatch(Late(), poked.set, 3600)  # type: ignore[arg-type]
+    cloud.start()
+    try:
+        assert poked.wait(10)
+        assert (cloud.view.as_of, cloud.trouble) == (T0, "")
+    finally:
+        cloud.stop()
+
+
+def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:
+    still = Still()
+    cloud = CloudWatch(still, lambda: None, 30)  # type: ignore[arg-type]
+    cloud.view = ProviderView(T0)
+    book = Book({told.generation.node: told}, lambda _: None, lambda: None, still)
+    observer = Observer(still, cloud, book, still, tmp_path / "STOP")  # type: ignore[arg-type]
+    taken = []
+    if returned is not None:
+        taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
+        taken.append(RequestTaken(returned, 2, "return", "n2", "ann", "no such node", False))
+    return observer.look(replay(taken), rules())
+
+
+def test_an_operators_return_clears_what_only_he_clears(tmp_path: Path) -> None:
+    first = T0 - timedelta(minutes=5)
+    module = Finding(
+        "host.edac", Verdict.FAIL, first, T0, code="uncorrected", clears=Clears.OPERATOR
+    )
+    told = replace(heard("n1", 0), findings=(module,))
+    for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
+        view = looked(told, returned, tmp_path)
+        assert len(view.health[NodeName("n1")].findings) == counted
+        assert len(view.assessments) == counted
+    # The same on a node whose return was refused.
+    other = replace(told, generation=replace(told.generation, node=NodeName("n2")))
+    assert len(looked(other, T0, tmp_path).assessments) == 1
+
+
+def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path: Path) -> None:
+    view = looked(heard("n1", -15), None, tmp_path)
+    assert view.silent_at is not None
+    assert _pace(Progress((), (), ()), view, False).until == view.silent_at
+    assert view.silent_at - T0 < timedelta(seconds=5.1)

@@ -1,0 +1,214 @@
+"""What scripts report: kept, renewed, cleared, forgotten, bounded, remembered over a restart."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl.agent.outside import request as wire
+from hpctl.agent.outside.reported import MAX_REPORTED, Full, Reported
+from hpctl.agent.outside.request import AskVerdict, BadRequest, Report, decode
+from hpctl.core.health import fold_report
+from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Verdict
+from hpctl.core.model import Report as ToHead
+
+BOOT = BootId("b-1")
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.now = NOON
+        self.changes = 0
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def later(self, **span: float) -> None:
+        self.now += timedelta(**span)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def table(watch: Watch) -> Reported:
+    return Reported(BOOT, None, watch.changed, watch)
+
+
+def said(verdict: str = "fail", check: str = "report.nhc", **more: Any) -> Report:
+    found = decode(
+        json.dumps({"op": "report", "check": check, "verdict": verdict, **more}).encode()
+    )
+    assert isinstance(found, Report)
+    return found
+
+
+def shown(table: Reported) -> list[tuple[str, str, str]]:
+    return [(f.code, f.device, f.verdict.value) for f in table.findings()]
+
+
+def test_a_report_is_a_finding(table: Reported, watch: Watch) -> None:
+    assert table.take(said(code="fs", device="/scratch", detail="full", evidence="100%")).kept
+    assert table.findings() == (
+        Finding(
+            "report.nhc",
+            Verdict.FAIL,
+            NOON,
+            NOON,
+            device="/scratch",
+            code="fs",
+            detail="full",
+            evidence="100%",
+            clears=Clears.GONE,
+        ),
+    )
+    assert watch.changes == 1
+
+
+def test_said_again_it_is_renewed_under_its_first_detail(table: Reported, watch: Watch) -> None:
+    table.take(said(detail="91 %", evidence="old"))
+    watch.later(minutes=9)
+    table.take(said(detail="92 %", evidence="new"))
+    watch.later(minutes=9)
+    (found,) = table.findings()
+    assert (found.count, found.detail, found.evidence) == (2, "91 %", "new")
+    assert (found.first, found.last) == (NOON, NOON + timedelta(minutes=9))
+    watch.later(minutes=1)
+    assert table.findings() == ()
+
+
+def test_its_time_is_its_own(table: Reported, watch: Watch) -> None:
+    table.take(said(code="long", for_s=7200))
+    table.take(said(code="boot", clears="boot"))
+    table.take(said(code="short", for_s=5))
+    watch.later(seconds=5)
+    assert [code for code, _, _ in shown(table)] == ["boot", "long"]
+    watch.later(days=30)
+    assert [code for code, _, _ in shown(table)] == ["boot"]
+
+
+def test_ok_clears_what_it_names(table: Reported) -> None:
+    for code, device in (("fs", "/a"), ("fs", "/b"), ("mem", "")):
+        table.take(said(code=code, device=device))
+    table.take(said(check="report.other", code="fs"))
+    assert table.take(said("ok", code="fs", device="/a")).cleared == 1
+    assert table.take(said("ok", code="fs", device="/a")).cleared == 0
+    assert table.take(said("ok", check="report.nhc")).cleared == 2
+    assert [f.check for f in table.findings()] == ["report.other"]
+
+
+def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table: Reported) -> None:
+    def to_head(seq: int) -> ToHead:
+        node, instance = NodeName("n1"), InstanceId("i-1")
+        return ToHead(node, instance, BOOT, seq, NOON, NOON, table.findings())
+
+    table.take(said(clears="boot", detail="91 %"))
+    known, _ = fold_report(None, to_head(1), NOON)
+    assert table.take(said("ok")).cleared == 1
+    known, new = fold_report(known, to_head(2), NOON)
+    assert [f.verdict for f in known.findings] == [Verdict.OK]
+    assert new
+    table.take(said(clears="boot", detail="95 %"))
+    known, _ = fold_report(known, to_head(3), NOON)
+    assert [(f.verdict, f.detail) for f in known.findings] == [(Verdict.FAIL, "91 %")]
+
+
+def test_what_only_an_operator_clears_no_script_does(table: Reported) -> None:
+    table.take(said(clears="operator"))
+    taken = table.take(said("ok"))
+    assert (taken.cleared, taken.stays) == (0, 1)
+    assert shown(table) == [("", "", "fail")]
+
+
+def test_a_full_table_keeps_failures_before_warnings(table: Reported, watch: Watch) -> None:
+    table.take(said("warn", code="warning"))
+    for number in range(MAX_REPORTED - 1):
+        table.take(said(code=str(number)))
+    watch.later(seconds=1)
+    assert table.take(said(code="one-more")).kept
+    assert "warning" not in [code for code, _, _ in shown(table)]
+    with pytest.raises(Full):
+        table.take(said(code="too-much"))
+    assert table.take(said(code="7")).kept, "what is known is renewed all the same"
+    assert len(table.findings()) == MAX_REPORTED
+
+
+def test_it_outlives_a_restart_and_not_a_boot(tmp_path: Path, watch: Watch) -> None:
+    state = tmp_path / "spool" / "reported.json"
+    before = Reported(BOOT, state, now=watch)
+    before.take(said(code="hour", for_s=3600))
+    before.take(said(code="boot", clears="boot"))
+    watch.later(minutes=30)
+    assert Reported(BOOT, state, now=watch).findings() == before.findings()
+    watch.later(minutes=31)
+    assert [c for c, _, _ in shown(Reported(BOOT, state, now=watch))] == ["boot"]
+    assert Reported(BootId("b-2"), state, now=watch).findings() == ()
+
+
+def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+    state = tmp_path / "reported.json"
+    state.write_text('{"boot": 3')
+    table = Reported(BOOT, state)
+    assert table.findings() == ()
+    (tmp_path / "file").write_text("")
+    blocked = Reported(BOOT, tmp_path / "file" / "below.json")
+    assert blocked.take(said()).kept
+    assert len(blocked.findings()) == 1
+
+
+# --- what is said -----------------------------------------------------------------------------
+
+
+def test_what_a_script_computes_is_made_to_fit() -> None:
+    found = said(
+        code=" check fs/é\n",
+        device="a\x1b[31mb",
+        detail="x" * 999,
+        evidence="y" * 9999,
+        job="12_3;rm",
+    )
+    assert found.code == "check_fs_"
+    assert found.device == "a [31mb"
+    assert (len(found.detail), len(found.evidence)) == (256, 2048)
+    assert found.job == "12_3"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"", "not a request"),
+        (b"\xff\n", "not a request"),
+        (b"[" * 9999, "not a request"),
+        (b'{"op": "reboot"}', "op"),
+        (b'{"op": "verdict", "x": 1}', "x"),
+        (b'{"op": "report", "check": "gpu.xid", "verdict": "fail"}', "$.check"),
+        (b'{"op": "report", "check": "report.", "verdict": "fail"}', "$.check"),
+        (b'{"op": "report", "check": "report.a", "verdict": "unknown"}', "ok, warn or fail"),
+        (b'{"op": "report", "check": "report.a", "verdict": "fail", "for_s": 0}', "$.for_s"),
+        (
+            b'{"op": "report", "check": "report.a", "verdict": "fail", "clears": "boot",'
+            b' "for_s": 9}',
+            "clears gone",
+        ),
+    ],
+)
+def test_what_is_no_request_is_told_its_place(line: bytes, says: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(line)
+    assert says in str(caught.value)
+
+
+def test_a_question_is_read() -> None:
+    assert decode(b'{"op": "verdict"}') == AskVerdict()
+    assert said().lasts == timedelta(seconds=wire.DEFAULT_FOR_S)
+    assert said(clears="boot").lasts is None

@@ -1,0 +1,232 @@
+"""Who stands out among a job's nodes, who does not, and for how long before it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import pytest
+
+from hpctl.core import peers
+from hpctl.core.catalogue import SHIPPED, rules
+from hpctl.core.model import JobId, NodeName, SchedulerView, Urgency, Verdict
+from hpctl.core.peer_signals import SIGNALS
+from tests.fakes.values import at, node_name, slurm_job
+
+NAMES = tuple(node_name(n) for n in range(1, 9))
+N1 = NAMES[0]
+GROUP = peers.Group(JobId(1), NAMES, (NAMES,))
+USUAL = {
+    "gpu.busy": 0.95,
+    "gpu.power_w": 600.0,
+    "gpu.throttle_share": 0.0,
+    "gpu.sm_clock_mhz": 1900.0,
+    "gpu.pcie_replays_per_minute": 0.0,
+    "efa.retrans_ratio": 2e-6,
+    "efa.remote_events_per_s": 0.0,
+}
+BAD = {
+    "throttle": {"gpu.throttle_share": 0.4},
+    "clock": {"gpu.sm_clock_mhz": 1300.0},
+    "replay": {"gpu.pcie_replays_per_minute": 3000.0},
+    "retrans": {"efa.retrans_ratio": 3e-3},
+    "remote": {"efa.remote_events_per_s": 2.0},
+}
+Change = Mapping[str, float]
+
+
+def seen(
+    window: int, changes: Mapping[NodeName, Change], names: tuple[NodeName, ...] = NAMES
+) -> dict[NodeName, dict[str, float]]:
+    """One window in which no two nodes are quite alike."""
+    told = {}
+    for n, name in enumerate(names):
+        noise = 1 + ((n * 7 + window * 3) % 5) / 100
+        told[name] = {g: v * noise for g, v in USUAL.items()} | dict(changes.get(name, {}))
+    return told
+
+
+def windows(
+    count: int,
+    changes: Callable[[int], Mapping[NodeName, Change]],
+    group: peers.Group = GROUP,
+    memory: peers.Memory | None = None,
+    start: int = 0,
+) -> peers.Memory:
+    memory = {} if memory is None else memory
+    for window in range(start, start + count):
+        told = seen(window, changes(window), group.nodes)
+        memory = peers.judge([group], told, memory, at(20 * (window + 1)))
+    return memory
+
+
+def found(memory: peers.Memory) -> dict[NodeName, list[str]]:
+    return {node: [f.check for f in told] for node, told in peers.findings(memory).items()}
+
+
+def only(node: NodeName, change: Change) -> Callable[[int], Mapping[NodeName, Change]]:
+    return lambda _: {node: change}
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda s: s.name)
+def test_a_node_that_stands_out_is_found_by_each_signal(signal: peers.Signal) -> None:
+    need = signal.seen[0]
+    bad = only(N1, BAD[signal.name])
+    assert found(windows(need - 1, bad)) == {}
+    assert found(windows(need, bad)) == {N1: [f"peer.{signal.name}"]}
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda s: s.name)
+def test_every_signal_has_a_rule_that_watches_and_never_acts(signal: peers.Signal) -> None:
+    fault = SHIPPED[f"peer-{signal.name}"]
+    assert fault.urgency is Urgency.NONE
+    assert fault.rule in rules().watched
+
+
+def test_a_healthy_job_is_left_alone() -> None:
+    memory = windows(40, lambda _: {})
+    assert memory == {}
+
+
+def test_a_finding_tells_onset_value_median_z_peers_and_windows() -> None:
+    memory = windows(3, lambda _: {})
+    memory = windows(7, only(N1, BAD["clock"]), memory=memory, start=3)
+    (told,) = peers.findings(memory)[N1]
+    assert told.verdict is Verdict.WARN
+    assert told.job == "1"
+    assert told.first == at(60)
+    assert told.last == at(200)
+    assert told.count == 7
+    assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in told.evidence
+    assert "7 peers, 7 of 7 windows of 20 s" in told.evidence
+    assert "draws" in told.evidence
+
+
+def test_onset_is_found_within_three_minutes() -> None:
+    memory = windows(20, lambda _: {})
+    memory = windows(6, only(N1, BAD["throttle"]), memory=memory, start=20)
+    (told,) = peers.findings(memory)[N1]
+    assert told.first == at(400)
+    assert told.last - told.first <= timedelta(minutes=3)
+
+
+def test_one_window_missed_of_seven_does_not_matter_but_two_do() -> None:
+    def flaps(*good: int) -> Callable[[int], Mapping[NodeName, Change]]:
+        return lambda window: {} if window in good else {N1: BAD["throttle"]}
+
+    assert found(windows(7, flaps(2))) == {N1: ["peer.throttle"]}
+    assert found(windows(7, flaps(2, 4))) == {}
+
+
+def test_a_finding_ends_when_the_node_is_among_its_peers_again() -> None:
+    memory = windows(6, only(N1, BAD["clock"]))
+    memory = windows(5, lambda _: {}, memory=memory, start=6)
+    assert found(memory) == {N1: ["peer.clock"]}
+    assert windows(1, lambda _: {}, memory=memory, start=11) == {}
+
+
+def test_a_finding_without_evidence_is_dropped_after_ten_minutes() -> None:
+    memory = windows(6, only(N1, BAD["clock"]))
+    assert found(peers.judge([], {}, memory, at(120 + 600))) == {N1: ["peer.clock"]}
+    assert peers.judge([], {}, memory, at(120 + 601)) == {}
+
+
+def test_a_whole_job_that_slows_down_accuses_nobody() -> None:
+    for change in BAD.values():
+        assert found(windows(10, lambda _, c=change: dict.fromkeys(NAMES, c))) == {}
+
+
+def test_a_cause_that_several_nodes_share_is_not_theirs() -> None:
+    hit = dict.fromkeys(NAMES[:3], BAD["retrans"])
+    assert found(windows(10, lambda _: hit)) == {}
+
+
+def test_a_power_brake_on_most_of_a_job_is_found_on_each() -> None:
+    hit = dict.fromkeys(NAMES[:5], BAD["throttle"])
+    assert found(windows(6, lambda _: hit)) == {n: ["peer.throttle"] for n in NAMES[:5]}
+
+
+def test_a_node_that_waits_is_not_the_slow_one() -> None:
+    """A leader or a data server: idle most of the time, its clock low for that."""
+    idle = {"gpu.busy": 0.2, "gpu.power_w": 120.0, "gpu.sm_clock_mhz": 345.0}
+    assert found(windows(10, only(N1, idle))) == {}
+
+
+def test_utilisation_and_power_are_no_evidence_by_themselves() -> None:
+    assert found(windows(10, only(N1, {"gpu.busy": 0.1}))) == {}
+    assert found(windows(10, only(N1, {"gpu.power_w": 100.0}))) == {}
+
+
+def test_without_utilisation_power_tells_who_works() -> None:
+    told = seen(0, {N1: {"gpu.sm_clock_mhz": 345.0, "gpu.power_w": 90.0}})
+    for gauges in told.values():
+        del gauges["gpu.busy"]
+    assert peers.judge([GROUP], told, {}, at(30)) == {}
+    told[N1]["gpu.power_w"] = 500.0
+    assert set(peers.judge([GROUP], told, {}, at(30))) == {(N1, "clock")}
+
+
+def test_what_was_not_heard_is_no_evidence() -> None:
+    told = seen(0, {N1: BAD["clock"]})
+    few = {name: told[name] for name in NAMES[:3]}
+    assert peers.judge([GROUP], few, {}, at(30)) == {}
+    del told[N1]["gpu.sm_clock_mhz"]
+    assert peers.judge([GROUP], told, {}, at(30)) == {}
+
+
+def test_clocks_are_compared_within_one_kind_and_throttling_across() -> None:
+    group = peers.Group(JobId(1), NAMES, (NAMES[:4], NAMES[4:]))
+    slow_kind = {name: {"gpu.sm_clock_mhz": 1400.0} for name in NAMES[4:]}
+    assert found(windows(10, lambda _: slow_kind, group)) == {}
+    hit = dict.fromkeys(NAMES[4:], BAD["throttle"])
+    assert set(found(windows(6, lambda _: hit, group))) == set(NAMES[4:])
+
+
+def test_many_that_name_a_remote_side_accuse_the_silent_peer() -> None:
+    raised = dict.fromkeys(NAMES[1:], BAD["remote"])
+    memory = windows(4, lambda _: raised)
+    assert found(memory) == {N1: ["peer.remote"]}
+    assert "its peers raise these, it does not" in peers.findings(memory)[N1][0].evidence
+
+
+def test_a_single_one_that_names_a_remote_side_accuses_itself() -> None:
+    memory = windows(4, only(N1, BAD["remote"]))
+    assert "it alone raises these" in peers.findings(memory)[N1][0].evidence
+
+
+@pytest.mark.parametrize("raising", range(2, 7))
+def test_remote_events_in_between_accuse_nobody(raising: int) -> None:
+    raised = dict.fromkeys(NAMES[:raising], BAD["remote"])
+    assert found(windows(10, lambda _: raised)) == {}
+
+
+def view(*jobs: object) -> SchedulerView:
+    return SchedulerView(at(0), jobs={j.id: j for j in jobs})  # type: ignore[attr-defined]
+
+
+def test_peers_are_the_nodes_of_one_running_job_of_one_kind() -> None:
+    kinds = {n: "p5" if n in NAMES[:5] else "p4d" for n in NAMES}
+    (group,) = peers.groups_of(view(slurm_job(nodes=NAMES)), kinds, at(0))
+    assert group.nodes == NAMES
+    assert group.parts == (NAMES[:5], NAMES[5:])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": NAMES[:3]},
+        {"state": "PENDING"},
+        {"state": "SUSPENDED"},
+        {"start": at(-89)},
+    ],
+    ids=str,
+)
+def test_small_jobs_and_those_that_do_not_compute_yet_have_no_peers(change: dict) -> None:
+    job = slurm_job(**{"nodes": NAMES, **change})
+    assert peers.groups_of(view(job), {}, at(0)) == ()
+
+
+def test_a_node_that_two_jobs_share_is_nobodys_peer() -> None:
+    jobs = slurm_job(1, nodes=NAMES), slurm_job(2, nodes=NAMES[:1])
+    (group,) = peers.groups_of(view(*jobs), {}, at(0))
+    assert group.nodes == NAMES[1:]

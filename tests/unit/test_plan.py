@@ -1,0 +1,265 @@
+"""What becomes a candidate, which jobs are hit, and how ids, ladders and rungs come about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpctl.core.advance import advance_all
+from hpctl.core.catalogue import rules as catalogue_rules
+from hpctl.core.journal import (
+    Event,
+    HoldNoted,
+    JobRecoveryOpened,
+    NodeRecoveryOpened,
+    SignalSeen,
+)
+from hpctl.core.model import (
+    Assessment,
+    Attempt,
+    Condition,
+    Health,
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    JobId,
+    NodeName,
+    RecoveryId,
+    Remedy,
+    SchedulerView,
+    SlurmJob,
+    Urgency,
+)
+from hpctl.core.plan import Plan, plan, usable_ladder
+from hpctl.core.recovery import recovery_id
+from hpctl.core.view import View, jobs_on
+from tests.fakes.values import (
+    OWN,
+    at,
+    attempt,
+    faulty,
+    generation,
+    node_name,
+    opened,
+    slurm_job,
+    slurm_node,
+    view_of,
+)
+
+RULES = catalogue_rules()
+N1, N2 = node_name(1), node_name(2)
+CANCEL = SignalSeen(at(-1), RecoveryId("n-1"), "operator_cancelled", "eve")
+WELL = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
+
+
+def planned(view: View) -> Plan:
+    here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
+    return plan(view, OWN, RULES, here, at(0))
+
+
+def node_opens(view: View) -> list[NodeRecoveryOpened]:
+    return [e for e in planned(view).opens if isinstance(e, NodeRecoveryOpened)]
+
+
+def job_opens(view: View) -> list[JobRecoveryOpened]:
+    return [e for e in planned(view).opens if isinstance(e, JobRecoveryOpened)]
+
+
+# --- nodes ------------------------------------------------------------------------------------
+
+
+def test_a_faulty_node_opens_with_its_evidence() -> None:
+    (event,) = node_opens(view_of(sick=[faulty()]))
+    assert (event.generation, event.rule, event.rung) == (generation(), "xid-79", 0)
+    assert event.findings == faulty().findings
+    assert event.passed[-1] == "observing"
+
+
+def test_a_node_under_treatment_is_no_candidate() -> None:
+    assert planned(view_of(sick=[faulty()], log=[opened()])) == Plan()
+
+
+def test_a_node_that_slurm_does_not_know_is_no_candidate() -> None:
+    assert planned(view_of(sick=[faulty(NodeName("n99"))])) == Plan()
+
+
+def silent(seconds: float = -100) -> Assessment:
+    return Assessment(generation(), Condition.UNKNOWN, at(seconds), why="agent-silent")
+
+
+def lost_view(node: Any = None, instance: Instance | None = None, heard: float = -100) -> View:
+    view = view_of(sick=[silent()])
+    view = replace(view, health={**view.health, N1: Health(generation(), at(heard))})
+    if node is not None:
+        nodes = {**view.scheduler.nodes, N1: node}
+        view = replace(view, scheduler=SchedulerView(at(0), nodes))
+    return view if instance is None else replace(view, instances={N1: instance})
+
+
+def test_silence_alone_is_no_fault() -> None:
+    assert planned(lost_view()) == Plan()
+    # Nor is a node lost whose agent speaks, whatever its checks cannot tell.
+    assert planned(lost_view(slurm_node(1, state="DOWN"), heard=-20)) == Plan()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lost_view(slurm_node(1, state="DOWN", reason="Not responding")),
+        lost_view(slurm_node(1, flags=frozenset({"NOT_RESPONDING"}))),
+        lost_view(instance=Instance(InstanceId("i-n1"), InstanceStatus.FAILURE, node=N1)),
+    ],
+    ids=["down", "not responding", "cloud says Failure"],
+)
+def test_silence_that_a_second_observer_confirms_is_a_lost_node(view: View) -> None:
+    decided = planned(view)
+    assert [*(o.rule for o in node_opens(view)), *(h.rule for h in decided.holds)] == ["node-lost"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "again"), [(-2, False), (-1, False), (-0.5, True)], ids=["older", "same", "newer"]
+)
+def test_a_person_is_not_overruled_by_old_lines(seconds: float, again: bool) -> None:
+    log: list[Event] = [opened(seconds=-60), CANCEL]
+    view = view_of(sick=[faulty(seconds=seconds)], log=log)
+    assert bool(node_opens(view)) is again
+
+
+@pytest.mark.parametrize(("first", "again"), [(-300, False), (-0.5, True)], ids=["lasts", "anew"])
+def test_a_person_is_not_overruled_by_a_condition_that_lasts(first: float, again: bool) -> None:
+    log: list[Event] = [opened(seconds=-60), CANCEL]
+    ill = faulty(seconds=first)
+    lasting = replace(ill.findings[0], check="efa.devices", first=at(first), last=at(0))
+    view = view_of(sick=[replace(ill, findings=(lasting,))], log=log)
+    assert bool(node_opens(view)) is again
+
+
+def test_the_same_rule_on_the_same_instance_climbs_one_rung() -> None:
+    rid = RecoveryId("n-old")
+    before = [opened("n-old", seconds=-900)]
+    well = [SignalSeen(at(-800), rid, s, "") for s in WELL]
+    (event,) = node_opens(view_of(sick=[faulty()], log=[*before, *well]))
+    assert event.rung == 1
+    other = [opened("n-old", seconds=-900, rule="another")]
+    (event,) = node_opens(view_of(sick=[faulty()], log=[*other, *well]))
+    assert event.rung == 0
+
+
+def test_a_gpu_reset_is_stood_in_for_by_a_reboot() -> None:
+    ladder = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
+    assert usable_ladder(ladder) == (Remedy.REBOOT, Remedy.REPLACE)
+    assert usable_ladder(()) == (Remedy.ASK_HUMAN,)
+
+
+def test_ids_are_derived_and_differ_by_what_they_are_for() -> None:
+    assert recovery_id("n", "n1", 1) == recovery_id("n", "n1", 1)
+    assert recovery_id("n", "n1", 1) != recovery_id("n", "n1", 2)
+
+
+@pytest.mark.parametrize("sinces", [(-2000, -1, 0), (-2000, -1300, -650)])
+def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(
+    sinces: tuple[float, ...],
+) -> None:
+    """Old faults of one rule that come free together must not open, be withdrawn, open again."""
+    sick = [faulty(node_name(i), seconds=s) for i, s in enumerate(sinces, 1)]
+    policy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
+    view = view_of(sick=sick)
+    decided = plan(view, policy, RULES, {}, at(0))
+    assert "correlated" in {h.gate for h in decided.holds}
+    progress = advance_all(view_of(sick=sick, log=decided.opens), policy, at(0))
+    assert not progress.moves
+
+
+# --- jobs -------------------------------------------------------------------------------------
+
+
+def treated(urgency: Urgency = Urgency.NOW, *moves: str, **more: Any) -> list[Event]:
+    first = opened(urgency=urgency, **more)
+    return [first, *(SignalSeen(at(0), RecoveryId("n-1"), m, "") for m in moves)]
+
+
+def test_a_job_on_a_node_treated_now_is_hit() -> None:
+    (event,) = job_opens(view_of(jobs=[slurm_job()], log=treated()))
+    assert (event.attempt, event.cause, event.bad_nodes) == (attempt(), "n-1", (N1,))
+
+
+def test_a_job_may_run_on_where_the_node_is_treated_after_jobs() -> None:
+    assert not job_opens(view_of(jobs=[slurm_job()], log=treated(Urgency.AFTER_JOBS)))
+    dead = slurm_job(state="FAILED", end=at(-1))
+    assert job_opens(view_of(jobs=[dead], log=treated(Urgency.AFTER_JOBS)))
+
+
+def test_a_job_elsewhere_is_not_hit() -> None:
+    elsewhere = slurm_job(nodes=(node_name(5),))
+    assert planned(view_of(jobs=[elsewhere], log=treated())) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("job", "hit"),
+    [
+        (slurm_job(state="FAILED", end=at(-70)), True),
+        (slurm_job(state="FAILED", end=at(-71)), False),
+        (slurm_job(state="NODE_FAIL", end=at(-1)), True),
+        (slurm_job(state="COMPLETED", end=at(-1)), False),
+        (slurm_job(state="CANCELLED", end=at(-1)), False),
+        (slurm_job(state="PENDING", restarts=1, reason="BeginTime"), True),
+        (slurm_job(state="PENDING", restarts=1, reason="JobHeldUser"), False),
+        (slurm_job(state="PENDING", restarts=0, reason="BeginTime"), False),
+    ],
+    ids=lambda v: f"{v.state}-{v.reason}-{v.end}" if isinstance(v, SlurmJob) else str(v),
+)
+def test_which_ended_jobs_were_hit(job: SlurmJob, hit: bool) -> None:
+    """The fault was seen ten seconds before; a minute of slack is given."""
+    assert bool(job_opens(view_of(jobs=[job], log=treated()))) is hit
+
+
+def test_a_job_that_slurm_requeued_counts_by_the_run_that_was_hit() -> None:
+    job = slurm_job(state="PENDING", restarts=3, reason="BeginTime")
+    (event,) = job_opens(view_of(jobs=[job], log=treated()))
+    assert event.attempt.restarts == 2
+
+
+@pytest.mark.parametrize("change", [{"requeue": False}, {"batch": False}])
+def test_a_job_that_slurm_cannot_run_again_is_a_hold(change: dict[str, bool]) -> None:
+    (hold,) = planned(view_of(jobs=[slurm_job(**change)], log=treated())).holds
+    assert isinstance(hold, HoldNoted)
+    assert (hold.target, hold.gate) == ("1", "not_recoverable")
+
+
+def job_log(seconds: float, restarts: int, rid: str = "j-1", submit: float = -3700) -> list[Event]:
+    run = Attempt(JobId(1), at(submit), restarts)
+    return [
+        JobRecoveryOpened(at(seconds), RecoveryId(rid), run, RecoveryId("n-0"), (N2,), ""),
+        SignalSeen(at(seconds), RecoveryId(rid), "operator_cancelled", "eve"),
+    ]
+
+
+def test_one_attempt_is_treated_once_whoever_hit_it_and_whenever_slurm_says_it_began() -> None:
+    """A requeue sets the submit time anew, so an operator's cancel must be known by the count."""
+    requeued = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-1))
+    fresh = view_of(jobs=[requeued], log=[*treated(), *job_log(-5, restarts=0)])
+    assert not job_opens(fresh)
+    next_run = slurm_job(restarts=1, submit=at(-1))
+    assert job_opens(view_of(jobs=[next_run], log=[*treated(), *job_log(-5, restarts=0)]))
+    long_ago = [*treated(), *job_log(-90_000, restarts=0)]
+    assert job_opens(view_of(jobs=[requeued], log=long_ago))
+
+
+def test_the_restart_budget_is_written_into_the_recovery() -> None:
+    log = treated()
+    for i in range(10):
+        log += job_log(-100, restarts=i, rid=f"j-{i}")
+    (event,) = job_opens(view_of(jobs=[slurm_job(restarts=10)], log=log))
+    assert "restarted 10 times" in event.over_budget
+    (event,) = job_opens(view_of(jobs=[slurm_job(restarts=9)], log=log[:-2]))
+    assert event.over_budget == ""
+
+
+def test_only_a_job_that_may_live_is_asked_to_save() -> None:
+    job = slurm_job(comment='hpctl:{"save_signal": "USR1"}')
+    (event,) = job_opens(view_of(jobs=[job], log=treated(by="eve")))
+    assert event.save_signal == "USR1"
+    (event,) = job_opens(view_of(jobs=[job], log=treated()))
+    assert event.save_signal == ""

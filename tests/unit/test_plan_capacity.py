@@ -1,0 +1,380 @@
+"""Which changes of capacity open, what moves them, and what they must never touch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpctl.core.capacity import idle, waiting
+from hpctl.core.change import (
+    ChangeOpened,
+    Kind,
+    Signal,
+)
+from hpctl.core.journal import (
+    Event,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+    replay,
+)
+from hpctl.core.model import (
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    NodeName,
+    Outcome,
+    RecoveryId,
+    own_reason,
+)
+from hpctl.core.plan_capacity import plan_capacity
+from hpctl.core.policy import Mode, Policy
+from hpctl.core.recovery import StepKind
+from hpctl.core.scale_policy import GroupLimits
+from hpctl.core.tres import Demand
+from hpctl.core.view import View
+from tests.fakes.capacity import N1, N2, N3, SCALE, cluster, moves, pending, steps
+from tests.fakes.values import at, faulty, node_name, opened, slurm_job, slurm_node
+
+
+def kinds(view: View, policy: Policy = SCALE) -> list[Kind]:
+    return [c.kind for c in plan_capacity(view, policy, at(0))]
+
+
+# --- the autoscaler's -------------------------------------------------------------------------
+
+
+def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
+    gone = plan_capacity(cluster(), SCALE, at(0))
+    assert [c.kind for c in gone] == [Kind.REMOVE] * 6
+    assert len({c.recovery for c in gone}) == 6
+    (grows,) = plan_capacity(cluster(idle=0, jobs=(pending(wants=3),)), SCALE, at(0))
+    assert (grows.kind, grows.count, grows.size) == (Kind.ADD, 3, 11)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"flags": frozenset({"DRAIN"})},
+        {"flags": frozenset({"COMPLETING"})},
+        {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
+        {"flags": frozenset({"NOT_RESPONDING"})},
+        {"state": "DOWN"},
+        {"state": "ALLOCATED"},
+        {"last_busy": None},
+        {"last_busy": at(-599)},
+    ],
+)
+def test_a_node_that_is_not_plainly_idle_never_leaves(what: dict[str, Any]) -> None:
+    changes = plan_capacity(cluster(change={N1: what}), SCALE, at(0))
+    assert N1 not in {c.node for c in changes}
+    assert changes
+
+
+def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
+    log = (opened(node=N2),)
+    view = cluster(sick=[faulty(N3)], log=log, reservations={"hers": (N1,)})
+    assert not {N1, N2, N3} & {c.node for c in plan_capacity(view, SCALE, at(0))}
+    assert idle(view.scheduler.nodes[node_name(4)], view)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        cluster(stopped="the kill switch"),
+        cluster(current=False),
+        cluster(seconds=-61),
+        replace(cluster(), provider=replace(cluster().provider, cluster_status="Updating")),
+        replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))),
+    ],
+    ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old"],
+)
+def test_nothing_opens_where_nothing_may_be_concluded(view: View) -> None:
+    assert kinds(view) == []
+
+
+def test_nothing_opens_in_mode_observe_nor_when_paused() -> None:
+    assert kinds(cluster(), replace(SCALE, mode=Mode.OBSERVE)) == []
+    paused = cluster()
+    paused.state.paused_by = "ana"
+    assert kinds(paused) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"),
+    [
+        ("Resources", True),
+        ("Priority", True),
+        ("ReqNodeNotAvail,_May_be_reserved_for_other_job", True),
+        ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_pri", True),
+        ("ReqNodeNotAvail,_UnavailableNodes:n7", False),
+        ("JobHeldUser", False),
+        ("Dependency", False),
+        ("BeginTime", False),
+        ("QOSMaxNodePerUserLimit", False),
+        ("AssocGrpNodeLimit", False),
+        ("Licenses", False),
+        ("None", False),
+    ],
+)
+def test_only_a_job_that_lacks_nodes_and_nothing_else_counts(reason: str, counts: bool) -> None:
+    view = cluster(jobs=(pending(reason=reason),))
+    assert any(w.grows for w in waiting(view, at(0))) is counts
+
+
+def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None:
+    assert waiting(cluster(jobs=(pending(wants=9, reason="PartitionNodeLimit"),)), at(0))
+    assert not waiting(cluster(jobs=(pending(wants=8, reason="PartitionNodeLimit"),)), at(0))
+    array = pending(wants=100, reason="PartitionConfig", asks=Demand(tasks=100))
+    assert not waiting(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
+
+
+# --- what moves a change ----------------------------------------------------------------------
+
+REMOVE = ChangeOpened(
+    at(0), RecoveryId("s-1"), Kind.REMOVE, "workers", "idle", node=N1, instance=InstanceId("i-n1")
+)
+ADD = ChangeOpened(at(0), RecoveryId("s-2"), Kind.ADD, "workers", "job 9", count=2, size=10)
+OURS: dict[str, Any] = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
+
+
+def closed(*more: Event) -> tuple[Event, ...]:
+    return (REMOVE, SignalSeen(at(1), REMOVE.recovery, Signal.CLOSED_SEEN, "x"), *more)
+
+
+def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and_idle() -> None:
+    (drain,) = steps(cluster(log=(REMOVE,)))
+    assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
+    assert moves(cluster(log=(REMOVE,), change={N1: OURS})) == [Signal.CLOSED_SEEN]
+    (delete,) = steps(cluster(log=closed(), change={N1: OURS}), seconds=2)
+    assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
+
+
+def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
+    job = slurm_job(5, nodes=(N1,))
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [Signal.IN_USE]
+    view = cluster(log=closed(), jobs=(job,), change={N1: OURS})
+    assert moves(view, seconds=2) == [Signal.IN_USE]
+    back = closed(SignalSeen(at(2), REMOVE.recovery, Signal.IN_USE, "x"))
+    (give,) = steps(cluster(log=back, change={N1: OURS}), seconds=3)
+    assert (give.kind, give.target) == (StepKind.RETURN, N1)
+
+
+@pytest.mark.parametrize("reason", ["Resources", "None"])
+def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
+    job = pending(reason=reason, eligible=at(1))
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [Signal.IN_USE]
+    view = cluster(log=closed(), jobs=(job,), change={N1: OURS})
+    assert moves(view, seconds=2) == [Signal.IN_USE]
+    elsewhere = pending(partition="dev", eligible=at(1))
+    view = cluster(log=closed(), jobs=(elsewhere,), change={N1: OURS})
+    assert len(steps(view, seconds=2)) == 1
+    assert (
+        plan_capacity(cluster(jobs=(pending(reason=reason, eligible=at(-1)),)), SCALE, at(0)) == ()
+    )
+
+
+def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
+    assert moves(cluster(log=closed()), seconds=2) == [Signal.OPERATOR_TOOK_OVER]
+    hers = {"flags": frozenset({"DRAIN"}), "reason": "disk swap, Ada"}
+    for log in ((REMOVE,), closed()):
+        assert moves(cluster(log=log, change={N1: hers}), seconds=2) == [Signal.OPERATOR_TOOK_OVER]
+
+
+def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
+    begun = StepStarted(at(2), REMOVE.recovery, StepKind.REMOVE, 1, "i-n1")
+    if outcome is None:
+        return closed(begun)
+    return closed(begun, StepResolved(at(3), REMOVE.recovery, StepKind.REMOVE, 1, outcome))
+
+
+def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
+    for outcome in (None, Outcome.ambiguous("timeout")):
+        view = cluster(log=deleting(outcome), change={N1: OURS}, seconds=10)
+        assert steps(view, seconds=10) == []
+        late = cluster(log=deleting(outcome), change={N1: OURS}, seconds=200)
+        assert [s.attempt for s in steps(late, seconds=200)] == [2]
+        gone = {i: x for i, x in late.provider.instances.items() if i != "i-n1"}
+        seen = replace(late, provider=replace(late.provider, instances=gone))
+        assert moves(seen, seconds=200) == [Signal.GONE]
+
+
+def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
+    """NodeIdInUse is what our own deletion under way looks like: the node must get no work."""
+    log: tuple[Event, ...] = deleting(None)
+    busy = Outcome.rejected("NodeIdInUse", "wait", transient=True)
+    for number in range(2, 6):
+        when = at(200 * number)
+        log += (
+            StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
+            StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
+        )
+    view = cluster(log=log, change={N1: OURS}, seconds=1100)
+    assert moves(view, seconds=1100) == []
+    view = cluster(log=log, change={N1: OURS}, seconds=3700)
+    assert moves(view, seconds=3700) == [Signal.DEADLINE], "a person is told, nothing is given back"
+
+
+def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
+    """The cloud was away for an hour; then slurmctld would not resume; then it would."""
+    view = cluster(log=closed(), change={N1: OURS}, seconds=3700)
+    away = replace(view, provider=replace(view.provider, as_of=at(0)))
+    assert moves(away, seconds=3700) == [Signal.REFUSED]
+    log = closed(SignalSeen(at(3700), REMOVE.recovery, Signal.REFUSED, "x"))
+    log += (SignalSeen(at(3900), REMOVE.recovery, Signal.DEADLINE, "x"),)
+    quiet = {name: {"last_busy": None} for name in view.scheduler.nodes}
+    stuck = cluster(log=log, change={**quiet, N1: OURS}, seconds=4000)
+    (back,) = plan_capacity(stuck, SCALE, at(4000))
+    assert (back.kind, back.node, back.cause) == (Kind.RETURN, N1, REMOVE.recovery)
+    no = (*log, back, SignalSeen(at(4001), back.recovery, Signal.REFUSED, "no"))
+    for seconds, tried in ((4002, 0), (4601, 1)):
+        seen = cluster(log=no, change={**quiet, N1: OURS}, seconds=seconds)
+        assert len(plan_capacity(seen, SCALE, at(seconds))) == tried
+    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, Signal.DEADLINE, "x"))
+    unsure = cluster(log=doubt, change={**quiet, N1: OURS}, seconds=4000)
+    assert plan_capacity(unsure, SCALE, at(4000)) == (), "it may still be deleted"
+
+
+def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() -> None:
+    no = Outcome.rejected("ValidationException", "no")
+    view = cluster(log=deleting(no), change={N1: OURS}, seconds=10)
+    assert moves(view, seconds=10) == [Signal.REFUSED]
+    busy = Outcome.rejected("NodeIdInUse", "wait", transient=True)
+    view = cluster(log=deleting(busy), change={N1: OURS}, seconds=20)
+    assert [s.attempt for s in steps(view, seconds=20)] == [2]
+
+
+def test_nothing_is_deleted_on_an_old_view_of_the_cloud() -> None:
+    view = cluster(log=closed(), change={N1: OURS})
+    old = replace(view, provider=replace(view.provider, as_of=at(-301)))
+    assert steps(old, seconds=2) == []
+
+
+def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
+    (order,) = steps(cluster(log=(ADD,)))
+    assert (order.kind, order.target, order.count, order.size) == (StepKind.ADD, "workers", 2, 10)
+    taken = (
+        ADD,
+        StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
+        StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
+    )
+    assert moves(cluster(log=taken), seconds=2) == [Signal.ORDER_TAKEN]
+    arriving = (*taken, SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"))
+    view = cluster(log=arriving, seconds=5)
+    ten = {"workers": replace(view.provider.groups["workers"], target=10)}
+    waits = replace(view, provider=replace(view.provider, groups=ten))
+    assert moves(waits, seconds=5) == []
+    full = replace(view.provider, instances={**view.provider.instances, **more(2)})
+    full = replace(full, groups=ten)
+    there = cluster(log=arriving, seconds=5, provider=full)
+    assert moves(replace(there, provider=full), seconds=5) == [], "not in Slurm yet"
+    old = {i: replace(x, launched=at(-5400)) for i, x in more(2).items()}
+    broken = replace(full, instances={**view.provider.instances, **old})
+    assert moves(replace(there, provider=broken), seconds=5) == [Signal.ARRIVED]
+
+
+def more(count: int) -> dict[InstanceId, Instance]:
+    """Instances that run, of which Slurm knows nothing yet."""
+    ids = [InstanceId(f"i-new{i}") for i in range(count)]
+    return {
+        i: Instance(i, InstanceStatus.RUNNING, "workers", NodeName(i.replace("i-", "ip-")))
+        for i in ids
+    }
+
+
+def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:
+    """Nor is one ordered twice because the service tells of it a moment later."""
+    arriving = (
+        ADD,
+        StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
+        StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
+        SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"),
+    )
+    job = pending(wants=10)
+    view = cluster(log=arriving, seconds=5, jobs=(job,))
+    assert moves(view, seconds=5) == []
+    view = cluster(log=arriving, seconds=182, jobs=(job,))
+    assert moves(view, seconds=182) == [Signal.REFUSED]
+    over = (*arriving, SignalSeen(at(182), ADD.recovery, Signal.REFUSED, "x"))
+    assert plan_capacity(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
+    assert plan_capacity(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
+
+
+OFF = replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        OFF,
+        replace(SCALE, mode=Mode.OBSERVE),
+        replace(SCALE, autoscale=replace(SCALE.autoscale, groups={})),
+        replace(SCALE, autoscale=replace(SCALE.autoscale, groups={"workers": GroupLimits(8, 12)})),
+    ],
+    ids=["off", "observe", "not named", "at the minimum by now"],
+)
+def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
+    assert moves(cluster(log=(REMOVE,)), policy) == [Signal.IN_USE]
+    assert moves(cluster(log=closed(), change={N1: OURS}), policy, seconds=2) == [Signal.IN_USE]
+    doubt = cluster(log=deleting(None), change={N1: OURS}, seconds=200)
+    assert steps(doubt, policy, seconds=200) == moves(doubt, policy, seconds=200) == []
+    if policy.autoscale.groups.get("workers") != GroupLimits(8, 12):
+        assert moves(cluster(log=(ADD,)), policy) == [Signal.REFUSED]
+
+
+def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
+    second = replace(REMOVE, recovery=RecoveryId("s-3"), node=N2, instance=InstanceId("i-n2"))
+    both = (REMOVE, second)
+    view = cluster(log=both)
+    assert len(steps(view)) == 2
+    gone = {i: x for n, i in enumerate(view.provider.instances) if n < 3
+            for x in [view.provider.instances[i]]}  # fmt: skip
+    fewer = replace(view, provider=replace(view.provider, instances=gone))
+    assert [s.target for s in steps(fewer)] == [N1], "one may still go"
+    assert moves(fewer) == [Signal.IN_USE]
+
+
+def test_an_addition_that_is_under_way_is_not_sent_again() -> None:
+    begun = (ADD, StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"))
+    assert steps(cluster(log=begun, seconds=2), seconds=2) == []
+    assert [s.attempt for s in steps(cluster(log=begun, seconds=200), seconds=200)] == [2]
+
+
+def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
+    from hpctl.core.catalogue import rules
+    from hpctl.core.plan import node_candidates
+
+    gone = deleting(Outcome.accepted())
+    gone += (SignalSeen(at(4), REMOVE.recovery, Signal.ORDER_TAKEN, "x"),)
+    down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
+    sick = faulty(N1, rules().classes["node-lost"])  # type: ignore[index]
+    view = cluster(log=gone, change=down, sick=[sick])
+    assert node_candidates(view, rules(), at(5)) == []
+    assert node_candidates(cluster(change=down, sick=[sick]), rules(), at(5))
+
+
+def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
+    gone = deleting(Outcome.accepted())
+    gone += (
+        SignalSeen(at(4), REMOVE.recovery, Signal.ORDER_TAKEN, "x"),
+        SignalSeen(at(5), REMOVE.recovery, Signal.GONE, "x"),
+    )
+    view = cluster(log=gone, change={N1: OURS}, idle=0, seconds=10)
+    assert plan_capacity(view, SCALE, at(10)) == (), "the old machine is still listed"
+    fresh = replace(view.instances[N1], id=InstanceId("i-new"))
+    new = replace(view, instances={**view.instances, N1: fresh})
+    (back,) = plan_capacity(new, SCALE, at(10))
+    assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
+    (step,) = steps(replace(new, state=replay((*gone, back))), seconds=10)
+    assert (step.kind, step.target, step.owner) == (StepKind.RETURN, N1, REMOVE.recovery)
+
+
+def test_instances_on_their_way_out_are_gone() -> None:
+    view = cluster(log=deleting(None), change={N1: OURS}, seconds=9)
+    going = replace(view.instances[N1], status=InstanceStatus.SHUTTING_DOWN)
+    instances = {**view.provider.instances, going.id: going}
+    seen = replace(view, provider=replace(view.provider, instances=instances))
+    assert moves(seen, seconds=9) == [Signal.GONE]
+    assert slurm_node(1).drained is False

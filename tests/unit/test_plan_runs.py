@@ -1,0 +1,315 @@
+"""Runs that went wrong by themselves: who is looked at, what is made of it, what holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
+from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId, SchedulerView, SlurmJob
+from hpctl.core.plan_runs import run_decisions
+from hpctl.core.policy import Mode, Policy
+from hpctl.core.registration import Ruled
+from hpctl.core.run_policy import Action, Backoff, RunPolicy, Treatment
+from hpctl.core.trouble import Kind, Trouble
+from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
+
+ASKED = 'hpctl:{"ckpt":"/ckpt"}'
+CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
+RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
+HOST = NodeName("n1")
+
+
+def job(**changes: Any) -> SlurmJob:
+    values: dict[str, Any] = {"comment": ASKED, "partition": "all", "batch_host": HOST, **changes}
+    return slurm_job(7, **values)
+
+
+FAILED = job(state="FAILED", exit_code="1:0", reason="NonZeroExitCode", end=at(-1))
+QUEUED = job(
+    state="PENDING", restarts=1, nodes=(), reason="BeginTime", submit=at(-1), eligible=at(120)
+)
+
+
+def decided(
+    job: SlurmJob,
+    log: Sequence[Event] = (),
+    *,
+    run: RunPolicy = RUN,
+    note: str = "",
+    policy: Policy = OWN,
+    seconds: float = 0,
+    **changes: Any,
+) -> JobRecoveryOpened | HoldNoted | None:
+    view = view_of(
+        jobs=[job], log=log, seconds=seconds, ruled={job.id: Ruled(run, note)}, **changes
+    )
+    found = run_decisions(view, policy, (), at(seconds))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def opens(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> JobRecoveryOpened:
+    found = decided(job, log, **more)
+    assert isinstance(found, JobRecoveryOpened), found
+    return found
+
+
+def holds(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> HoldNoted:
+    found = decided(job, log, **more)
+    assert isinstance(found, HoldNoted), found
+    return found
+
+
+def told(
+    seconds: float = -2, restarts: int = 0, kind: Kind = Kind.HANG, **changes: Any
+) -> JobReported:
+    trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
+    report = JobReport(JobId(7), restarts, trouble, Action.REQUEUE, "no healthy node is left")
+    return JobReported(at(seconds), replace(report, **{"wish": Wish.REQUEUE, **changes}))
+
+
+def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
+    """An earlier crash, treated to its end."""
+    rid = RecoveryId(f"j-{restarts}")
+    signature = f"FAILED {code}:0"
+    trouble = Trouble(Kind.CRASH, at(seconds), "exit code", signature, exit_code=code)
+    attempt = Attempt(JobId(7), at(-3700), restarts)
+    opened = JobRecoveryOpened(
+        at(seconds), rid, attempt, RecoveryId(""), (), "", trouble=trouble, action=Action.REQUEUE
+    )
+    ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
+    return [opened, *(SignalSeen(at(seconds), rid, way, "") for way in ways)]
+
+
+# --- who is looked at -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        replace(FAILED, comment=""),
+        replace(FAILED, comment="hpctl: held"),
+        replace(QUEUED, comment="my own words"),
+        job(),
+        job(state="COMPLETED", exit_code="0:0"),
+        job(state="CANCELLED", exit_code="0:15"),
+        job(state="TIMEOUT"),
+        job(state="PENDING", nodes=(), reason="Resources", eligible=at(-5)),
+        replace(QUEUED, reason="JobHeldUser"),
+        replace(QUEUED, reason="Dependency"),
+        replace(QUEUED, eligible=at(-1)),
+        replace(QUEUED, restarts=0),
+        replace(QUEUED, eligible=at(3600)),
+        replace(QUEUED, flags=frozenset({"COMPLETING"})),
+    ],
+)
+def test_what_is_none_of_our_business(quiet: SlurmJob) -> None:
+    assert decided(quiet) is None
+
+
+def test_what_a_node_explains_is_left_to_it() -> None:
+    view = view_of(jobs=[FAILED])
+    assert run_decisions(view, OWN, {FAILED.id}, at(0)) == []
+
+
+# --- ended badly ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "why"),
+    [
+        ({}, Kind.CRASH, "its script ended with exit code 1"),
+        ({"exit_code": "0:11"}, Kind.KILLED, "its script was ended by signal 11"),
+        (
+            {"exit_code": "137:0"},
+            Kind.KILLED,
+            "its script ended with exit code 137: signal 9 from outside",
+        ),
+        ({"exit_code": "139:0"}, Kind.CRASH, "its script ended with exit code 139"),
+        ({"exit_code": "16:0"}, Kind.CORRUPTION, "exit code 16 is evidence of silent corruption"),
+        ({"state": "OUT_OF_MEMORY"}, Kind.HOST_MEMORY, "Slurm killed it for its memory"),
+        ({"state": "NODE_FAIL", "exit_code": "0:1"}, Kind.NODE, "Slurm ended it as NODE_FAIL"),
+        (
+            {"reason": "JobLaunchFailure", "exit_code": "0:9"},
+            Kind.NODE,
+            "the node of its batch script, n1, was lost",
+        ),
+    ],
+)
+def test_an_end_is_read_from_state_and_exit_code(
+    ended: dict[str, Any], kind: Kind, why: str
+) -> None:
+    found = opens(replace(FAILED, **ended), run=replace(RUN, same_signature=9))
+    assert found.trouble is not None
+    assert (found.trouble.kind, found.trouble.why) == (kind, why)
+    assert found.action is Action.REQUEUE
+    assert found.attempt == FAILED.attempt
+    assert (found.cause, found.bad_nodes) == ("", ())
+    assert found.why.startswith(why)
+
+
+def test_the_first_restart_does_not_wait_and_the_next_does() -> None:
+    assert opens(FAILED).start_at == at(2)  # a node's fault has 3 s to show itself
+    assert opens(replace(FAILED, end=at(-9))).start_at is None
+    again = replace(FAILED, restarts=1, exit_code="2:0")
+    found = opens(again, crashed(0, -60))
+    assert found.start_at is not None
+    assert at(40) <= found.start_at <= at(50)
+
+
+def test_the_same_crash_twice_without_progress_is_held_with_a_reason() -> None:
+    found = opens(replace(FAILED, restarts=1), crashed(0, -60))
+    assert found.action is Action.HOLD
+    assert found.over_budget == (
+        "hpctl: the same crash 2 times without progress: its script ended with exit code 1;"
+        " held for you to look (scontrol release 7 lets it go on)"
+    )
+
+
+def test_what_was_treated_is_not_treated_again() -> None:
+    log = crashed(0, -60)
+    assert decided(FAILED, log) is None
+    assert decided(replace(FAILED, restarts=1, exit_code="2:0"), log) is not None
+
+
+@pytest.mark.parametrize("code", [93, 94])
+def test_a_final_exit_code_is_never_run_again(code: int) -> None:
+    final = replace(FAILED, exit_code=f"{code}:0")
+    found = holds(final, run=replace(RUN, final_exit_codes=(94,)))
+    assert found.gate == "asked_not_to"
+    assert f"exit code {code}" in found.why
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_command_that_was_never_there_is_not_run_again(code: int) -> None:
+    found = holds(replace(FAILED, exit_code=f"{code}:0"))
+    assert found.gate == "run_policy"
+    assert f"(exit code {code}): another try would not change that" in found.why
+    gone = opens(replace(FAILED, exit_code=f"{code}:0", restarts=1))
+    assert gone.trouble is not None
+    assert (gone.trouble.kind, gone.action) == (Kind.STORAGE, Action.REQUEUE)
+
+
+def test_a_job_that_slurm_cannot_run_again() -> None:
+    assert holds(replace(FAILED, requeue=False)).gate == "not_recoverable"
+
+
+def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm() -> None:
+    assert (
+        "(its own policy is not used: x)" in opens(FAILED, note="its own policy is not used: x").why
+    )
+    assert "no number of nodes" in opens(replace(FAILED, comment='hpctl:{"spares":"x"}')).why
+
+
+# --- told -----------------------------------------------------------------------------------------
+
+
+def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait() -> None:
+    found = opens(job(), [told(-2, exclude=(NodeName("n2"),), after_s=12.0)])
+    assert found.trouble is not None
+    assert found.trouble.kind is Kind.HANG
+    assert found.exclude == ("n2",)
+    assert found.start_at == at(10)
+    assert "no healthy node is left" in found.why
+
+
+def test_a_wish_for_a_hold() -> None:
+    found = opens(job(), [told(wish=Wish.HOLD, action=Action.HOLD, why="loss is NaN")])
+    assert found.action is Action.HOLD
+    assert found.over_budget.startswith("hpctl: loss is NaN; held for you to look")
+
+
+def test_a_wish_without_a_trouble_is_planned() -> None:
+    found = opens(job(), [told(trouble=None, why="nodes are free to grow back")])
+    assert found.trouble is not None
+    assert (found.trouble.kind, found.action) == (Kind.PREEMPTED, Action.REQUEUE)
+    assert found.why == "nodes are free to grow back"
+
+
+def test_a_later_word_takes_a_wish_back() -> None:
+    later = told(-1, wish=Wish.NONE, action=Action.STEP)
+    assert decided(job(), [told(-2), later]) is None
+
+
+def test_the_word_of_another_run_says_nothing_of_this_one() -> None:
+    assert decided(job(restarts=1), [told(restarts=0)]) is None
+
+
+def test_budgets_hold_for_wishes_too() -> None:
+    crashes = [e for n in range(3) for e in crashed(n, -60 + n, code=n + 1)]
+    trouble = Trouble(Kind.CRASH, at(-2), "a crash", "other")
+    found = opens(job(restarts=3), [*crashes, told(-2, restarts=3, trouble=trouble)])
+    assert found.action is Action.HOLD
+    assert "3 restarts without progress" in found.over_budget
+
+
+def test_nodes_that_the_job_could_not_do_without_are_not_left_out() -> None:
+    nodes = {node_name(i): slurm_node(i) for i in (1, 2)}
+    slurm = SchedulerView(at(0), nodes, {JobId(7): job()})
+    found = opens(job(), [told(exclude=(NodeName("n2"),))], scheduler=slurm)
+    assert found.exclude == ()
+
+
+# --- in the queue ---------------------------------------------------------------------------------
+
+
+def test_a_job_that_requeued_itself_starts_at_once_or_when_its_answer_says() -> None:
+    found = opens(QUEUED, [told(-3, wish=Wish.NONE, after_s=0.0)])
+    assert (found.start_at, found.attempt.restarts) == (None, 0)
+    assert opens(QUEUED, [told(-3, wish=Wish.NONE, after_s=30.0)]).start_at == at(27)
+
+
+def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once() -> None:
+    nodes = {node_name(i): slurm_node(i) for i in range(1, 9)}
+    nodes[HOST] = slurm_node(1, state="DOWN")
+    shown = replace(QUEUED, nodes=(HOST, node_name(2)))
+    slurm = SchedulerView(at(0), nodes, {JobId(7): shown})
+    found = opens(shown, scheduler=slurm)
+    assert found.trouble is not None
+    assert (found.trouble.kind, found.trouble.node) == (Kind.NODE, HOST)
+    assert (found.start_at, found.exclude) == (None, (HOST,))
+
+
+def test_a_job_that_somebody_requeued_without_a_word() -> None:
+    found = opens(QUEUED)
+    assert found.trouble is not None
+    assert found.trouble.kind is Kind.KILLED
+
+
+# --- headless -------------------------------------------------------------------------------------
+
+
+def test_a_job_that_runs_without_its_batch_host_is_requeued() -> None:
+    ghost = job(nodes=(node_name(2), node_name(3)))
+    found = opens(ghost)
+    assert found.trouble is not None
+    assert found.trouble.why == "the node of its batch script, n1, is lost"
+
+
+# --- gates ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gate", "policy", "changes"),
+    [
+        ("kill_switch", OWN, {"stopped": "the kill switch exists"}),
+        ("stale_facts", OWN, {"current": False}),
+        ("not_allowed", Policy(mode=Mode.OWN, partitions=frozenset({"other"})), {}),
+        ("observing", Policy(mode=Mode.OBSERVE), {}),
+    ],
+)
+def test_the_gates_hold(gate: str, policy: Policy, changes: dict[str, Any]) -> None:
+    assert holds(FAILED, policy=policy, **changes).gate == gate
+
+
+def test_observe_says_what_it_would_do() -> None:
+    log = crashed(0, -60)
+    again = replace(FAILED, restarts=1, exit_code="2:0")
+    why = holds(again, log, policy=Policy(mode=Mode.OBSERVE)).why
+    assert why.startswith("mode observe: would start job 7 after ")
+    assert "its script ended with exit code 2" in why

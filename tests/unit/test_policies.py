@@ -1,0 +1,151 @@
+"""Policy files: what they say, what is wrong with them, and how they add up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.run_policy import DEFAULTS, Action, Backoff, RunPolicy
+from hpctl.core.trouble import Kind
+from hpctl.policies import PolicyError, PolicyFile, example, merged, parse, read
+
+FULL = """
+restarts: 5
+window_s: 12h
+nodes: 6-8
+backoff: {first_s: 10s}
+on:
+  hang: {ladder: [step, requeue, hold], backoff: true, exclude: 3}
+  nan: hold
+  spike: [notify, step]
+log_rules: megatron
+notify: [/usr/bin/logger, -t, hpctl]
+"""
+
+
+def test_a_file_says_only_what_is_set() -> None:
+    policy = merged([parse(FULL)])
+    assert (policy.restarts, policy.window_s, policy.nodes) == (5, 43200, (6, 8))
+    assert policy.backoff == Backoff(first_s=10)
+    assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.REQUEUE, Action.HOLD)
+    assert policy.treatment(Kind.NAN).ladder == (Action.HOLD,)
+    assert policy.treatment(Kind.NAN).hold_same
+    assert policy.treatment(Kind.SPIKE).ladder == (Action.NOTIFY, Action.STEP)
+    assert policy.treatment(Kind.CRASH) == DEFAULTS[Kind.CRASH]
+    assert policy.log_rules == ("megatron",)
+    assert policy.without_progress == RunPolicy().without_progress
+
+
+def test_no_file_is_the_default() -> None:
+    assert merged([]) == merged([parse("")]) == RunPolicy()
+
+
+def test_compact_is_small_json_that_reads_back() -> None:
+    file = parse(FULL)
+    text = json.dumps(file.compact())
+    assert PolicyFile.model_validate(json.loads(text)) == file
+    assert parse("").compact() == {}
+    assert parse("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
+
+
+def test_later_files_win_key_by_key() -> None:
+    cluster = parse("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
+    job = parse("backoff: {cap_s: 60}\non: {hang: [step, hold]}")
+    policy = merged([cluster, job])
+    assert policy.restarts == 5
+    assert policy.backoff == Backoff(first_s=10, cap_s=60)
+    assert policy.treatment(Kind.HANG).exclude == 4
+    assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.HOLD)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("30s", 30), ("10m", 600), ("'1.5 h'", 5400), ("2d", 172800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert merged([parse(f"window_s: {text}")]).window_s == seconds
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("8", (8, 8)), ("6-8", (6, 8)), ("[6, 8]", (6, 8))])
+def test_nodes(text: str, nodes: tuple[int, int]) -> None:
+    assert merged([parse(f"nodes: {text}")]).nodes == nodes
+
+
+def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "restart: 3\nwindow_s: soon\nnodes: 8-6\non:\n  hagn: {ladder: [step]}\n"
+        "  crash: {lader: [step], exclude: -1}\n  cuda: {ladder: [hold, step]}\n"
+        "  nan: [setp]\n  final: requeue\nlog_rules: [megatorn]\nfinal_exit_codes: 300\n"
+        "backoff:\n  factor: .nan\n"
+    )
+    with pytest.raises(PolicyError) as caught:
+        read(path)
+    kinds = "'node', 'crash', 'gpu_memory', 'host_memory', 'cuda', 'network', 'hang', 'nan', "
+    assert [p.replace(kinds, "... ") for p in caught.value.problems] == [
+        "restart (line 1): no such key; did you mean 'restarts'?",
+        "window_s (line 2): is no time: write seconds, or 30s, 10m, 2h, 1d (given 'soon')",
+        "nodes (line 3): goes from the least to the most nodes, and the least is 1 (given '8-6')",
+        "on.hagn (line 5): input should be ... 'spike', 'slow', 'upload', 'storage', 'corruption',"
+        " 'no_progress', 'preempted', 'time_limit', 'killed' or 'final' (given 'hagn'); did you"
+        " mean 'hang'?",
+        "on.crash.exclude (line 6): input should be greater than or equal to 0 (given -1)",
+        "on.crash.lader (line 6): no such key; did you mean 'ladder'?",
+        "on.cuda.ladder (line 7): goes from the gentlest on: step cannot follow hold",
+        "on.nan.ladder.0 (line 8): input should be 'none', 'notify', 'process', 'step', 'requeue'"
+        " or 'hold' (given 'setp'); did you mean 'step'?",
+        "log_rules (line 10): 'megatorn' is no preset and no absolute path; did you mean"
+        " 'megatron'?",
+        "final_exit_codes.0 (line 11): input should be less than or equal to 255 (given 300)",
+        "backoff.factor (line 13): input should be a finite number (given nan)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("on: {final: requeue}", "asks not to be run again"),
+        ("- a\n", "holds a list, not a mapping of keys"),
+        ("a: [", "line 1, column 5: not YAML"),
+        ("d: 2026-13-40", "not YAML: month must be in 1..12"),
+        ("on:\n  nan: hold\n  hang: hold\n  nan: step", r"nan \(line 4\): stands on line 2"),
+        ("nodes: 0", "the least is 1"),
+        ("nodes: many", "write 8, or 6-8"),
+        ("nodes: true", "write 8, or 6-8"),
+        ("window_s: -3", "greater than 0"),
+    ],
+)
+def test_other_problems(text: str, problem: str) -> None:
+    with pytest.raises(PolicyError, match=problem):
+        parse(text)
+
+
+def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="No such file"):
+        read(tmp_path / "none")
+    (tmp_path / "latin").write_bytes(b"notify: caf\xe9")
+    with pytest.raises(PolicyError, match="is not UTF-8 text: byte 11"):
+        read(tmp_path / "latin")
+
+
+def test_the_example_is_every_key_at_its_default() -> None:
+    file = parse(example())
+    assert merged([file]) == merged([]) or merged([file]).treatments
+    assert file.model_fields_set >= set(PolicyFile.model_fields) - {"nodes"}
+    policy = merged([file])
+    for kind in Kind:
+        assert policy.treatment(kind) == DEFAULTS[kind]
+    for name in PolicyFile.model_fields:
+        if name != "on":
+            assert getattr(policy, name) == getattr(RunPolicy(), name)
+
+
+def test_aliases_of_aliases_take_no_time() -> None:
+    text = "a0: &a0 [x, x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40)
+    )
+    with pytest.raises(PolicyError, match="40 problem"):
+        parse(text)
+    with pytest.raises(PolicyError):
+        parse("a: &a [*a]")

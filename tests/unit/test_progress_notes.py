@@ -1,0 +1,126 @@
+"""Lines that ranks said, read: all three forms, and bytes that are none of them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpctl.jobs.progress.notes import LONGEST, Note, in_log, parse, token_of
+from hpctl.progress import quoted
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        (b"step=12", Note(step=12)),
+        (b"12", Note(step=12)),
+        (b"12 0.25\n", Note(step=12, loss=0.25)),
+        (b"step=12 loss=0.5 rank=3 node=n-1 pid=77 gpu=5 lost=2\n",
+         Note(step=12, loss=0.5, rank=3, node="n-1", pid=77, gpu="5", lost=2)),
+        (b'{"step": 12, "loss": 0.5, "rank": 3}', Note(step=12, loss=0.5, rank=3)),
+        (b'{"saving": true}', Note(saving=True)),
+        (b"saving=0", Note(saving=False)),
+        (b"done=1 rank=0", Note(rank=0, done=True)),
+        (b"phase=eval", Note(phase="eval")),
+        (b"checkpoint=/a%20b/c step=10 seconds=2.5",
+         Note(step=10, checkpoint="/a b/c", seconds=2.5)),
+    ],
+)  # fmt: skip
+def test_what_a_line_says(line: bytes, note: Note) -> None:
+    assert parse(line) == note
+
+
+def test_numbers_of_ones_own_are_kept_and_bounded() -> None:
+    note = parse(
+        b"step=1 lr=0.5 grad_norm=2 text=abc " + b" ".join(b"n%d=1" % n for n in range(99))
+    )
+    assert note is not None
+    assert note.numbers["lr"] == 0.5
+    assert note.numbers["grad_norm"] == 2.0
+    assert "text" not in note.numbers
+    assert len(note.numbers) == 16
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"\n", b"loss=0.5", b"rank=3", b"step=", b"step=-1", b"step=1_0", b"step=12.5",
+        b"step=9999999999999999999", b"hello world", b"{", b'{"step": ', b"{}", b"[" * 4000,
+        b"{" + b'"a":[' * 700, b"\xff\xfe step=1", b"step=1" + b" x=1" * 2000,
+        "step=\u0661\u0662".encode(), b"-5 0.3", b"nan",
+    ],
+)  # fmt: skip
+def test_what_is_no_note(line: bytes) -> None:
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "-inf", "Infinity"])
+def test_a_loss_may_be_no_number(text: str) -> None:
+    note = parse(f"step=1 loss={text}".encode())
+    assert note is not None
+    assert note.loss is not None
+    assert not abs(note.loss) < float("inf")
+
+
+def test_pythons_own_json_of_a_nan_is_read() -> None:
+    note = parse(json.dumps({"step": 1, "loss": float("nan")}).encode())
+    assert note is not None
+    assert note.loss is not None
+    assert note.loss != note.loss
+
+
+def test_names_that_slurm_cannot_have_are_no_nodes() -> None:
+    note = parse(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65)
+    assert note == Note(step=1)
+
+
+def test_the_notes_of_a_log() -> None:
+    block = (
+        b"epoch 1\n"
+        b"hpctl-progress step=12 loss=0.3\n"
+        b"3: hpctl-progress step=13\n"
+        b"[2026-11-21 12:00:00] 4: hpctl-progress step=13 rank=9\n"
+        b"hpctl-progress nonsense\n"
+        b"2026-11-21 INFO hpctl-progress done=1"
+    )
+    assert in_log(block) == [
+        Note(step=12, loss=0.3),
+        Note(step=13, rank=3),
+        Note(step=13, rank=9),
+        Note(done=True),
+    ]
+
+
+def test_the_token_is_the_first_word() -> None:
+    assert token_of(b"token=abc step=1") == b"abc"
+    assert token_of(b"step=1 token=abc") == b""
+
+
+@given(st.binary(max_size=LONGEST + 50))
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    note = parse(raw)
+    assert note is None or isinstance(note, Note)
+    in_log(b"hpctl-progress " + raw)
+
+
+@given(st.text(max_size=200))
+def test_any_line_of_pairs_is_read_or_refused(text: str) -> None:
+    parse(f"step=1 {text}".encode(errors="replace"))
+    parse(f'{{"step": 1, {text}'.encode(errors="replace"))
+
+
+@given(
+    st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=80)
+)
+def test_a_quoted_path_comes_back(path: str) -> None:
+    line = f"checkpoint={quoted(path)} step=3".encode()
+    note = parse(line)
+    assert note == Note(step=3, checkpoint=path)
+
+
+@given(st.integers(0, 2000))
+def test_a_torn_line_is_a_note_or_none(cut: int) -> None:
+    line = b'{"step": 12, "loss": 0.5, "rank": 3, "node": "n1"}'
+    note = parse(line[:cut])
+    assert note is None or note.step == 12

@@ -1,0 +1,219 @@
+"""Whom the ranks wait for, by two answers, in every format the service has."""
+
+import pytest
+
+from hpctl.jobs.ras import document, text
+from hpctl.jobs.ras.judge import APART_S, Cause, Finding, Sample, culprits
+from hpctl.jobs.ras.values import Report
+from tests.stubs.ras.job import RELEASES, Communicator, Job, as_json, as_text, job
+
+JSON = "2.30.7"
+OLD = ("2.24.3", "2.26.2", "2.28.3")
+
+
+def answer(told: Job, release: str) -> Report:
+    if RELEASES[release].json:
+        return document.read(as_json(told, release).encode())
+    return text.read(as_text(told, release).encode())
+
+
+def judged(first: Report, second: Report, apart: float = APART_S) -> Finding:
+    return culprits(Sample(first, 100.0), Sample(second, 100.0 + apart))
+
+
+def still(told: Job, release: str = JSON) -> Finding:
+    return judged(answer(told, release), answer(told, release))
+
+
+def ranks(finding: Finding) -> list[int]:
+    return sorted(member.rank for member in finding.members)
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_the_rank_that_launched_fewer_is_behind(release: str) -> None:
+    told = job()
+    told.communicators[0].step(times=1200)
+    told.communicators[0].step(but=(5,))
+    finding = still(told, release)
+    assert finding.cause is Cause.BEHIND
+    assert ranks(finding) == [5]
+    assert "rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 1200" in finding.why
+    assert "7 others 1201" in finding.why
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_several_may_be_behind(release: str) -> None:
+    told = job()
+    told.communicators[0].step(times=3)
+    told.communicators[0].step(but=(4, 5, 6))
+    assert ranks(still(told, release)) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_a_rank_that_never_began_is_behind(release: str) -> None:
+    told = job()
+    told.communicators[0].step(but=(2,))
+    assert ranks(still(told, release)) == [2]
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_counts_that_grow_are_no_hang(release: str) -> None:
+    told = job()
+    told.communicators[0].step(but=(5,))
+    first = answer(told, release)
+    told.communicators[0].step(but=(6,))
+    assert judged(first, answer(told, release)).cause is Cause.MOVING
+
+
+@pytest.mark.parametrize("release", OLD)
+def test_in_the_text_a_difference_that_is_gone_is_a_movement(release: str) -> None:
+    told = job()
+    told.communicators[0].step(but=(5,))
+    first = answer(told, release)
+    told.communicators[0].counts[5] = {"AllReduce": 1}
+    assert judged(first, answer(told, release)).cause is Cause.MOVING
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_a_process_that_does_not_answer_twice_is_missing(release: str) -> None:
+    told = job()
+    told.communicators[0].step(times=9)
+    told.communicators[0].step(but=(5,))
+    told.processes[3].unresponsive = True
+    finding = still(told, release)
+    assert finding.cause is Cause.MISSING
+    assert ranks(finding) == [3]
+    assert finding.sure
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_one_that_was_given_up_meanwhile_is_missing(release: str) -> None:
+    told = job()
+    told.communicators[0].step()
+    first = answer(told, release)
+    told.processes[3].dead = True
+    finding = judged(first, answer(told, release))
+    assert finding.cause is Cause.MISSING
+    assert ranks(finding) == [3]
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_a_process_that_was_late_once_is_not_taken_for_a_movement(release: str) -> None:
+    told = job()
+    told.communicators[0].step(but=(5,))
+    told.processes[3].unresponsive = True
+    first = answer(told, release)
+    told.processes[3].unresponsive = False
+    finding = judged(first, answer(told, release))
+    assert finding.cause is Cause.BEHIND
+    assert ranks(finding) == [5]
+
+
+def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sure() -> None:
+    told = job()
+    told.communicators[0].step()
+    first = answer(told, JSON)
+    told.processes[3].unresponsive = True
+    finding = judged(first, answer(told, JSON))
+    assert finding.cause is Cause.MISSING
+    assert not finding.sure
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_where_all_are_equal_nobody_is_named(release: str) -> None:
+    told = job()
+    told.communicators[0].step(times=7)
+    finding = still(told, release)
+    assert finding.cause is Cause.EQUAL
+    assert finding.members == ()
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_an_error_of_ones_own_goes_before_those_of_others(release: str) -> None:
+    told = job()
+    told.communicators[0].step(times=7)
+    told.communicators[0].errors = {1: 6, 2: 2, 3: 6}
+    finding = still(told, release)
+    assert finding.cause is Cause.FAILED
+    assert ranks(finding) == [2]
+    assert "system error" in finding.why
+
+
+def tensor_parallel() -> Job:
+    """Rank 5 computes for ever. Its tensor group waits for it, and the data groups for that one."""
+    told = job()
+    data = [Communicator(0x100 + gpu, [gpu, 4 + gpu]) for gpu in range(4)]
+    tensor = [Communicator(0x200 + node, list(range(4 * node, 4 * node + 4))) for node in (0, 1)]
+    told.communicators = [*data, *tensor]
+    for one in told.communicators:
+        one.step(times=10)
+    tensor[0].step()
+    tensor[1].step(but=(1,))
+    for one in data:
+        one.step(but=(1,))
+    return told
+
+
+def test_victims_that_wait_elsewhere_are_not_blamed() -> None:
+    told = tensor_parallel()
+    finding = still(told)
+    assert finding.cause is Cause.BEHIND
+    assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
+
+
+def small_tensor_groups(everyone: bool) -> Job:
+    """Rank 5 computes for ever in the pair (4, 5); 4 waits for it, and larger groups for 4."""
+    told = job()
+    pairs = [Communicator(0x200 + n, [2 * n, 2 * n + 1]) for n in range(4)]
+    larger = [Communicator(0x100 + n, list(range(n, 8, 2))) for n in range(2)]
+    if everyone:
+        larger = [Communicator(0x100, list(range(8)))]
+    told.communicators = [*larger, *pairs]
+    for one in told.communicators:
+        one.step(times=10)
+        late = [rank for rank, member in enumerate(one.members) if member in (4, 5)]
+        one.step(but=(1,) if len(one.members) == 2 and late else tuple(late))
+    return told
+
+
+@pytest.mark.parametrize("release", ["2.26.2", JSON])
+@pytest.mark.parametrize("everyone", [False, True])
+def test_victims_in_a_larger_group_are_not_blamed(release: str, everyone: bool) -> None:
+    finding = still(small_tensor_groups(everyone), release)
+    assert finding.cause is Cause.BEHIND
+    assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
+
+
+@pytest.mark.parametrize("release", ["2.26.2", "2.28.3"])
+def test_victims_are_told_apart_in_the_text_too(release: str) -> None:
+    finding = still(tensor_parallel(), release)
+    assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
+
+
+def test_ranks_that_launched_as_many_of_other_kinds_have_diverged() -> None:
+    told = job()
+    one = told.communicators[0]
+    one.step(times=10)
+    one.step("AllGather", but=(6,))
+    one.step("AllReduce", but=(0, 1, 2, 3, 4, 5, 7))
+    finding = still(told)
+    assert finding.cause is Cause.DIVERGED
+    assert ranks(finding) == [6]
+
+
+def test_a_communicator_that_ends_is_not_judged() -> None:
+    told = job()
+    told.communicators[0].step(but=(1,))
+    told.communicators[0].finalizing = {0}
+    assert still(told).cause is not Cause.BEHIND
+
+
+def test_two_looks_a_short_time_apart_are_not_sure() -> None:
+    told = job()
+    told.communicators[0].step(but=(1,))
+    report = answer(told, JSON)
+    assert not judged(report, report, apart=5.0).sure
+
+
+def test_a_job_without_communicators_says_nothing() -> None:
+    assert still(Job(job().processes, [])).cause is Cause.NOTHING

@@ -1,0 +1,111 @@
+"""The exit-code contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.crash import classify
+from hpctl.jobs.run.ending import Evidence, Point, code_of, finished, judge
+from hpctl.jobs.run.said import NotLaunched, TaskEnd
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+POLICY = RunPolicy()
+N1 = NodeName("n1")
+SEVEN, EIGHT = Point("/ck/step-7", 7), Point("/ck/step-8", 8)
+
+
+def judged(evidence: Evidence) -> Trouble | None:
+    return judge(evidence, POLICY, NOW, classify)
+
+
+def kind(evidence: Evidence) -> Kind | None:
+    trouble = judged(evidence)
+    return trouble.kind if trouble else None
+
+
+@pytest.mark.parametrize(
+    ("evidence", "done"),
+    [
+        (Evidence(0, before=SEVEN, after=EIGHT), True),
+        (Evidence(0, before=SEVEN, after=SEVEN), False),
+        (Evidence(0, before=SEVEN, after=SEVEN, marked=True), True),
+        (Evidence(0, before=SEVEN, after=SEVEN, stepped=True), True),
+        (Evidence(0, before=Point(), after=Point()), True),
+        (Evidence(0, before=Point(judged=False), after=Point(judged=False)), True),
+        (Evidence(0, before=SEVEN, after=Point(judged=False)), True),
+        (Evidence(0, before=Point(), after=SEVEN), True),
+    ],
+)
+def test_when_0_is_believed(evidence: Evidence, done: bool) -> None:
+    assert finished(evidence) is done
+    assert kind(evidence) == (None if done else Kind.NO_PROGRESS)
+
+
+def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
+    ends = [TaskEnd(N1, 3, 1, ""), TaskEnd(N1, 1, 93, ""), TaskEnd(N1, 0, 137, "")]
+    evidence = Evidence(137, ends=ends)
+    assert code_of(evidence, POLICY) == 93
+    trouble = judged(evidence)
+    assert trouble is not None
+    assert (trouble.kind, trouble.rank, trouble.exit_code) == (Kind.FINAL, 1, 93)
+
+
+@pytest.mark.parametrize("code", [16, 17])
+def test_16_and_17_are_evidence_of_corruption(code: int) -> None:
+    assert kind(Evidence(137, ends=[TaskEnd(N1, 5, code, "")])) is Kind.CORRUPTION
+
+
+def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
+    assert judged(Evidence(139, ends=[TaskEnd(N1, 0, 139, "")], marked=True)) is None
+    assert kind(Evidence(17, ends=[TaskEnd(N1, 0, 17, "")], marked=True)) is Kind.CORRUPTION
+
+
+def test_a_lost_node_explains_any_other_code() -> None:
+    trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={NodeName("n2"): "DOWN"}))
+    assert trouble is not None
+    assert (trouble.kind, trouble.node) == (Kind.NODE, "n2")
+
+
+def test_93_is_passed_on_although_a_node_is_lost_too() -> None:
+    assert kind(Evidence(143, ends=[TaskEnd(N1, 0, 93, "")], lost={N1: "DOWN"})) is Kind.FINAL
+
+
+def test_a_node_that_cannot_be_launched_on_is_named() -> None:
+    trouble = judged(Evidence(1, failed=[NotLaunched(N1, "Communication connection failure")]))
+    assert trouble is not None
+    assert (trouble.kind, trouble.node) == (Kind.NODE, "n1")
+
+
+def test_a_crash_names_rank_node_and_checkpoint() -> None:
+    trouble = judged(
+        Evidence(137, ends=[TaskEnd(N1, 6, 5, "")], tail=["boom"], after=SEVEN, step=9)
+    )
+    assert trouble is not None
+    assert trouble.kind is Kind.CRASH
+    assert (trouble.rank, trouble.node, trouble.exit_code) == (6, "n1", 5)
+    assert (trouble.progress, trouble.step) == (7, 9)
+    assert "boom" in trouble.evidence
+
+
+def test_a_launcher_inside_the_step_knows_better_than_the_exit_code() -> None:
+    told = Trouble(Kind.CUDA, NOW, "CUDA error on rank 3", rank=3)
+    trouble = judged(Evidence(1, account=told, after=SEVEN))
+    assert trouble == replace(told, progress=7)
+
+
+def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None:
+    ends = [TaskEnd(N1, 0, 127, ""), TaskEnd(NodeName("n2"), 1, 127, "")]
+    first = Evidence(127, ends=ends)
+    assert kind(first) is Kind.FINAL
+    assert kind(replace(first, again=True)) is Kind.STORAGE
+    assert kind(replace(first, stepped=True)) is Kind.STORAGE
+    assert kind(replace(first, before=SEVEN, after=EIGHT)) is Kind.STORAGE
+    # The other rank found it: what is missing is missing on one node.
+    found = replace(first, ends=[ends[0], TaskEnd(NodeName("n2"), 1, 137, "")])
+    assert kind(found) is Kind.STORAGE

@@ -1,0 +1,85 @@
+"""The step's output: followed where it is a file, passed on where it is not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpctl.jobs.logs.engine import Verdict
+from hpctl.jobs.logs.rules import parse
+from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.run.output import Output
+from hpctl.jobs.run.said import Line, TaskEnd
+
+CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
+RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
+
+
+def wait(test: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 5
+    while not test():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"srun: error: n1: task 0: Exited with exit code 9\n")
+    seen: list[Line] = []
+    verdicts: list[Verdict] = []
+    with log.open("ab", buffering=0) as file:
+        output = Output(RULES, seen.append, verdicts.append, fds=(file.fileno(), file.fileno()))
+        assert output.begin() == (file.fileno(), file.fileno())
+        output.started()
+        file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)
+        wait(lambda: bool(seen))
+        heard = output.settle()
+    assert [(end.node, end.code) for end in heard.ends] == [("n2", 5)]
+    assert list(heard.tail) == ["loss nan", *CRASH.decode().splitlines()]
+    assert [verdict.rule for verdict in verdicts] == ["bad loss"]
+
+
+def test_each_attempt_is_heard_anew(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab", buffering=0) as file:
+        output = Output(None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2)
+        output.begin()
+        file.write(CRASH)
+        assert len(output.settle().ends) == 1
+        output.begin()
+        assert output.settle().ends == []
+
+
+def test_a_pipe_gets_every_byte(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    seen: list[Line] = []
+    output = Output(None, seen.append, lambda _: None, fds=(write, write))
+    out, err = output.begin()
+    assert write not in (out, err)
+    os.write(out, b"half a line")
+    os.write(err, CRASH)
+    output.started()
+    heard = output.settle()
+    os.close(write)
+    got = b""
+    while block := os.read(read, 65536):
+        got += block
+    os.close(read)
+    assert sorted(got) == sorted(b"half a line" + CRASH)
+    assert any(isinstance(line, TaskEnd) and line.code == 5 for line in seen)
+    assert heard.ends[0].rank == 3
+
+
+def test_progress_in_the_log_is_passed_on(tmp_path: Path) -> None:
+    noted: list[Note] = []
+    with (tmp_path / "log").open("ab", buffering=0) as file:
+        output = Output(
+            None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2, on_note=noted.append
+        )
+        output.begin()
+        file.write(
+            b"other words\n3: hpctl-progress step=12 loss=0.3\nhpctl: hpctl-progress step=9\n"
+        )
+        output.settle()
+    assert [(note.step, note.loss, note.rank) for note in noted] == [(12, 0.3, 3)]

@@ -1,0 +1,310 @@
+"""What is done about a run's trouble, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import (
+    DEFAULTS,
+    RESTARTS,
+    Action,
+    Answer,
+    Backoff,
+    Means,
+    Past,
+    RunPolicy,
+    Treatment,
+    decide,
+    worth_growing,
+)
+from hpctl.core.trouble import Kind, Trouble
+
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NAMES = tuple(NodeName(f"n{i}") for i in range(1, 6))
+MEANS = Means(process=True, step=True, nodes=5, wanted=4, names=NAMES)
+STEP_ONLY = replace(MEANS, process=False)
+GENTLE = RunPolicy(same_signature=99, without_progress=99)
+
+
+def seen(kind: Kind, minute: float = 0, **more: object) -> Trouble:
+    at = START + timedelta(minutes=minute)
+    return Trouble(kind, at, more.pop("why", f"a {kind}"), **more)  # type: ignore[arg-type]
+
+
+def run(*troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS) -> list[Answer]:
+    """The answers to one trouble after the other."""
+    past: list[Past] = []
+    answers = []
+    for trouble in troubles:
+        answers.append(decide(policy or RunPolicy(), past, trouble, means, trouble.at))
+        past.append(Past(trouble, answers[-1].action))
+    return answers
+
+
+def actions(*troubles: Trouble, **more: object) -> list[str]:
+    return [str(a.action) for a in run(*troubles, **more)]  # type: ignore[arg-type]
+
+
+def crashes(count: int, **more: object) -> list[Trouble]:
+    return [seen(Kind.CRASH, i, signature=f"s{i}", progress=7, **more) for i in range(count)]
+
+
+def test_every_kind_has_a_default_with_a_reason() -> None:
+    assert set(DEFAULTS) == set(Kind)
+    for treatment in DEFAULTS.values():
+        assert treatment.why
+        assert list(treatment.ladder) == sorted(treatment.ladder, key=list(Action).index)
+
+
+def test_a_dead_node_is_left_at_once_without_waiting() -> None:
+    (answer,) = run(seen(Kind.NODE, node="n2"))
+    assert answer.action is Action.STEP
+    assert answer.exclude == ("n2",)
+    assert (answer.after_s, answer.size) == (0, 4)
+
+
+def test_one_node_after_the_other_uses_up_the_spares_and_then_asks_for_new_nodes() -> None:
+    answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.NODE, 1, node="n3"))
+    assert [a.action for a in answers] == [Action.STEP, Action.REQUEUE]
+    assert answers[1].exclude == ("n2", "n3")
+
+
+def test_the_same_node_again_climbs() -> None:
+    twice = [seen(Kind.NODE, i, node="n2") for i in range(2)]
+    assert actions(*twice) == ["step", "requeue"]
+
+
+def test_a_node_that_is_gone_from_the_list_is_not_subtracted_again() -> None:
+    four = replace(MEANS, nodes=4, names=("n1", "n3", "n4", "n5"))
+    assert actions(seen(Kind.NODE, node="n2"), means=four) == ["step"]
+
+
+def test_without_names_every_excluded_node_is_counted_among_the_healthy() -> None:
+    unnamed = replace(MEANS, names=())
+    assert actions(seen(Kind.NODE, node="n2"), means=unnamed) == ["step"]
+    assert actions(seen(Kind.NODE, node="n2"), means=replace(unnamed, nodes=4)) == ["requeue"]
+
+
+def test_a_crash_goes_from_process_to_hold() -> None:
+    assert actions(*crashes(4), policy=GENTLE) == ["process", "step", "requeue", "hold"]
+
+
+def test_a_rung_that_is_impossible_is_passed_over_and_not_tried_later() -> None:
+    found = actions(*crashes(3), policy=GENTLE, means=STEP_ONLY)
+    assert found == ["step", "requeue", "hold"]
+
+
+def test_progress_goes_back_to_the_first_rung() -> None:
+    later = seen(Kind.CRASH, 9, signature="s", progress=8)
+    assert actions(*crashes(2), later) == ["process", "step", "process"]
+    assert actions(*crashes(2), replace(later, progress=7)) == ["process", "step", "requeue"]
+
+
+def test_training_steps_count_only_where_no_checkpoint_is_known() -> None:
+    at_step = [seen(Kind.CRASH, i, signature=f"s{i}", step=10 + i) for i in range(4)]
+    assert actions(*at_step) == ["process"] * 4
+    saved_none = [replace(t, progress=7) for t in at_step]
+    assert actions(*saved_none) == ["process", "step", "requeue", "hold"]
+
+
+def test_where_nobody_knows_an_hour_without_trouble_is_progress() -> None:
+    hourly = [seen(Kind.CRASH, 60 * i, signature=f"s{i}") for i in range(4)]
+    assert actions(*hourly) == ["process"] * 4
+    quicker = [seen(Kind.CRASH, 59 * i, signature=f"s{i}") for i in range(4)]
+    assert actions(*quicker) == ["process", "step", "requeue", "hold"]
+
+
+def test_the_same_crash_twice_from_the_same_checkpoint_is_held() -> None:
+    twice = [seen(Kind.CRASH, i, signature="KeyError", progress=7) for i in range(2)]
+    answer = run(*twice)[1]
+    assert answer.action is Action.HOLD
+    assert answer.why == "hpctl: the same crash 2 times without progress: a crash"
+    got_on = [twice[0], replace(twice[1], progress=8)]
+    assert actions(*got_on) == ["process", "process"]
+
+
+@pytest.mark.parametrize("kind", [Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.NAN])
+def test_what_the_program_does_to_itself_gets_one_restart(kind: Kind) -> None:
+    twice = [seen(kind, i, progress=7) for i in range(2)]
+    assert actions(*twice) == ["step", "hold"]
+
+
+def test_three_restarts_without_progress_are_enough() -> None:
+    troubles = [
+        seen(Kind.CRASH, 0, signature="a", progress=1),
+        seen(Kind.HANG, 1, progress=1),
+        seen(Kind.NODE, 2, node="n1", progress=1),
+        seen(Kind.NODE, 3, node="n2", progress=1),
+    ]
+    answers = run(*troubles)
+    assert [str(a.action) for a in answers] == ["process", "process", "step", "hold"]
+    assert answers[-1].why.startswith("hpctl: 3 restarts without progress: ")
+
+
+def test_restarts_in_the_window_are_enough_even_with_progress() -> None:
+    troubles = [seen(Kind.CRASH, i, progress=i) for i in range(11)]
+    answers = run(*troubles)
+    assert {a.action for a in answers[:10]} == {Action.PROCESS}
+    assert answers[10].action is Action.HOLD
+    assert answers[10].why.startswith("hpctl: 10 restarts in 24 h: ")
+    spread = [replace(t, at=START + timedelta(hours=3 * i)) for i, t in enumerate(troubles)]
+    assert set(actions(*spread)) == {"process"}
+
+
+def test_time_limits_are_no_failures_but_must_get_on() -> None:
+    limits = [seen(Kind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)]
+    answers = run(*limits)
+    assert {a.action for a in answers} == {Action.REQUEUE}
+    assert {a.save_first_s for a in answers} == {60.0}
+    idle = [seen(Kind.TIME_LIMIT, 60 * i) for i in range(4)]
+    assert actions(*idle) == ["requeue", "requeue", "requeue", "hold"]
+
+
+def test_somebody_who_lets_a_held_job_go_starts_the_count_afresh() -> None:
+    same = [seen(Kind.CRASH, i, signature="s", progress=7) for i in range(4)]
+    assert actions(*same) == ["process", "hold", "process", "hold"]
+
+
+def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
+    policy = replace(GENTLE, backoff=Backoff(30, 2, 100))
+    waits = [
+        a.after_s
+        for a in run(
+            *crashes(4),
+            policy=replace(
+                policy, treatments={Kind.CRASH: Treatment((Action.STEP,), backoff=True)}
+            ),
+        )
+    ]
+    assert waits[0] == 0
+    assert 30 <= waits[1] <= 37.5
+    assert 60 <= waits[2] <= 75
+    assert waits[3] == 100
+
+
+def test_a_node_is_left_when_a_network_fault_names_it_again() -> None:
+    answers = run(*(seen(Kind.NETWORK, i, node="n3", progress=i) for i in range(2)))
+    assert [a.exclude for a in answers] == [(), ("n3",)]
+
+
+def test_suspicions_of_different_kinds_add_up() -> None:
+    answers = run(seen(Kind.HANG, 0, node="n3"), seen(Kind.NETWORK, 1, node="n3"))
+    assert answers[1].exclude == ("n3",)
+
+
+def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
+    answers = run(*(seen(Kind.HANG, i, node="n3", progress=i) for i in range(2)))
+    assert [a.action for a in answers] == [Action.PROCESS, Action.STEP]
+
+
+def test_a_healed_node_is_let_in_again_and_its_next_trouble_counts() -> None:
+    healed = replace(MEANS, healed=("n2",))
+    before = [Past(seen(Kind.NODE, 0, node="n2"), Action.STEP)]
+    crash = seen(Kind.CRASH, 1, signature="s")
+    assert decide(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
+    assert decide(RunPolicy(), before, crash, healed, crash.at).exclude == ()
+    again = seen(Kind.NODE, 1, node="n2")
+    assert decide(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
+
+
+def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
+    last = Means(step=True, nodes=4, wanted=4, names=NAMES[:4], requeue=False)
+    suspect = run(seen(Kind.CUDA, node="n2"), means=last)[0]
+    assert (suspect.action, suspect.exclude) == (Action.STEP, ())
+    for kind in (Kind.NODE, Kind.CORRUPTION):
+        bad = run(seen(kind, node="n2"), means=last)[0]
+        assert bad.action is Action.HOLD
+    assert "too few healthy nodes" in run(seen(Kind.NODE, node="n2"), means=last)[0].why
+
+
+def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
+    policy = replace(
+        GENTLE, treatments={Kind.CUDA: replace(DEFAULTS[Kind.CUDA], ladder=(Action.REQUEUE,))}
+    )
+    troubles = [seen(Kind.CUDA, i, node=f"n{i}") for i in range(4)]
+    assert run(*troubles, policy=policy)[-1].exclude == ("n0", "n1", "n2", "n3")
+    short = replace(MEANS, pool=6)
+    assert run(*troubles, policy=policy, means=short)[-1].exclude == ("n2", "n3")
+    few = replace(policy, most_excluded=1)
+    assert run(*troubles, policy=few)[-1].exclude == ("n3",)
+
+
+def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None:
+    full = Means(step=True, nodes=4, wanted=4, names=NAMES[:4])
+    elastic = RunPolicy(nodes=(3, 4))
+    answers = run(
+        seen(Kind.NODE, 0, node="n1", progress=1),
+        seen(Kind.NODE, 1, node="n2", progress=2),
+        policy=elastic,
+        means=full,
+    )
+    assert [(a.action, a.size) for a in answers] == [(Action.STEP, 3), (Action.REQUEUE, 0)]
+
+
+def test_growing_must_pay_for_its_restart() -> None:
+    elastic = RunPolicy(nodes=(6, 8))
+    assert worth_growing(elastic, 6, 8, remaining_s=3600, restart_cost_s=300)
+    assert not worth_growing(elastic, 6, 8, remaining_s=3599, restart_cost_s=300)
+    assert not worth_growing(elastic, 8, 10, remaining_s=1e9, restart_cost_s=1)
+    assert not worth_growing(elastic, 8, 8, remaining_s=1e9, restart_cost_s=1)
+    assert not worth_growing(RunPolicy(), 6, 8, remaining_s=1e9, restart_cost_s=1)
+
+
+@pytest.mark.parametrize("kind", [Kind.SPIKE, Kind.SLOW, Kind.UPLOAD])
+def test_what_does_not_stop_a_run_is_only_told(kind: Kind) -> None:
+    assert set(actions(*(seen(kind, i) for i in range(20)))) == {"notify"}
+
+
+@pytest.mark.parametrize("kind", [Kind.PREEMPTED, Kind.FINAL])
+def test_what_is_over_or_somebody_elses_gets_nothing(kind: Kind) -> None:
+    assert set(actions(*(seen(kind, i) for i in range(20)))) == {"none"}
+
+
+def test_final_is_final_whatever_a_policy_says() -> None:
+    again = RunPolicy(treatments={Kind.FINAL: Treatment((Action.STEP, Action.REQUEUE))})
+    assert actions(seen(Kind.FINAL), policy=again) == ["none"]
+
+
+def test_ranks_save_first_where_they_live_and_the_policy_asks() -> None:
+    alive, dead = replace(MEANS, alive=True), replace(MEANS, alive=False)
+    for means, seconds in ((MEANS, 0), (alive, 60), (dead, 0)):
+        assert run(seen(Kind.NODE, node="n2"), means=means)[0].save_first_s == seconds
+    assert run(seen(Kind.NAN), means=alive)[0].save_first_s == 0
+
+
+def test_no_end_without_progress_counts_as_progress() -> None:
+    ends = [seen(Kind.NO_PROGRESS, 60 * i, step=i, exit_code=0) for i in range(3)]
+    assert actions(*ends) == ["step", "requeue", "hold"]
+
+
+def test_a_reason_is_one_short_line() -> None:
+    endless = seen(Kind.CRASH, why="first\nsecond\x1b[31m " + "x" * 500)
+    for policy in (RunPolicy(), RunPolicy(restarts=0)):
+        why = run(endless, policy=policy)[0].why
+        assert len(why) <= 200
+        assert why.isprintable()
+
+
+def test_only_restarts_are_counted() -> None:
+    told = [seen(Kind.SLOW, i, progress=1) for i in range(20)]
+    assert actions(*told, seen(Kind.CRASH, 30, progress=1))[-1] == "process"
+    assert Action.NOTIFY not in RESTARTS
+
+
+def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
+    fixed = replace(MEANS, requeue=False)
+    twice = [seen(Kind.NODE, i, node="n2") for i in range(4)]
+    assert actions(*twice, means=fixed) == ["step", "step", "step", "hold"]
+    crashes_on = actions(*crashes(3), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))
+    assert crashes_on == ["step", "hold", "step"]
+    why = run(*crashes(2), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))[1].why
+    assert why == "hpctl: no further restart is possible: a crash"
+
+
+def test_hardware_faults_before_a_crash_do_not_make_it_wait() -> None:
+    answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.CRASH, 1, signature="s"))
+    assert [a.after_s for a in answers] == [0, 0]

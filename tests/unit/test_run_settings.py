@@ -1,0 +1,67 @@
+"""What `hpctl run` makes of its command line and the job's environment."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.run_policy import RunPolicy
+from hpctl.jobs.run.settings import Settings, settings
+from hpctl.jobs.run.words import parse
+from hpctl.ports import HpctlError
+
+JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
+
+
+def given(*words: str, nodes: str = "", spares: int | None = None, **environ: str) -> Settings:
+    return settings(
+        parse([*words, "train"]), JOB | environ, RunPolicy(), nodes=nodes, spares=spares
+    )
+
+
+def test_spares_are_kept_back() -> None:
+    assert given(spares=1).wanted == 4
+    assert given(HPCTL_SPARES="2").wanted == 3
+    assert given(spares=0, HPCTL_SPARES="2").wanted == 5
+    assert given(nodes="3").wanted == 3
+    assert given("-N3").wanted == 3
+
+
+def test_an_elastic_range_goes_into_the_policy() -> None:
+    one = given(nodes="3-4")
+    assert (one.wanted, one.least, one.policy.nodes) == (4, 3, (3, 4))
+    assert given(spares=1).least == 4
+
+
+@pytest.mark.parametrize("bad", [{"nodes": "six"}, {"nodes": "9"}, {"spares": 5}])
+def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(HpctlError):
+        given(**bad)  # type: ignore[arg-type]
+
+
+def test_outside_a_job_it_says_where_to_call_it() -> None:
+    with pytest.raises(HpctlError, match="no Slurm job"):
+        settings(parse(["train"]), {}, RunPolicy())
+
+
+def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
+    assert given(HPCTL_CHECKPOINT_DIR="/ck").history == Path("/ck/.hpctl/run-42.jsonl")
+    assert given(SLURM_CLUSTER_NAME="c/1").history == Path(
+        "/home/u/.local/state/hpctl/run-c_1-42.jsonl"
+    )
+    assert given().history == Path("/home/u/.local/state/hpctl/run-42.jsonl")
+    assert given(HPCTL_CHECKPOINT_DIR="/ck").done_mark == Path("/ck/.hpctl/run-42.done")
+
+
+def test_the_save_signal_has_a_name() -> None:
+    assert given().save_signal == signal.SIGUSR1
+    assert given(HPCTL_SAVE_SIGNAL="USR2@120").save_signal == signal.SIGUSR2
+    assert given(HPCTL_SAVE_SIGNAL="SIGTERM").save_signal == signal.SIGTERM
+
+
+def test_a_progress_file_is_the_users_and_nothing_else_is() -> None:
+    assert given(HPCTL_PROGRESS="file:/tmp/p:1").progress_file == Path("/tmp/p:1")
+    for other in ("", "file:", "unix:/tmp/s", "udp:10.0.0.1:7,token"):
+        assert given(HPCTL_PROGRESS=other).progress_file is None

@@ -1,0 +1,90 @@
+"""Nodes that a job has had trouble with."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from hpctl.core.job_report import JobReport
+from hpctl.core.model import JobId, NodeName
+from hpctl.core.run_policy import Action, Past, RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.run.choose import Fitness
+from hpctl.jobs.run.ground import Ground
+from hpctl.jobs.run.history import History
+from hpctl.jobs.run.launch import Launcher
+from hpctl.jobs.run.settings import settings
+from hpctl.jobs.run.treat import PAUSES, Treat, offenders, persist
+from hpctl.jobs.run.words import parse
+from hpctl.jobs.tell import Reply
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def past(kind: Kind, node: str | None, hours: float) -> Past:
+    at = NOW - timedelta(hours=hours)
+    name = NodeName(node) if node else None
+    return Past(Trouble(kind, at, "", node=name), Action.STEP)
+
+
+def test_who_proved_bad_within_the_window_is_avoided() -> None:
+    known = [
+        past(Kind.NODE, "n1", 1),
+        past(Kind.NODE, "n2", 25),
+        past(Kind.HANG, "n3", 1),
+        past(Kind.CORRUPTION, "n4", 2),
+        past(Kind.NODE, None, 1),
+    ]
+    assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
+
+
+def told(*replies: Reply | None) -> list[float]:
+    """How long was waited between the attempts to tell, until one was enough."""
+    left, waits = list(replies), list[float]()
+    persist(JobReport(JobId(7), 0), lambda _: left.pop(0), waits.append)
+    assert not left
+    return waits
+
+
+def test_a_word_to_the_daemon_is_said_again_while_it_is_away() -> None:
+    assert told(Reply(True)) == []
+    assert told(None, Reply(False, again=True), Reply(True)) == list(PAUSES[:2])
+    assert told(Reply(False, text="404 unknown_job")) == []
+    assert told(*[None] * (len(PAUSES) + 1)) == list(PAUSES)
+    assert sum(PAUSES) + 2 * (len(PAUSES) + 1) < 60
+
+
+def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings(
+        parse(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}, RunPolicy()
+    )
+    said, reports = list[str](), list[JobReport]()
+    one = Treat(given, cast(Ground, None), History(None), cast(Launcher, None), said.append)
+    monkeypatch.setattr(one, "_tell", reports.append)
+    for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
+        one.unhurt([NodeName(node) for node in gone])
+    whys = [
+        f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
+    ]
+    assert said == whys
+    assert [(r.job, r.restarts, r.trouble, r.action, r.why) for r in reports] == [
+        (7, 0, None, Action.NONE, why) for why in whys
+    ]
+
+
+@pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
+def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Action) -> None:
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    given = settings(parse(["x"]), environ, RunPolicy())
+    history, said = History(None), list[str]()
+    state = SimpleNamespace(alive=True, recoverable=True, healed=set())
+    one = Treat(given, cast(Ground, state), history, cast(Launcher, None), said.append)
+    fit = Fitness((NodeName("n1"), NodeName("n2")), {})
+    trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
+    answer = one.answer(1, trouble, fit, running=True, inside=lambda *_: refused)
+    assert answer.action is action
+    assert [each.action for each in history.past] == [action]
+    assert any("not restarted in their step: deaf" in line for line in said) == bool(refused)

@@ -1,0 +1,90 @@
+"""srun's command line, taken apart and put together again."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpctl.core.model import NodeName
+from hpctl.jobs.run.words import Shape, in_step, parse, shape, step_environment, step_words
+from hpctl.ports import HpctlError
+
+AB = (NodeName("n1"), NodeName("n2"))
+
+
+def test_options_end_where_the_command_begins() -> None:
+    words = parse(
+        ["-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2", "train", "-x", "1"]
+    )
+    assert words.command == ("train", "-x", "1")
+    assert words.options == ("-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2")
+    assert words.given["ntasks"] == "4"
+    assert words.given["cpus-per-task"] == "2"
+
+
+def test_a_double_dash_ends_the_options() -> None:
+    assert parse(["--label", "--", "-strange"]).command == ("-strange",)
+
+
+@pytest.mark.parametrize(
+    "pin", [["-w", "n1"], ["--nodelist=n1"], ["-x", "n1"], ["-r", "1"], ["--nodefile", "f"]]
+)
+def test_a_step_pinned_to_nodes_is_refused(pin: list[str]) -> None:
+    with pytest.raises(HpctlError, match="pins the step"):
+        parse([*pin, "train"])
+
+
+def test_without_a_command_it_says_how_to_write_one() -> None:
+    with pytest.raises(HpctlError, match="no command"):
+        parse(["-n", "4"])
+
+
+def test_the_supervisors_words_stand_after_the_users_and_before_the_command() -> None:
+    line = step_words(parse(["-K1", "train", "a"]), Shape(8), AB, overlap=False)
+    assert line == [
+        "-K1", "--kill-on-bad-exit=0", "--nodes=2", "--nodelist=n[1-2]", "--ntasks=16",
+        "--ntasks-per-node=8", "train", "a",
+    ]  # fmt: skip
+    assert "--overlap" in step_words(parse(["train"]), Shape(), AB, overlap=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "expected"),
+    [
+        ([], {}, None),
+        (["-n", "8"], {"SLURM_NTASKS": "40"}, None),
+        ([], {"SLURM_NTASKS": "40", "SLURM_NTASKS_PER_NODE": "8"}, None),
+        ([], {"SLURM_NTASKS": "40"}, 8),
+        ([], {"SLURM_NTASKS": "32"}, 8),
+    ],
+)
+def test_tasks_of_the_allocation_become_tasks_of_a_node(
+    options: list[str], environ: dict[str, str], expected: int | None
+) -> None:
+    assert shape(parse([*options, "x"]), environ, 5, 4).tasks_per_node == expected
+
+
+def test_tasks_that_do_not_come_out_even_are_refused() -> None:
+    with pytest.raises(HpctlError, match="evenly"):
+        shape(parse(["x"]), {"SLURM_NTASKS": "7"}, 5, 4)
+
+
+def test_what_goes_stale_is_taken_out_of_the_environment() -> None:
+    environ = {
+        "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_NNODES": "3", "PATH": "/bin",
+        "MASTER_ADDR": "n0",
+    }  # fmt: skip
+    env = step_environment(environ, AB, (NodeName("n0"), *AB))
+    assert env == {"SLURM_JOB_ID": "1", "PATH": "/bin", "MASTER_ADDR": "n1"}
+
+
+def test_a_master_that_is_no_node_of_the_job_stays() -> None:
+    env = step_environment({"MASTER_ADDR": "login1"}, AB, AB)
+    assert env["MASTER_ADDR"] == "login1"
+
+
+def test_ranks_see_the_nodes_of_their_step() -> None:
+    command = in_step(parse(["train"]), AB).command
+    assert command[0] == "/usr/bin/env"
+    assert "SLURM_NODELIST=n[1-2]" in command
+    assert "SLURM_NNODES=2" in command
+    assert in_step(parse(["--multi-prog", "file"]), AB).command == ("file",)

@@ -1,0 +1,120 @@
+"""What BatchAdd-, BatchDeleteClusterNodes' answers mean, and UpdateCluster in their place."""
+
+from __future__ import annotations
+
+import botocore.session
+import pytest
+
+from hpctl.cloud import scaling
+from hpctl.core.model import InstanceId, Outcome, OutcomeKind
+from tests.clusters.bed import SANDBOX_KEYS
+from tests.contract.provider.beds import CLUSTER, EmulatorBed
+
+MODEL = botocore.session.get_session().get_service_model("sagemaker")
+A, B, C = (InstanceId(f"i-{c * 17}") for c in "abc")
+
+
+def test_some_of_what_was_asked_for_is_accepted() -> None:
+    made = {"InstanceGroupName": "w", "NodeLogicalId": "n-1", "Status": "Pending"}
+    failed = {"InstanceGroupName": "w", "ErrorCode": "x", "FailedCount": 1}
+    found = scaling.of_add("w", 2, {"Successful": [made], "Failed": [failed]})
+    assert found == Outcome.accepted("1 of 2: n-1")
+
+
+def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not() -> None:
+    for code, transient in (
+        ("InvalidInstanceGroupStatus", True),
+        ("InstanceGroupNotFound", False),
+        ("IncompatibleAvailabilityZones", False),
+        ("IncompatibleInstanceTypes", False),
+    ):
+        failed = {"InstanceGroupName": "w", "ErrorCode": code, "FailedCount": 1}
+        found = scaling.of_add("w", 1, {"Successful": [], "Failed": [failed]})
+        assert (found.kind, found.code, found.transient) == (
+            OutcomeKind.REJECTED,
+            code,
+            transient,
+        )
+    assert scaling.of_add("w", 1, {}).kind is OutcomeKind.AMBIGUOUS
+
+
+def test_what_the_model_does_not_name_is_no_answer() -> None:
+    """A node given back to Slurm while the service deletes it would lose its job."""
+    failed = {"NodeId": A, "Code": "InternalServerError", "Message": "?"}
+    assert scaling.of_delete([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
+    failed = {"InstanceGroupName": "w", "ErrorCode": "InternalServerError"}
+    assert scaling.of_add("w", 1, {"Failed": [failed]}).kind is OutcomeKind.AMBIGUOUS
+    codes = {
+        code
+        for shape in ("BatchAddClusterNodesErrorCode", "BatchDeleteClusterNodesErrorCode")
+        for code in MODEL.shape_for(shape).metadata["enum"]
+    }
+    assert codes == scaling.BUSY | scaling.REFUSED
+
+
+def described(**more: object) -> dict[str, object]:
+    known = {"InstanceGroupName": "w", "InstanceType": "ml.p5.48xlarge", "TargetCount": 4, **more}
+    return {"InstanceGroups": [known]}
+
+
+def test_a_group_that_somebody_made_larger_is_never_told_a_smaller_size() -> None:
+    for size in (3, 4):
+        found = scaling.update_request("c", "w", size, described())
+        assert found == Outcome.accepted("w is told to have 4 already")
+    grown = scaling.update_request("c", "w", 5, described())
+    assert isinstance(grown, dict)
+    assert grown["InstanceGroups"][0]["InstanceCount"] == 5
+
+
+def test_a_flexible_group_is_restated_in_the_words_of_the_request() -> None:
+    told = described(
+        InstanceType="",
+        MinCount=1,
+        InstanceRequirements={
+            "CurrentInstanceTypes": ["ml.p5.48xlarge"],
+            "DesiredInstanceTypes": ["ml.p5.48xlarge", "ml.p5e.48xlarge"],
+        },
+        AutoPatchConfig={"PatchingStrategy": "WhenIdle", "CurrentPatchSchedule": {}},
+        CurrentImageId="ami-1",
+    )
+    grown = scaling.update_request("c", "w", 5, told)
+    assert isinstance(grown, dict)
+    (group,) = grown["InstanceGroups"]
+    assert group == {
+        "InstanceGroupName": "w",
+        "InstanceCount": 5,
+        "MinInstanceCount": 1,
+        "InstanceRequirements": {"InstanceTypes": ["ml.p5.48xlarge", "ml.p5e.48xlarge"]},
+        "AutoPatchConfig": {"PatchingStrategy": "WhenIdle"},
+    }
+
+
+def test_each_id_of_a_deletion_gets_its_own_answer() -> None:
+    busy = {"NodeId": B, "Code": "NodeIdInUse", "Message": "wait"}
+    found = scaling.of_delete([A, B, C], {"Successful": [A], "Failed": [busy]})
+    assert found[A] == Outcome.accepted()
+    assert found[B] == Outcome.rejected("NodeIdInUse", "wait", transient=True)
+    assert found[C].kind is OutcomeKind.AMBIGUOUS
+
+
+def test_a_cluster_that_is_not_continuous_grows_by_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for key, value in SANDBOX_KEYS.items():
+        monkeypatch.setenv(key, value)
+    bed = EmulatorBed(workers=2, NodeProvisioningMode="Continuous")
+    try:
+        with bed.emulator.world.lock:
+            bed.emulator.world.cluster(CLUSTER).spec.pop("NodeProvisioningMode")
+        for _ in range(2):
+            added = bed.provider.add("workers", 1, 3, "hpctl-s-1")
+            bed.settle()
+            assert added.kind is OutcomeKind.ACCEPTED, added
+        view = bed.provider.view()
+        assert not view.continuous
+        assert (view.groups["workers"].current, view.groups["controller"].current) == (3, 1)
+        assert "UpdateCluster" in [c.operation for c in bed.emulator.calls.all()]
+        refused = bed.provider.add("nobody", 1, 1, "hpctl-s-2")
+        assert refused.code == "InstanceGroupNotFound"
+    finally:
+        bed.close()

@@ -1,0 +1,314 @@
+"""What may be sent, decided from a look: the requeue sequence, the nodes' rules, the errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hpctl.core.model import (
+    Attempt,
+    JobId,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    RecoveryId,
+    SlurmJob,
+    SlurmNode,
+    own_reason,
+)
+from hpctl.slurm import batch, nodes, requeue
+from hpctl.slurm.errors import outcome
+from hpctl.slurm.records import JobRecord, Size
+from hpctl.slurm.run import End, Ran
+
+T = datetime(2026, 3, 1, tzinfo=UTC)
+FAILED = SlurmJob(JobId(7), "FAILED", T, 1)
+MINE = Attempt(JobId(7), T, 1)
+COMPLETING = frozenset({"COMPLETING"})
+A, B, C = map(NodeName, "abc")
+
+
+def record(**over: Any) -> JobRecord:
+    return JobRecord(replace(FAILED, **over))
+
+
+def code(answer: object) -> str:
+    """`send`, a rejection's code, or `accepted`."""
+    if isinstance(answer, Outcome):
+        return answer.code or str(answer.kind)
+    return "send"
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(), "send"),
+        (record(state="RUNNING"), "send"),
+        (record(flags=COMPLETING), "completing"),
+        (record(state="PENDING", restarts=2, submit=T, flags=COMPLETING), "completing"),
+        (record(state="PENDING", restarts=2, submit=T + timedelta(9)), "accepted"),
+        (record(state="RUNNING", restarts=2, submit=T + timedelta(9)), "other_attempt"),
+        (record(state="FAILED", restarts=2, submit=T + timedelta(9)), "other_attempt"),
+        (record(restarts=0), "other_attempt"),
+        (record(submit=T + timedelta(9)), "other_attempt"),
+        (record(state="PENDING", restarts=2, submit=T - timedelta(9)), "other_attempt"),
+        (record(requeue=False), "no_requeue"),
+        (record(batch=False), "not_batch"),
+        (JobRecord(FAILED, array_job=5, array_task="1-3"), "array_whole"),
+        (JobRecord(FAILED, array_job=5, array_task="2"), "send"),
+        (JobRecord(FAILED, het_job=7), "het_job"),
+        (None, "no_such_job"),
+    ],
+)
+def test_requeue(job: JobRecord | None, expected: str) -> None:
+    assert code(requeue.requeue(job, MINE)) == expected
+
+
+def test_a_task_is_named_so_that_the_array_is_not() -> None:
+    send = requeue.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE)
+    assert send == requeue.Requeue("7_2")
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "word"),
+    [
+        ("ESLURM_JOB_PENDING", OutcomeKind.ACCEPTED, ""),
+        ("ESLURM_DISABLED", OutcomeKind.REJECTED, "no_requeue"),
+        ("ESLURM_BATCH_ONLY", OutcomeKind.REJECTED, "not_batch"),
+        ("ESLURM_INVALID_JOB_ID", OutcomeKind.REJECTED, "no_such_job"),
+        ("ESLURM_ACCESS_DENIED", OutcomeKind.REJECTED, "ESLURM_ACCESS_DENIED"),
+    ],
+)
+def test_what_slurmctld_says_to_a_requeue(sent: str, kind: OutcomeKind, word: str) -> None:
+    answer = requeue.requeue_answer(Outcome.rejected(sent))
+    assert (answer.kind, answer.code) == (kind, word)
+
+
+EXPEDITED = frozenset({"REQUEUE_HOLD", "EXPEDITED_REQUEUE"})
+PENDING = {"state": "PENDING", "restarts": 2}
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(**PENDING), "send"),
+        (record(**PENDING, flags=COMPLETING), "completing"),
+        (record(**PENDING, reason="JobHeldUser"), "held"),
+        (record(**PENDING, reason="JobHeldAdmin"), "held"),
+        (record(**PENDING, flags=frozenset({"REQUEUE_HOLD"})), "held"),
+        (record(**PENDING, flags=EXPEDITED, reason="JobHeldUser"), "send"),
+        (record(**PENDING, flags=EXPEDITED, reason="JobHeldAdmin"), "held"),
+        (record(**PENDING, flags=frozenset({"EXPEDITING"})), "send"),
+        (record(state="RUNNING"), "not_pending"),
+        (record(), "not_pending"),
+        (JobRecord(replace(FAILED, state="PENDING"), array_job=7, array_task="1-3"), "array_whole"),
+        (JobRecord(replace(FAILED, state="PENDING"), het_job=7), "het_job"),
+        (None, "no_such_job"),
+    ],
+)
+def test_start_now(job: JobRecord | None, expected: str) -> None:
+    assert code(requeue.start_now(job, [], [])) == expected
+
+
+def test_an_expedited_job_that_slurm_holds_is_released_as_well() -> None:
+    job = record(**PENDING, flags=EXPEDITED, reason="JobHeldUser")
+    send = requeue.start_now(job, [], [])
+    assert isinstance(send, requeue.StartNow)
+    assert send.release
+
+
+@pytest.mark.parametrize(
+    ("own", "exclude", "forgive", "sent"),
+    [
+        ((), (), (), None),
+        ((), (A,), (), (A,)),
+        ((B,), (A,), (), (A, B)),
+        ((B,), (B,), (), None),
+        ((B,), (C,), (B,), (C,)),
+        ((B,), (), (B,), ()),
+        ((B,), (NodeName("gone"),), (), None),
+        ((B, NodeName("gone")), (A,), (), (A, B)),
+        ((A,), (A,), (A,), None),
+    ],
+)
+def test_the_excluded_nodes_are_merged_with_the_users_own(
+    own: tuple[NodeName, ...],
+    exclude: tuple[NodeName, ...],
+    forgive: tuple[NodeName, ...],
+    sent: tuple[NodeName, ...] | None,
+) -> None:
+    send = requeue.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
+    assert isinstance(send, requeue.StartNow)
+    assert send.exclude == sent
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(state="RUNNING"), None),
+        (record(), "not_running"),
+        (record(state="RUNNING", flags=COMPLETING), "not_running"),
+        (record(state="RUNNING", restarts=2, submit=T + timedelta(1)), "other_attempt"),
+        (None, "no_such_job"),
+    ],
+)
+def test_signal(job: JobRecord | None, expected: str | None) -> None:
+    answer = requeue.signal(job, MINE)
+    assert (answer.code if answer else None) == expected
+
+
+OURS = own_reason(RecoveryId("r1"), "xid 79")
+DRAIN = frozenset({"DRAIN"})
+
+
+def node(state: str = "IDLE", reason: str = "", *flags: str) -> SlurmNode:
+    return SlurmNode(A, state, frozenset(flags), reason)
+
+
+@pytest.mark.parametrize(
+    ("seen", "drain", "down", "back"),
+    [
+        (None, "no_such_node", "no_such_node", "no_such_node"),
+        (node(), "send", "not_ours", "accepted"),
+        (node("IDLE", OURS, "DRAIN"), "accepted", "send", "send"),
+        (node("IDLE", OURS + " : Not responding", "DRAIN"), "accepted", "send", "send"),
+        (node("IDLE", "hpctl:r2 x", "DRAIN"), "send", "not_ours", "not_ours"),
+        (node("IDLE", "disk", "DRAIN"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "", "DRAIN"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "disk", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
+        (node("DOWN", "taken out by Ada"), "foreign_drain", "not_ours", "not_ours"),
+        (node("DOWN", "Not responding"), "send", "not_ours", "not_ours"),
+        (node("DOWN", OURS, "DRAIN"), "accepted", "accepted", "send"),
+        (node("DOWN", OURS, "DRAIN", "NOT_RESPONDING"), "accepted", "accepted", "not_responding"),
+        (node("IDLE", OURS, "DRAIN", "NOT_RESPONDING"), "accepted", "send", "not_responding"),
+    ],
+)
+def test_what_may_be_done_to_a_node(
+    seen: SlurmNode | None, drain: str, down: str, back: str
+) -> None:
+    answers = [nodes.drain(seen, OURS), nodes.down(seen, OURS), nodes.give_back(seen, "r1")]
+    assert [code(a) if a else "send" for a in answers] == [drain, down, back]
+
+
+@pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
+def test_only_our_own_reasons_are_sent(reason: str) -> None:
+    answer = nodes.drain(node(), reason)
+    assert answer is not None
+    assert answer.code == "bad_reason"
+
+
+def ran(end: End = End.EXITED, exit_code: int = 1, err: str = "") -> Ran:
+    return Ran(("scontrol",), end, exit_code, b"", err, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "word", "transient"),
+    [
+        (ran(exit_code=0), "accepted", "", False),
+        (ran(End.NOT_STARTED), "rejected", "not_started", True),
+        (ran(End.TIMED_OUT, -9), "ambiguous", "timeout", False),
+        (ran(End.TOO_LONG, -9), "ambiguous", "timeout", False),
+        (ran(exit_code=-11), "ambiguous", "killed", False),
+        (ran(), "ambiguous", "exit_status", False),
+        (
+            ran(err="slurm_update error: Unable to contact slurm controller (connect failure)"),
+            "rejected", "unavailable", True,
+        ),
+        (
+            ran(err="slurm_update error: Unable to contact slurm controller (receive failure)"),
+            "ambiguous", "unavailable", False,
+        ),
+        (
+            ran(err="slurm_update error: Socket timed out on send/recv operation"),
+            "ambiguous", "timeout", False,
+        ),
+        (
+            ran(err="slurm_update error: Zero Bytes were transmitted or received"),
+            "ambiguous", "connection_lost", False,
+        ),
+        (
+            ran(err="Job is pending execution for job 7"),
+            "rejected", "ESLURM_JOB_PENDING", False,
+        ),
+        (
+            ran(err="slurm_update error: Invalid node name specified"),
+            "rejected", "ESLURM_INVALID_NODE_NAME", False,
+        ),
+        (ran(err="slurm_update error: Something new"), "rejected", "SLURM_ERROR", False),
+    ],
+)  # fmt: skip
+def test_what_an_end_says_of_an_order(what: Ran, kind: str, word: str, transient: bool) -> None:
+    answer = outcome(what)
+    assert (str(answer.kind), answer.code, answer.transient) == (kind, word, transient)
+
+
+def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not() -> None:
+    sent: list[list[str]] = []
+
+    def send(names: Any, reason: str) -> Outcome:
+        sent.append(list(names))
+        if reason == "lost":
+            return Outcome.ambiguous("timeout")
+        return Outcome.rejected("BAD") if B in names else Outcome.accepted()
+
+    wanted = {A: "r", B: "r", C: "lost", NodeName("d"): "lost"}
+    answers = batch.update(wanted, {}, lambda *_: None, send, with_reason=True)
+    assert sent == [[A, B], [A], [B], [C, "d"]]
+    assert [code(a) for a in answers.values()] == ["accepted", "BAD", "timeout", "timeout"]
+    assert list(answers) == list(wanted)
+
+
+def test_two_hundred_and_fifty_nodes_are_three_updates() -> None:
+    sent: list[int] = []
+
+    def send(names: Any, _: str) -> Outcome:
+        sent.append(len(names))
+        return Outcome.accepted()
+
+    wanted = {NodeName(f"n{i}"): f"reason {i}" for i in range(250)}
+    batch.update(wanted, {}, lambda *_: None, send, with_reason=False)
+    assert sent == [100, 100, 50]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "word"),
+    [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")],
+)
+def test_a_wait_is_rounded_up(after_s: float, word: str) -> None:
+    assert requeue.start_time(after_s) == f"StartTime={word}"
+
+
+@pytest.mark.parametrize(
+    ("size", "tasks"),
+    [
+        (Size(nodes=3, least=2, tasks=24, tasks_per_node=8), 16),
+        (Size(nodes=3, least=3, tasks=24, tasks_per_node=8), None),
+        (Size(nodes=3, least=2, tasks=20, tasks_per_node=8), None),  # the user's own number
+        (Size(nodes=3, least=2, tasks=2), None),
+        (Size(), None),
+    ],
+)
+def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(
+    size: Size, tasks: int | None
+) -> None:
+    submitted = datetime(2026, 3, 1, tzinfo=UTC)
+    job = JobRecord(SlurmJob(JobId(7), "PENDING", submitted, 1), size=size)
+    for elastic, expected in ((True, tasks), (False, None)):
+        send = requeue.start_now(job, (), (), elastic=elastic)
+        assert isinstance(send, requeue.StartNow)
+        assert send.tasks == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "after"),
+    [
+        ("", "Comment=hpctl: why"),
+        ("mine", "Comment=mine | hpctl: why"),
+        ('hpctl:{"a":1} | hpctl: before', 'Comment=hpctl:{"a":1} | hpctl: why'),
+    ],
+)
+def test_the_reason_of_a_hold_stands_after_the_users_words(own: str, after: str) -> None:
+    assert requeue.comment(own, "hpctl:  why") == after

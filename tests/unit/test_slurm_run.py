@@ -1,0 +1,94 @@
+"""The runner: bounded in time and output, nothing left running, no surprises in the environment."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl.slurm import run
+from hpctl.slurm.run import End, Runner
+
+
+def script(directory: Path, text: str) -> Path:
+    path = directory / "scontrol"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return directory
+
+
+def test_output_and_status(tmp_path: Path) -> None:
+    done = Runner(bin_dir=script(tmp_path, 'echo "$1"; echo oops >&2; exit 3')).run("scontrol", "é")
+    assert (done.end, done.code, done.text, done.err) == (End.EXITED, 3, "é\n", "oops\n")
+    assert not done.ok
+    assert done.said == "oops"
+
+
+def test_a_late_command_is_killed_with_its_children(tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    runner = Runner(bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5)
+    began = time.monotonic()
+    done = runner.run("scontrol")
+    assert done.end is End.TIMED_OUT
+    assert time.monotonic() - began < 5
+    child = int(pidfile.read_text())
+    deadline = time.monotonic() + 5
+    while _alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path: Path) -> None:
+    runner = Runner(bin_dir=script(tmp_path, "exec >&- 2>&-; sleep 60"), timeout=0.5)
+    assert runner.run("scontrol").end is End.TIMED_OUT
+
+
+def test_too_much_output_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MAX_OUTPUT", 1 << 20)
+    done = Runner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol")
+    assert done.end is End.TOO_LONG
+
+
+def test_much_error_output_does_not_block(tmp_path: Path) -> None:
+    text = "i=0; while [ $i -lt 9000 ]; do echo 0123456789 >&2; i=$((i+1)); done"
+    done = Runner(bin_dir=script(tmp_path, text), timeout=20).run("scontrol")
+    assert done.ok
+    assert len(done.err) < 2 * run.MAX_ERROR + (1 << 20)
+
+
+def test_a_missing_program_or_configuration_is_told_at_once(tmp_path: Path) -> None:
+    missing = Runner(bin_dir=tmp_path).run("scontrol")
+    assert missing.end is End.NOT_STARTED
+    assert str(tmp_path) in missing.said
+    began = time.monotonic()
+    unconfigured = Runner(conf=tmp_path / "slurm.conf").run("scontrol", "show", "node")
+    assert unconfigured.end is End.NOT_STARTED
+    assert "slurm.conf" in unconfigured.said
+    assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
+
+
+def test_a_nul_in_an_argument_is_refused() -> None:
+    assert Runner().run("scontrol", "a\0b").end is End.NOT_STARTED
+
+
+def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.touch()
+    outside = {"PATH": os.environ["PATH"], "SLURM_CONF": "/other", "SLURM_TIME_FORMAT": "%s"}
+    outside |= {"SLURM_CLUSTERS": "x", "TZ": "Asia/Tokyo", "LANG": "de_DE.UTF-8", "HOME": "/root"}
+    env = Runner(conf, environ=outside).env()
+    assert env["SLURM_CONF"] == str(conf)
+    assert (env["LC_ALL"], env["TZ"]) == ("C", "UTC")
+    assert not {"SLURM_TIME_FORMAT", "SLURM_CLUSTERS"} & set(env)
+    assert Runner(environ=outside).env()["SLURM_CONF"] == "/other"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"

@@ -1,0 +1,139 @@
+"""The shipped units: what they start exists, and what they take away no check needs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from hpctl.agent import settings
+from hpctl.agent.outside.ask import SOCKET
+from hpctl.cli.main import cli
+
+UNITS = Path(__file__).resolve().parents[2] / "lifecycle_scripts/systemd"
+SERVICES = sorted(UNITS.glob("*.service"))
+PROGRAM = "/opt/hpctl/bin/hpctl"
+OTHERS = ("-/bin/chgrp",)
+"""What is the system's own."""
+
+
+def rows(unit: Path) -> list[tuple[str, str]]:
+    """The unit's settings in order, without its comments."""
+    lines = (line.strip() for line in unit.read_text().splitlines())
+    return [
+        (key, value)
+        for key, equals, value in (line.partition("=") for line in lines if line[:1] not in "#[")
+        if equals
+    ]
+
+
+def settings_of(name: str) -> dict[str, str]:
+    return dict(rows(UNITS / name))
+
+
+def started(unit: Path) -> Iterator[tuple[click.Command, list[str]]]:
+    """Each command of ours that the unit runs, and the words after its name."""
+    for key, value in rows(unit):
+        if not key.startswith("Exec"):
+            continue
+        program, *words = shlex.split(value)
+        if program in OTHERS:
+            continue
+        assert program == PROGRAM
+        command: click.Command = cli
+        context = click.Context(cli)
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words[0])
+            assert found is not None, f"{unit.name}: hpctl has no command {words[0]}"
+            command, words = found, words[1:]
+        yield command, words
+
+
+def options(command: click.Command) -> list[click.Option]:
+    return [p for p in command.params if isinstance(p, click.Option)]
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
+def test_what_a_unit_starts_takes_these_options(unit: Path) -> None:
+    commands = list(started(unit))
+    assert commands
+    for command, words in commands:
+        known = {name for option in options(command) for name in option.opts}
+        used = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert used <= known, f"{unit.name}: {command.name} has no {used - known}"
+        environment = {str(option.envvar) for option in options(command) if option.envvar}
+        needed = {
+            str(option.envvar)
+            for option in options(command)
+            if option.required and not used & set(option.opts)
+        }
+        told = set(re.findall(r"HPCTL_[A-Z_]*[A-Z]\b(?!_)", unit.read_text()))
+        assert needed <= told, f"{unit.name} does not say that {needed - told} must be set"
+        assert told - {"HPCTL_AGENT"} <= environment
+
+
+def test_the_agents_folders_are_where_it_looks_for_them() -> None:
+    unit = settings_of("hpctl-agent.service")
+    assert f"/var/lib/{unit['StateDirectory']}" == str(settings.SPOOL)
+    assert f"/run/{unit['RuntimeDirectory']}" == str(Path(SOCKET).parent)
+    assert "StateDirectory" in settings_of("hpctl-daemon.service")
+
+
+def test_the_agent_may_what_its_checks_need() -> None:
+    unit = settings_of("hpctl-agent.service")
+    assert set(unit["CapabilityBoundingSet"].split()) == {
+        "CAP_SYSLOG",
+        "CAP_DAC_READ_SEARCH",
+        "CAP_SYS_PTRACE",
+    }
+    # Each of these takes a device, the kernel's log or other users' tasks away from a check.
+    never = {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "ProtectKernelLogs"}
+    assert not never & set(unit)
+    assert not {"ProtectProc", "ProcSubset", "PrivateNetwork", "User"} & set(unit)
+    # Hidden home directories would hide the network file systems that are mounted there.
+    assert unit["ProtectHome"] == "read-only"
+    # A child inside a call of NVIDIA's driver is never killed.
+    assert unit["KillMode"] == "process"
+
+
+def test_the_limits_hold_the_budget_and_the_slice_holds_the_unit() -> None:
+    unit, slice_ = settings_of("hpctl-agent.service"), settings_of("hpctl.slice")
+    assert unit["Slice"] == "hpctl.slice"
+    assert megabytes(unit["MemoryHigh"]) > 40 + 20
+    assert megabytes(unit["MemoryHigh"]) < megabytes(unit["MemoryMax"])
+    assert megabytes(unit["MemoryMax"]) <= megabytes(slice_["MemoryMax"])
+    # Half a core is what reading a storm takes (benchmarks/README.md).
+    assert 50 < percent(unit["CPUQuota"]) <= percent(slice_["CPUQuota"])
+    assert int(unit["TasksMax"]) <= int(slice_["TasksMax"])
+
+
+def megabytes(text: str) -> int:
+    assert text.endswith("M")
+    return int(text[:-1])
+
+
+def percent(text: str) -> int:
+    return int(text.removesuffix("%"))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_knows_every_setting(tmp_path: Path) -> None:
+    for unit in UNITS.iterdir():
+        (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+    for unit in UNITS.iterdir():
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", f"./{unit.name}"],
+            cwd=tmp_path,
+            env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")

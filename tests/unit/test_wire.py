@@ -1,0 +1,178 @@
+"""The report format: round trips, limits, and errors that name their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpctl import wire
+from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+FINDING = Finding(
+    "kernel.xid", Verdict.FAIL, NOON, NOON + timedelta(seconds=3), "0000:c1:00.0", "79", "",
+    "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", 7,
+)  # fmt: skip
+REPORT = Report(
+    NodeName("ip-10-1-2-3"), InstanceId("i-0123456789abcdef0"),
+    BootId("7a58ec84-3776-4210-8a5c-212610e998ed"), 5, NOON, NOON, (FINDING,),
+)  # fmt: skip
+
+
+def raw(**changes: Any) -> dict[str, Any]:
+    body = json.loads(wire.encode(REPORT))
+    finding = changes.pop("finding", {})
+    body["report"]["findings"][0].update(finding)
+    body["report"].update(changes)
+    return body  # type: ignore[no-any-return]
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    assert wire.decode(wire.encode(REPORT)) == REPORT
+
+
+times = st.timedeltas(timedelta(days=-3000), timedelta(days=3000)).map(lambda past: NOON + past)
+findings = st.builds(
+    lambda first, length, **fields: Finding(first=first, last=first + length, **fields),
+    check=st.sampled_from(["kernel.xid", "kernel.sxid", "gpu.ecc_2"]),
+    verdict=st.sampled_from(Verdict),
+    first=times,
+    length=st.timedeltas(timedelta(0), timedelta(days=9)),
+    device=st.text(max_size=256),
+    detail=st.text(max_size=256),
+    evidence=st.text(max_size=2048),
+    count=st.integers(1, 2**53),
+)
+
+
+@given(st.lists(findings, max_size=5), times, st.integers(1, 2**53))
+def test_every_report_within_the_limits_comes_back(
+    found: list[Finding], at: datetime, seq: int
+) -> None:
+    report = dataclasses.replace(REPORT, findings=tuple(found), sent_at=at, agent_start=at, seq=seq)
+    assert wire.decode(wire.encode(report)) == report
+
+
+def test_the_wire_says_exactly_what_the_model_says() -> None:
+    for shape, model in ((wire._Report, Report), (wire._Finding, Finding)):
+        assert {f.name for f in msgspec.structs.fields(shape)} == {
+            f.name for f in dataclasses.fields(model)
+        }
+
+
+def test_times_are_in_utc_whatever_the_sender_wrote() -> None:
+    body = raw(sent_at=NOON.astimezone(timezone(timedelta(hours=9))).isoformat())
+    assert wire.decode(json.dumps(body).encode()).sent_at.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"node": "n 1"}, "$.report.node"),
+        ({"node": "n1\n"}, "$.report.node"),
+        ({"node": ""}, "$.report.node"),
+        ({"node": "n" * 65}, "$.report.node"),
+        ({"instance": "i/../x"}, "$.report.instance"),
+        ({"boot": "a b"}, "$.report.boot"),
+        ({"seq": 0}, "$.report.seq"),
+        ({"seq": "1"}, "$.report.seq"),
+        ({"seq": 2**60}, "$.report.seq"),
+        ({"sent_at": "2026-05-04T12:00:00"}, "$.report.sent_at"),
+        ({"agent_start": 1}, "$.report.agent_start"),
+        ({"more": 1}, "more"),
+        ({"findings": None}, "$.report.findings"),
+        ({"finding": {"evidence": "x" * 2049}}, "$.report.findings[0].evidence"),
+        ({"finding": {"verdict": "bad"}}, "$.report.findings[0].verdict"),
+        ({"finding": {"check": "Kernel Xid"}}, "$.report.findings[0].check"),
+        ({"finding": {"count": 0}}, "$.report.findings[0].count"),
+        ({"finding": {"device": "x" * 257}}, "$.report.findings[0].device"),
+        ({"finding": {"last": "2020-01-01T00:00:00Z"}}, "$.report.findings[0]"),
+        ({"finding": {"severity": 3}}, "severity"),
+    ],
+)
+def test_what_is_out_of_bounds_is_named_with_its_place(changes: dict[str, Any], place: str) -> None:
+    with pytest.raises(wire.InvalidReportError) as caught:
+        wire.decode(json.dumps(raw(**changes)).encode())
+    assert place in str(caught.value)
+
+
+def test_too_many_findings_are_refused() -> None:
+    body = raw()
+    body["report"]["findings"] *= wire.MAX_FINDINGS + 1
+    slim = [
+        {k: f[k] for k in ("check", "verdict", "first", "last")} for f in body["report"]["findings"]
+    ]
+    body["report"]["findings"] = slim
+    with pytest.raises(wire.InvalidReportError, match=r"\$\.report\.findings"):
+        wire.decode(json.dumps(body).encode())
+
+
+def test_gauges_come_back_and_those_that_are_no_number_are_left_out() -> None:
+    told = {"gpu.clock_mhz": 1980.0, "gpu.power_w": float("nan"), "efa.x": float("inf")}
+    back = wire.decode(wire.encode(dataclasses.replace(REPORT, gauges=told)))
+    assert back.gauges == {"gpu.clock_mhz": 1980.0}
+
+
+def test_too_many_gauges_are_cut_by_us_and_refused_from_others() -> None:
+    many = {f"g{n:03}": float(n) for n in range(wire.MAX_GAUGES + 1)}
+    back = wire.decode(wire.encode(dataclasses.replace(REPORT, gauges=many)))
+    assert list(back.gauges) == [f"g{n:03}" for n in range(wire.MAX_GAUGES)]
+    with pytest.raises(wire.InvalidReportError, match=r"\$\.report\.gauges"):
+        wire.decode(json.dumps(raw(gauges=many)).encode())
+
+
+@pytest.mark.parametrize("gauges", [{"GPU": 1.0}, {"": 1.0}, {"a": "1"}, {"a": None}])
+def test_gauges_are_names_and_numbers(gauges: dict[str, Any]) -> None:
+    with pytest.raises(wire.InvalidReportError, match="gauges"):
+        wire.decode(json.dumps(raw(gauges=gauges)).encode())
+
+
+def test_a_gauge_of_infinity_is_refused() -> None:
+    body = json.dumps(raw(gauges={"a": 1.0})).replace('"a": 1.0', '"a": 1e999')
+    with pytest.raises(wire.MalformedReportError):
+        wire.decode(body.encode())
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nul", b'{"v":1', b'{"v":"\xc3\x28"}'])
+def test_what_is_not_json_is_malformed(body: bytes) -> None:
+    with pytest.raises(wire.MalformedReportError):
+        wire.decode(body)
+
+
+def test_a_deeply_nested_body_is_malformed_not_a_crash() -> None:
+    with pytest.raises(wire.MalformedReportError):
+        wire.decode(b'{"v":1,"report":' + b"[" * 200_000)
+
+
+def test_another_version_is_told_apart_from_garbage() -> None:
+    with pytest.raises(wire.UnsupportedVersionError, match="2"):
+        wire.decode(b'{"v":2,"findings_packed":"..."}')
+
+
+def test_too_many_bytes_are_refused_unread() -> None:
+    with pytest.raises(wire.ReportTooLargeError):
+        wire.decode(b" " * (wire.MAX_BODY + 1))
+
+
+def test_a_full_report_is_made_to_fit_by_cutting_evidence_only() -> None:
+    many = tuple(
+        dataclasses.replace(FINDING, code=str(n), evidence="é" * 2048)
+        for n in range(wire.MAX_FINDINGS)
+    )
+    report = dataclasses.replace(REPORT, findings=many)
+    back = wire.decode(wire.encode(report))
+    assert [(f.code, f.count) for f in back.findings] == [(f.code, f.count) for f in many]
+    assert all(f.evidence and f.evidence in "é" * 2048 for f in back.findings)
+
+
+def test_the_payload_is_the_bodys_digest() -> None:
+    assert wire.payload(b"") == (
+        b"hpctl1:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    )
