@@ -1,0 +1,111 @@
+# Two commands: `make demo` and `make test`. `make help` lists the rest; docs/development.md
+# says how long each takes. Every target sets the machine up first: .ci/setup, a no-op when done.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+BIN := .venv/bin
+# Two processes, each with a half whose end the other takes over: what neighbours share is set up
+# once. Three for the tests with a real Slurm, most of whose time is waiting. There a whole
+# file goes to one of them, because its tests share a cluster, and the longest first (see
+# tests/conftest.py). Pytest's "no tests were selected" (exit 5) is a failure here like every other: a
+# suite that vanished must not pass.
+PURE := $(BIN)/pytest -n 2 --dist worksteal -m "not slurm and not soak" --durations=10
+REAL := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder -m "slurm and not soak" --durations=10
+# Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
+# 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
+unexport PYTHONDONTWRITEBYTECODE
+INNER := tests/unit tests/properties tests/architecture tests/docs
+
+.PHONY: help
+help: ## List the targets
+	@echo "hpctl: self-healing Slurm GPU clusters on SageMaker HyperPod"
+	@echo
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+.PHONY: setup
+setup: ## Install what is missing (Debian packages, .venv); quick when nothing is
+	@.ci/setup
+
+# The journal's contract suite starts these servers itself; a stand-in for NVIDIA's library and the
+# SPANK plugin are compiled, the latter against Slurm's headers; checkpoints are written by torch
+# and what stands on it. Nothing else needs them.
+.PHONY: test-packages
+test-packages: setup
+	@.ci/setup --frameworks postgresql mariadb-server-core mariadb-client-core gcc libc6-dev libslurm-dev shellcheck debootstrap
+
+.PHONY: demo
+demo: setup ## Break a node under a training job and watch the cluster heal itself
+	@$(BIN)/hpctl sandbox demo
+
+.PHONY: test
+test: static test-pure test-slurm ## Format, lint, types, import rules and all tests (about 17 min)
+
+.PHONY: check
+check: static test-packages ## The inner loop: everything static, and tests without Slurm but the model machine (75 s)
+	$(PURE) $(INNER) --ignore=tests/properties/test_machine.py --ignore=tests/properties/test_machine_crashes.py
+
+.PHONY: static
+static: setup ## Format, lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: test-pure
+test-pure: test-packages ## All tests that need no Slurm
+	$(PURE) tests
+
+.PHONY: test-slurm
+test-slurm: test-packages ## All tests against a real Slurm, on loopback
+	$(REAL) tests
+
+.PHONY: test-soak
+test-soak: setup ## The long seeded runs
+	$(BIN)/pytest -p no:xdist -m soak tests
+
+# Faults of every kind at random over training jobs. MINUTES and SEED may be given.
+.PHONY: soak
+soak: setup ## At least 20 minutes of faults over training jobs: nothing lost, nothing twice
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
+
+.PHONY: test-matrix
+test-matrix: setup ## Scheduler contract, hpctl run and demo inside Debian trixie and forky (needs root)
+	@.ci/matrix
+
+.PHONY: proof
+proof: test-packages ## Kill the libraries' checkpoint writers 1000 times; a new seed each run
+	$(BIN)/python -m tests.checkpoints $(PROOF)
+
+.PHONY: bench
+bench: setup ## Measure the figures that the README states
+	$(BIN)/python -m benchmarks
+
+# SLURM_INCLUDE names the directory of another Slurm's slurm/spank.h. Headers that are here are used.
+.PHONY: spank
+spank: ## Build the SPANK plugin (srun|sbatch --resilient) against the installed Slurm
+	@{ slurm_plugins/build_spank.sh --headers $(SLURM_INCLUDE) && command -v cc; } >/dev/null 2>&1 || \
+		.ci/setup libslurm-dev gcc libc6-dev
+	@slurm_plugins/build_spank.sh build/hpctl_spank.so $(SLURM_INCLUDE)
+
+.PHONY: corpus
+corpus: setup ## Play the fault corpus: precision, recall, and which class is taken for what
+	$(BIN)/python -m tests.corpus
+
+.PHONY: docs
+docs: setup ## Write the generated parts of docs/ again
+	$(BIN)/python -m docs.generate
+
+.PHONY: format
+format: setup ## Format the code and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output (not the matrix's roots)
+	rm -rf .venv .setup.lock build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache \
+		.import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -maxdepth 1 -name '*.egg-info' -exec rm -rf {} +
