@@ -7,6 +7,7 @@ gets an empty column: the run itself has failed by then.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -32,12 +33,11 @@ def shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def closing_line(log: Path) -> str:
+def closing_lines(log: Path) -> str:
     """Pytest's own closing line, without its rules; where it ran a second time, both."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    last = lines[-1].strip("= ") if lines else "did not run"
-    first = log.with_suffix(".first.log")
-    return f"{last}, after {closing_line(first)} ({first.name})" if first.exists() else last
+    text = log.read_text(errors="replace") if log.exists() else ""
+    found = re.findall(r"^=+ (.* in [0-9.]+s.*?) =+$", text, re.MULTILINE)
+    return ", run once more: ".join(found) or "did not run"
 
 
 def main(out: Path, suites: list[str]) -> None:
@@ -50,9 +50,9 @@ def main(out: Path, suites: list[str]) -> None:
     for key, label in FIGURES.items():
         print(f"{label:<28}" + "".join(f"{shown(demos[s].get(key)):>22}" for s in suites))
     for suite in suites:
-        print(f"scheduler contract, {suite}: {closing_line(out / suite / 'contract.log')}")
-        print(f"programs, {suite}: {closing_line(out / suite / 'programs.log')}")
-        print(f"hpctl run, {suite}: {closing_line(out / suite / 'run.log')}")
+        print(f"scheduler contract, {suite}: {closing_lines(out / suite / 'contract.log')}")
+        print(f"programs, {suite}: {closing_lines(out / suite / 'programs.log')}")
+        print(f"hpctl run, {suite}: {closing_lines(out / suite / 'run.log')}")
 
 
 if __name__ == "__main__":

@@ -49,11 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def slurm() -> Iterator[Sandbox]:
-    """A Slurm of four nodes with eight GPUs each, shared by a session's tests: leave it idle.
+    """A Slurm of four nodes with eight GPUs each, shared by a file's tests: leave it idle.
 
-    No agents, no daemon, no emulated HyperPod.
+    No agents, no daemon, no emulated HyperPod. No two files share one: a test's end must not hang on
+    which files its process was given before.
     """
     with _short_directory() as base:
         settings = {"nodes": 4, "agents": False, "emulator": False}

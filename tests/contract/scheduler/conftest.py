@@ -21,9 +21,12 @@ exit 0
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Four nodes of a real Slurm, an Epilog that can be slow, expedited requeue where it exists."""
+    """Four nodes of a real Slurm, an Epilog that can be slow, expedited requeue where it exists.
+
+    One for each file, because Slurm remembers some of what is done to it: see the end of test_runs.
+    """
     base = Path(tempfile.mkdtemp(prefix="hpctl-"))
     base.chmod(0o755)
     files = base / "files"

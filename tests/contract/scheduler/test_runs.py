@@ -127,7 +127,8 @@ def test_the_reason_of_a_hold_takes_the_place_of_the_last_one(bed: Bed) -> None:
 
 
 def test_a_no_kill_job_runs_on_without_a_node_and_not_without_its_batch_host(bed: Bed) -> None:
-    """Last: on 22.05 its nodes are slow to take jobs of many nodes for a minute or more."""
+    """Last in its file, and so on its cluster: on 22.05 the nodes are slow to take jobs of many
+    nodes for minutes (PENDING, Resources, until the backfill scheduler comes by)."""
     job = running(bed, 3, no_kill=True)
     first = job_of(bed, job)
     host = first.batch_host
