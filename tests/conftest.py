@@ -53,8 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def slurm() -> Iterator[Sandbox]:
     """A Slurm of four nodes with eight GPUs each, shared by a file's tests: leave it idle.
 
-    No agents, no daemon, no emulated HyperPod. No two files share one: a test's end must not hang on
-    which files its process was given before.
+    No agents, no daemon, no emulated HyperPod. No two files share one: how a test ends must not
+    hang on which files its process was given before.
     """
     with _short_directory() as base:
         settings = {"nodes": 4, "agents": False, "emulator": False}
