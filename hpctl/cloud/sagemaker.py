@@ -119,7 +119,7 @@ class SageMakerProvider:
         answer: Mapping[str, Any] = self._reading(
             "DescribeCluster", lambda: describe(ClusterName=self._cluster)
         )
-        return answer
+        return self._whole("DescribeCluster", answer, "ClusterStatus")
 
     def _summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
         """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
@@ -129,7 +129,8 @@ class SageMakerProvider:
             if page is None:
                 continuous = False
                 continue
-            yield from page["ClusterNodeSummaries"]
+            key = "ClusterNodeSummaries"
+            yield from self._whole("ListClusterNodes", page, key)[key]
             token = page.get("NextToken", "")
             if not token:
                 return
@@ -162,6 +163,15 @@ class SageMakerProvider:
                 f"sagemaker:{operation} of cluster {self._cluster}: {words_of(error)}",
                 hint_for(error, self._cluster, operation),
             ) from error
+
+    def _whole(self, operation: str, answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        """The answer, which botocore leaves empty where a proxy's page came with status 200."""
+        if key in answer:
+            return answer
+        raise Unavailable(
+            f"sagemaker:{operation} of cluster {self._cluster}: the answer has no {key}",
+            "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY",
+        )
 
     # --- mutations ----------------------------------------------------------------------------
 

@@ -2,11 +2,14 @@
 
 Equal steps go out in one call, one resolution per target. Calls to the cloud run on a thread of
 their own, so that a slow API never delays a drain; until their answer is collected the journal
-shows them started and not resolved, which is the truth.
+shows them started and not resolved, which is the truth. They go out one at a time, and none is
+begun before the one under way was answered: in a queue it would wait where neither a pause nor the
+end of its recovery could reach it.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +26,8 @@ from hpctl.core.model import (
 )
 from hpctl.core.recovery import Do, StepKind
 from hpctl.ports import Clock, Provider, Scheduler
+
+log = logging.getLogger(__name__)
 
 MAX_INSTANCES = 25
 """BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
@@ -60,16 +65,25 @@ class Executor:
         self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
+        self._calling = False
 
     def collect(self) -> None:
         """Write down what background calls have answered since the last time."""
         while not self._answers.empty():
-            self._resolve(*self._answers.get())
+            batch, outcomes = self._answers.get()
+            self._calling = False
+            self._resolve(batch, outcomes)
 
-    def run(self, due: Sequence[Due]) -> None:
-        """Carry out all steps of one cycle: Slurm's first, for a job waits on them."""
+    def run(self, due: Sequence[Due]) -> bool:
+        """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
+
+        Answers whether any was begun. Those for the cloud are left, to be wanted again, while a
+        call is under way; its answer wakes the loop.
+        """
+        begun = False
         for kind in (*_NODE, *_SINGLE):
             batch = [d for d in due if d.do.kind is kind]
+            begun |= bool(batch)
             if batch and kind in _NODE:
                 self._step(batch, lambda b=batch: self._on_nodes(b))  # type: ignore[misc]
             for one in batch if kind not in _NODE else []:
@@ -77,10 +91,11 @@ class Executor:
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
-                self._in_cloud(batch[i : i + MAX_INSTANCES])
+                begun |= self._in_cloud(batch[i : i + MAX_INSTANCES])
         for one in due:
             if one.do.kind is StepKind.ADD:
-                self._in_cloud([one])
+                begun |= self._in_cloud([one])
+        return begun
 
     def close(self) -> None:
         """Let a call under way end; its answer is found in doubt at the next start."""
@@ -123,15 +138,27 @@ class Executor:
             ]
         )
 
-    def _in_cloud(self, batch: list[Due]) -> None:
+    def _in_cloud(self, batch: list[Due]) -> bool:
+        """Send one call; false where another is under way and this one was not begun."""
         if self._pool is None:
             self._step(batch, lambda: self._on_instances(batch))
-            return
+            return True
+        if self._calling:
+            return False
         self._start(batch)
+        self._calling = True
         self._pool.submit(self._answer, batch)
+        return True
 
     def _answer(self, batch: list[Due]) -> None:
-        self._answers.put((batch, self._on_instances(batch)))
+        try:
+            outcomes = self._on_instances(batch)
+        # On this thread nobody would hear of it, and no call would ever follow: it is in doubt.
+        except Exception as error:
+            log.exception("a call to the cloud broke off")
+            doubt = Outcome.ambiguous("broke_off", f"{type(error).__name__}: {error}")
+            outcomes = {d.do.target: doubt for d in batch}
+        self._answers.put((batch, outcomes))
         if self._poke:
             self._poke()
 

@@ -88,9 +88,10 @@ class Loop:
         self.append(capacity)
         before = self._open()
         progress = self._advance(view, policy, now)
-        self._executor.run(progress.due)
+        begun = self._executor.run(progress.due)
         # What has ended may be decided on anew: a run that failed again, say.
-        return _pace(progress, view, bool(decided.opens or capacity) or self._open() < before)
+        ended = self._open() < before
+        return _pace(progress, view, begun or ended or bool(decided.opens or capacity))
 
     def _open(self) -> int:
         state = self.state
@@ -120,10 +121,10 @@ class Loop:
 _SOONEST = (Look.SOON, Look.SLOWLY, Look.WOKEN)
 
 
-def _pace(progress: Progress, view: View, opened: bool) -> Pace:
+def _pace(progress: Progress, view: View, acted: bool) -> Pace:
     look = min((w.look for w in progress.waits), key=_SOONEST.index, default=Look.WOKEN)
     times = [w.until for w in progress.waits]
     times += [a.until for a in view.assessments.values() if a.until is not None]
     if view.silent_at is not None:
         times.append(view.silent_at)
-    return Pace(opened or bool(progress.due), look, min(times, default=None))
+    return Pace(acted, look, min(times, default=None))

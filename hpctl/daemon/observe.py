@@ -7,6 +7,7 @@ wait for it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,6 +32,8 @@ from hpctl.core.model import (
 from hpctl.core.view import View, instances_by_node
 from hpctl.daemon.run_policies import RunPolicies
 from hpctl.ports import Clock, Provider, Scheduler, Unavailable
+
+log = logging.getLogger(__name__)
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _JUST_AFTER = timedelta(milliseconds=1)
@@ -82,6 +85,11 @@ class CloudWatch:
             view = self._provider.view()
         except Unavailable as error:
             self.trouble = str(error)
+            return
+        # Were this thread to end, every recovery would wait for it until a person is called.
+        except Exception as error:
+            log.exception("the cloud could not be read")
+            self.trouble = f"the cloud could not be read: {type(error).__name__}: {error}"
             return
         changed = view.instances != self.view.instances or bool(self.trouble)
         self.view, self.trouble = view, ""

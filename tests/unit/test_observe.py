@@ -104,25 +104,45 @@ class Still:
 class Late(Still):
     """A cloud in which the cluster is made after the first look."""
 
-    looks = 0
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.errors = [error]
 
     def view(self) -> Any:
-        self.looks += 1
-        if self.looks == 1:
-            raise Unavailable("there is no such cluster")
+        if self.errors:
+            raise self.errors.pop()
         return ProviderView(self.at, present=True)
 
 
-def test_a_cloud_that_did_not_answer_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("there is no such cluster"),
+        # A proxy's page where the service's answer should be: the thread must outlive it.
+        KeyError("ClusterNodeSummaries"),
+    ],
+)
+def test_a_cloud_that_did_not_answer_is_asked_again_soon(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpctl.daemon.observe.AGAIN_S", 0.01)
     poked = threading.Event()
-    cloud = CloudWatch(Late(), poked.set, 3600)  # type: ignore[arg-type]
+    cloud = CloudWatch(Late(error), poked.set, 3600)  # type: ignore[arg-type]
     cloud.start()
     try:
         assert poked.wait(10)
         assert (cloud.view.as_of, cloud.trouble) == (T0, "")
     finally:
         cloud.stop()
+
+
+def test_a_cloud_that_answers_nonsense_is_told_of() -> None:
+    cloud = CloudWatch(Late(KeyError("ClusterNodeSummaries")), lambda: None, 3600)  # type: ignore[arg-type]
+    cloud.read()
+    assert "ClusterNodeSummaries" in cloud.trouble
+    assert cloud.view.instances == {}
+    cloud.read()
+    assert cloud.trouble == ""
 
 
 def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from hpctl.cloud.sagemaker import SageMakerProvider
-from hpctl.core.model import InstanceStatus, OutcomeKind
+from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
 from hpctl.ports import HpctlError, Unavailable
 from hpctl.sandbox.emulator.errors import validation
 from hpctl.sandbox.emulator.launch import Timings
@@ -189,6 +191,35 @@ def test_an_internal_error_is_ambiguous(emulated: EmulatorBed) -> None:
     assert (outcome.kind, outcome.code) == (OutcomeKind.AMBIGUOUS, "InternalFailure")
     emulated.settle()
     assert emulated.truly_replaced() == [node.id]
+
+
+class _WebPage(BaseHTTPRequestHandler):
+    """A proxy that has something to say, with status 200."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        page = b"<html>Please sign in</html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+def test_a_web_page_is_no_answer(emulated: EmulatorBed) -> None:
+    """botocore makes an empty answer of it: no cluster without nodes, and no order taken."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _WebPage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            proxied = provider(emulated, endpoint_url=f"http://127.0.0.1:{server.server_port}")
+            with pytest.raises(Unavailable, match="ClusterStatus"):
+                proxied.view()
+            one = InstanceId("i-00000001")
+            assert proxied.replace([one])[one].kind is OutcomeKind.AMBIGUOUS
+        finally:
+            server.shutdown()
 
 
 def test_where_nobody_listens_nothing_was_taken() -> None:

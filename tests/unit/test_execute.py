@@ -1,0 +1,108 @@
+"""Orders to the cloud: one call at a time, and none that waits where nobody can call it off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpctl.core.advance import Due
+from hpctl.core.journal import Event, StepResolved, StepStarted
+from hpctl.core.model import InstanceId, Outcome, OutcomeKind, RecoveryId
+from hpctl.core.recovery import Do, StepKind
+from hpctl.daemon.execute import Executor
+from tests.fakes.values import T0
+
+CLOCK: Any = SimpleNamespace(now=lambda: T0)
+
+
+class SlowCloud:
+    """A cloud whose answers come when the test lets them."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[InstanceId, ...]] = []
+        self.answers = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        self.called.append(tuple(instances))
+        self.answers.acquire(timeout=10)
+        if self.error is not None:
+            raise self.error
+        return dict.fromkeys(instances, Outcome.accepted())
+
+    reboot = remove = replace
+
+
+class Bench:
+    """An executor in the daemon's own way, with a thread for the cloud."""
+
+    def __init__(self) -> None:
+        self.cloud = SlowCloud()
+        self.written: list[Event] = []
+        self.poked = threading.Event()
+        nobody: Any = None
+        cloud: Any = self.cloud
+        self.executor = Executor(nobody, cloud, self.written.extend, CLOCK, self.poked.set)
+
+    def order(self, *instances: str) -> bool:
+        return self.executor.run(
+            [
+                Due(RecoveryId(f"n-{i}"), Do(StepKind.REPLACE, i, attempt=1, why="sick"))
+                for i in instances
+            ]
+        )
+
+    def answered(self) -> None:
+        self.poked.clear()
+        self.cloud.answers.release()
+        assert self.poked.wait(10)
+        self.executor.collect()
+
+    def started(self) -> list[str]:
+        return [e.target for e in self.written if isinstance(e, StepStarted)]
+
+
+@pytest.fixture
+def bench() -> Any:
+    bench = Bench()
+    yield bench
+    bench.cloud.answers.release()
+    bench.executor.close()
+
+
+def test_an_order_that_cannot_go_out_now_is_not_begun(bench: Bench) -> None:
+    """It would go out whatever came between: a pause, a cancelled recovery, the kill switch."""
+    assert bench.order("i-1")
+    assert not bench.order("i-2"), "nothing was done: the loop need not look again at once"
+    assert bench.started() == ["i-1"]
+    bench.answered()
+    assert bench.order("i-2")
+    bench.answered()
+    assert bench.started() == ["i-1", "i-2"]
+    assert bench.cloud.called == [("i-1",), ("i-2",)]
+
+
+def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench: Bench) -> None:
+    many = [f"i-{n}" for n in range(30)]
+    assert bench.order(*many)
+    assert bench.started() == many[:25]
+    bench.answered()
+    assert bench.order(*many[25:])
+    bench.answered()
+    assert bench.started() == many
+    assert [len(call) for call in bench.cloud.called] == [25, 5]
+
+
+def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench: Bench) -> None:
+    bench.cloud.error = KeyError("Successful")
+    assert bench.order("i-1")
+    bench.answered()
+    (resolved,) = [e for e in bench.written if isinstance(e, StepResolved)]
+    assert resolved.outcome.kind is OutcomeKind.AMBIGUOUS
+    assert "KeyError" in resolved.outcome.detail
+    bench.cloud.error = None
+    assert bench.order("i-2")
