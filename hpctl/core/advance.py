@@ -97,6 +97,7 @@ def _correlated(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, s
     found = {}
     for rec in early:
         why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
-        if why and not approved(rec.node, view, policy, now):
+        # An approval's hour is for opening: the jobs on the node may take days to end.
+        if why and not approved(rec.node, view, policy, rec.opened):
             found[rec.id] = why
     return found

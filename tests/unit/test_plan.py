@@ -14,6 +14,7 @@ from hpctl.core.journal import (
     HoldNoted,
     JobRecoveryOpened,
     NodeRecoveryOpened,
+    RequestTaken,
     SignalSeen,
 )
 from hpctl.core.model import (
@@ -31,9 +32,10 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
     Urgency,
+    own_reason,
 )
 from hpctl.core.plan import Plan, plan, usable_ladder
-from hpctl.core.recovery import recovery_id
+from hpctl.core.recovery import StepKind, recovery_id
 from hpctl.core.view import View, jobs_on
 from tests.fakes.values import (
     OWN,
@@ -170,6 +172,29 @@ def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(
     assert "correlated" in {h.gate for h in decided.holds}
     progress = advance_all(view_of(sick=sick, log=decided.opens), policy, at(0))
     assert not progress.moves
+
+
+def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over() -> None:
+    """The hour is for opening: its node may wait for days until its jobs have ended."""
+    later = 3 * OWN.budgets.approval_s
+    sick = [faulty(node_name(i), seconds=-1) for i in (1, 2, 3)]
+    approval = RequestTaken(at(-1), 1, "approve", "n1", "ann", "as you wish", True)
+    slow = opened(urgency=Urgency.AFTER_JOBS)
+    log: list[Event] = [slow, SignalSeen(at(1), slow.recovery, "cordon_seen", "")]
+    reason = own_reason(slow.recovery, "Xid 79")
+    nodes = {
+        N1: slurm_node(1, flags=frozenset({"DRAIN"}), reason=reason),
+        **{node_name(i): slurm_node(i) for i in range(2, 9)},
+    }
+    jobs = {j.id: j for j in [slurm_job()]}
+    scheduler = SchedulerView(at(later), nodes, jobs)
+
+    def due(log: list[Event]) -> list[StepKind]:
+        view = view_of(sick=sick, log=log, seconds=later, scheduler=scheduler)
+        return [d.do.kind for d in advance_all(view, OWN, at(later)).due]
+
+    assert due(log) == [StepKind.RETURN], "a mass event gives back what nobody approved"
+    assert due([approval, *log]) == []
 
 
 # --- jobs -------------------------------------------------------------------------------------
