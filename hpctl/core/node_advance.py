@@ -27,6 +27,7 @@ from hpctl.core.model import (
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy, Unrecoverable
 from hpctl.core.recovery import (
+    Do,
     Look,
     Move,
     Next,
@@ -239,6 +240,12 @@ def _remedy(
         return answer
     if answer.code == "InstanceIdNotFound":
         return Wait(deadline, f"{rec.generation.instance} is gone; its successor is not listed yet")
+    if answer.transient and last is not None:
+        # Throttling lasts minutes, an update of the cluster longer: the phase's deadline ends it.
+        again = later(last.resolved or last.started, policy.node.doubt_window_s)
+        if now < again:
+            return Wait(again, f"cannot {kind} it for now: {said(answer)}", look=Look.SLOWLY)
+        return Do(kind, rec.generation.instance, last.attempt + 1, rec.meaning)
     return Move(Signal.NEEDS_HUMAN, f"cannot {kind} {rec.generation.instance}: {said(answer)}")
 
 

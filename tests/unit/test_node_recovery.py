@@ -1,7 +1,7 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -145,6 +145,27 @@ def test_the_remedy_names_the_instance_that_was_sick() -> None:
     assert advance(rec(Phase.VACATED, rung=1), FACTS, OWN, at(60)) == Do(
         StepKind.REPLACE, "i-n1", 1, BASE.meaning
     )
+
+
+@pytest.mark.parametrize("kind", [StepKind.REBOOT, StepKind.REPLACE])
+def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind: StepKind) -> None:
+    """Throttled for minutes, or somebody scales the cluster: that is no reason to call a person."""
+    busy = Outcome.rejected("ValidationException", "the cluster is Updating", transient=True)
+    waiting = rec(Phase.VACATED, rung=int(kind is StepKind.REPLACE))
+    asked, now = [], 60.0
+    while not isinstance(answer := advance(waiting, FACTS, OWN, at(now)), Move):
+        if isinstance(answer, Do):
+            asked.append(now)
+            step = StepRecord(kind, answer.attempt, answer.target, at(now), busy, at(now))
+            waiting = replace(waiting, steps=(*waiting.steps, step))
+        else:
+            now = (answer.until - at(0)).total_seconds()
+    assert answer.signal is Signal.DEADLINE
+    assert "the cluster is Updating" in answer.why
+    assert now == OWN.node.replace_deadline_s
+    pauses = [b - a for a, b in pairwise(asked)]
+    assert pauses[:4] == [OWN.node.step_retry_s] * 4
+    assert set(pauses[4:]) == {OWN.node.doubt_window_s}
 
 
 def test_another_instance_under_the_name_means_it_was_done() -> None:
