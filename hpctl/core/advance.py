@@ -10,7 +10,7 @@ from hpctl.core.capacity import change_facts
 from hpctl.core.gates import approved, correlated_rule, tally
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import Attempt, RecoveryId
-from hpctl.core.policy import Policy
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, Wait
 from hpctl.core.view import View, job_facts, jobs_on, node_facts
 
@@ -77,9 +77,10 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
             due.append(Due(rid, answer))
         else:
             waits.append(answer)
-    # A pause stops effects, not looking: what is observed meanwhile still moves a recovery.
-    paused = bool(view.stopped or state.paused_by)
-    return Progress(tuple(moves), () if paused else tuple(due), tuple(waits))
+    # A pause stops effects, not looking: what is observed meanwhile still moves a recovery. So does
+    # mode observe, in which recoveries are open where it was set while they were.
+    stopped = bool(view.stopped or state.paused_by) or policy.mode is Mode.OBSERVE
+    return Progress(tuple(moves), () if stopped else tuple(due), tuple(waits))
 
 
 def _correlated(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:

@@ -261,6 +261,7 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
             cloud_at=cloud.as_of,
             busy=f"{busy} got a job" if busy else "",
             reserved=frozenset(held),
+            able_since=view.able_since,
         )
     mine = [i for i in cloud.instances.values() if i.group == about.group]
     node = view.scheduler.nodes.get(about.node) if about.node else None
@@ -273,6 +274,7 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
         node=node,
         busy=_busy(node, view) if node is not None else "",
         unwanted=_unwanted(change, view, policy) or _claimed(change, node, view, now),
+        able_since=view.able_since,
     )
 
 

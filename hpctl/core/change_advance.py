@@ -32,6 +32,7 @@ from hpctl.core.recovery import (
     StepKind,
     Wait,
     attempt_step,
+    in_time,
     last_step,
     later,
     said,
@@ -48,7 +49,7 @@ class ChangeFacts:
     `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.
     `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not
     serve yet. `busy`: why the node is not idle, empty where it is. `unwanted`: why the change is
-    wanted no more. `reserved`: what the reservation holds.
+    wanted no more. `reserved`: what the reservation holds. `able_since`: see `View`.
     """
 
     cloud_at: datetime
@@ -60,11 +61,12 @@ class ChangeFacts:
     busy: str = ""
     unwanted: str = ""
     reserved: frozenset[NodeName] = frozenset()
+    able_since: datetime | None = None
 
 
 def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a change: a move, a step, or waiting. Total over open phases."""
-    deadline = deadline_of(change, policy)
+    deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.report_s)
     answer = _PHASES[change.opened.kind, change.phase](change, facts, policy, now, deadline)
     if isinstance(answer, Wait):
         if now >= deadline:

@@ -25,6 +25,7 @@ from hpctl.core.recovery import (
     StepKind,
     Wait,
     attempt_step,
+    in_time,
     last_step,
     later,
 )
@@ -43,7 +44,7 @@ class JobFacts:
     for this job before and that have healed since. `gone`: its bad nodes hold it no more.
     `headless`: the node of its batch script is lost. `word`: the newest that its supervisor told
     since the recovery opened. `hardware`: a node that it ran on is under treatment, so that no
-    backoff is called for. `elastic`: its policy has a range of nodes.
+    backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
     """
 
     job: SlurmJob | None = None
@@ -57,11 +58,13 @@ class JobFacts:
     word: JobReport | None = None
     hardware: bool = False
     elastic: bool = False
+    able_since: datetime | None = None
 
 
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
     deadline = later(rec.since, deadline_s(rec.phase, policy))
+    deadline = in_time(deadline, facts.able_since, policy.ages.report_s)
     answer = _ended(rec, facts) or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):
         if now >= deadline:

@@ -35,6 +35,7 @@ from hpctl.core.recovery import (
     StepKind,
     Wait,
     attempt_step,
+    in_time,
     last_step,
     later,
     said,
@@ -51,6 +52,7 @@ class NodeFacts:
     recovery is ready to let them be stopped. `heard` is the generation the agent speaks for.
     `correlated` says why its fault is taken for a mass event, empty where it is not.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
+    `able_since`: see `View`.
     """
 
     slurm: SlurmNode | None = None
@@ -64,11 +66,12 @@ class NodeFacts:
     movable: frozenset[int] = frozenset()
     correlated: str = ""
     taken_away: bool = False
+    able_since: datetime | None = None
 
 
 def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
-    deadline = deadline_of(rec, policy)
+    deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.report_s)
     answer = _taken_over(rec, facts) or _withdraw(rec, facts, policy, now)
     answer = answer or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):
@@ -204,6 +207,8 @@ def _vacated(
         return Move(Signal.NEEDS_HUMAN, f"{rec.rule} needs a person: {rec.meaning}")
     if not facts.provider_present:
         return Move(Signal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it")
+    if policy.mode is Mode.OBSERVE:
+        return Wait(deadline, "mode observe: nothing is done", look=Look.SLOWLY)
     if policy.mode is not Mode.OWN:
         return Move(Signal.REMEDY_ACCEPTED, f"mode {policy.mode}: left to HyperPod's own recovery")
     if not facts.provider_fresh:

@@ -155,6 +155,15 @@ def later(at: datetime, seconds: float) -> datetime:
     return at + timedelta(seconds=seconds)
 
 
+def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
+    """A deadline, or `grace_s` after hpctl could look and act again, whichever is later.
+
+    What ended while nobody looked shows itself only then, and what a pause has kept from being
+    done is not late by its own fault.
+    """
+    return deadline if able_since is None else max(deadline, later(able_since, grace_s))
+
+
 def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
     """The newest attempt at one kind of step."""
     for record in reversed(steps):

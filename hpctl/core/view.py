@@ -57,6 +57,8 @@ class View:
     """The instance that stands for each node now."""
     current: bool = True
     """Slurm was read for this very view. Where not, nothing moves: unknown is never drained."""
+    able_since: datetime | None = None
+    """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
     silent_at: datetime | None = None
     """When the next node is silent for too long unless it is heard: somebody must look then."""
     stopped: str = ""
@@ -137,6 +139,7 @@ def node_facts(
         completing=tuple(j for j in here if j.completing and not j.running),
         movable=frozenset(movable),
         taken_away=taken_away(rec.node, view),
+        able_since=view.able_since,
     )
 
 
@@ -185,6 +188,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         word=_word(rec, view),
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
+        able_since=view.able_since,
     )
 
 

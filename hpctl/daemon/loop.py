@@ -15,7 +15,7 @@ from hpctl.core.catalogue import Rules
 from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State, replay
 from hpctl.core.plan import plan
 from hpctl.core.plan_capacity import plan_capacity
-from hpctl.core.policy import Policy
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Look
 from hpctl.core.requests import take
 from hpctl.core.view import Request, View, jobs_on
@@ -42,14 +42,15 @@ class Loop:
         self,
         journal: Journal,
         make_executor: Callable[[Callable[[Sequence[Event]], None]], Executor],
-        look: Callable[[State, Rules], View],
+        look: Callable[[State, Rules, bool], View],
         requests: Callable[[], Sequence[Request]],
         clock: Clock,
         told: Callable[[], Sequence[JobReported]] = tuple,
     ) -> None:
         """Replay the journal. Raises JournalCorrupt, core.journal.Corrupt.
 
-        `told`: what the intake has written to the journal since the last cycle.
+        `look` is told whether the mode lets hpctl act. `told`: what the intake has written to the
+        journal since the last cycle.
         """
         self._told = told
         self._journal = journal
@@ -77,7 +78,7 @@ class Loop:
         self._executor.collect()
         for report in self._told():
             self.state.fold(report)
-        view = self._look(self.state, rules)
+        view = self._look(self.state, rules, policy.mode is not Mode.OBSERVE)
         now = self._clock.now()
         for request in self._requests():
             self.append(take(request, view, policy, now))

@@ -44,6 +44,10 @@ endpoint that was away, is back at any moment, and until then nothing is decided
 """
 
 
+GAP = timedelta(seconds=60)
+"""Shorter spells in which Slurm does not answer, or hpctl is stopped, put no deadline off."""
+
+
 class CloudWatch:
     """Reads the provider in the background, as often as the loop asks for."""
 
@@ -130,6 +134,8 @@ class Observer:
         """Whether reservations are read too: autoscaling and spares need them, and whoever has to
         let go what was kept before the configuration changed."""
         self.slurm_trouble = ""
+        self._able_since = LONG_AGO
+        self._hindered: datetime | None = LONG_AGO
 
     @property
     def slurm(self) -> SchedulerView:
@@ -166,8 +172,11 @@ class Observer:
             raise Unavailable("Slurm has not answered yet", "Alertmanager will try again")
         return {name: node.address for name, node in self._slurm.nodes.items()}
 
-    def look(self, state: State, rules: Rules) -> View:
-        """The world now. Where Slurm cannot be read, the old view with its old time."""
+    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
+        """The world now. Where Slurm cannot be read, the old view with its old time.
+
+        `acts`: the mode lets hpctl act on what is seen.
+        """
         try:
             self._slurm = carry_nodes(self._slurm, self._scheduler.view())
             if self.capacity or state.changes:
@@ -178,7 +187,8 @@ class Observer:
         health = self._book.snapshot()
         for node in state.returned.keys() & health.keys():
             health[node] = standing(health[node], state.returned[node])
-        provider, now = self._cloud.view, self._clock.now()
+        provider, now, stopped = self._cloud.view, self._clock.now(), self.stopped()
+        hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         return View(
             scheduler=self._slurm,
             provider=provider,
@@ -188,10 +198,21 @@ class Observer:
             state=state,
             instances=instances_by_node(provider),
             current=not self.slurm_trouble,
-            stopped=self.stopped(),
+            stopped=stopped,
+            able_since=self._able(hindered, now),
             ruled=self.runs.of(self._slurm),
             reservations=self._reserved,
         )
+
+    def _able(self, hindered: bool, now: datetime) -> datetime:
+        """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""
+        if hindered:
+            self._hindered = self._hindered or now
+            return now
+        if self._hindered is not None and now - self._hindered > GAP:
+            self._able_since = now
+        self._hindered = None
+        return self._able_since
 
     def stopped(self) -> str:
         """Why nothing may be done at all, where the kill switch says so. Any thread."""

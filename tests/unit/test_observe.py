@@ -158,6 +158,38 @@ def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:
     return observer.look(replay(taken), rules())
 
 
+class Flaky(Still):
+    """A Slurm that answers only while it is up."""
+
+    up = True
+
+    def view(self) -> SchedulerView:
+        if not self.up:
+            raise Unavailable("connection refused")
+        return super().view()
+
+
+@pytest.mark.parametrize(("seconds", "begins_anew"), [(60, False), (61, True)])
+def test_what_hindered_it_counts_when_it_lasted(
+    seconds: float, begins_anew: bool, tmp_path: Path
+) -> None:
+    """A slurmctld that misses a question now and then puts no deadline off."""
+    world = Flaky()
+    cloud = CloudWatch(world, lambda: None, 30)  # type: ignore[arg-type]
+    book = Book({}, lambda _: None, lambda: None, world)
+    observer = Observer(world, cloud, book, world, tmp_path / "STOP")  # type: ignore[arg-type]
+
+    def able_since(up: bool, after: float) -> datetime | None:
+        world.up, world.at = up, T0 + timedelta(seconds=after)
+        return observer.look(replay([]), rules()).able_since
+
+    assert able_since(True, 0) == T0, "a start ends a gap"
+    assert able_since(True, 30) == T0
+    assert able_since(False, 100) == world.at
+    assert able_since(False, 150) == world.at
+    assert able_since(True, 100 + seconds) == (world.at if begins_anew else T0)
+
+
 def test_an_operators_return_clears_what_only_he_clears(tmp_path: Path) -> None:
     first = T0 - timedelta(minutes=5)
     module = Finding(
