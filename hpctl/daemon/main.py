@@ -325,6 +325,7 @@ class Daemon:
         self.config, self._rules, self._policy = fresh, rules, policy
         self._observer.runs = RunPolicies(fresh.run_policy_layers)
         self._observer.capacity = fresh.sizes_capacity
+        self._observer.kill_switch = fresh.kill_switch
         log.info("configuration reloaded mode=%s", fresh.mode)
 
 

@@ -127,7 +127,7 @@ class Observer:
         self._cloud = cloud
         self._book = book
         self._clock = clock
-        self._kill_switch = kill_switch
+        self.kill_switch = kill_switch
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self.capacity = False
@@ -216,7 +216,7 @@ class Observer:
 
     def stopped(self) -> str:
         """Why nothing may be done at all, where the kill switch says so. Any thread."""
-        return f"the kill switch {self._kill_switch} exists" if self._kill_switch.exists() else ""
+        return f"the kill switch {self.kill_switch} exists" if self.kill_switch.exists() else ""
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime
