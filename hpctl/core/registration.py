@@ -47,6 +47,9 @@ def parted(comment: str) -> tuple[dict[str, Any], str] | None:
     begins = len(COMMENT_PREFIX)
     try:
         said, length = json.JSONDecoder().raw_decode(comment[begins:])
+        if "\\u" in comment:
+            # Half a surrogate pair is no text: it can be written down nowhere.
+            json.dumps(said, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return said, comment[begins + length :].lstrip()

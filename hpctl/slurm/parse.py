@@ -33,6 +33,7 @@ _JOB_HEAD = re.compile(
     r" GroupId=[^()=]*\(\d+\) MCS_label=",
     re.DOTALL,
 )
+_JOB_ID = re.compile(r"JobId=([0-9]{1,10}) ")
 _JOB_START = re.compile(r"^(?=JobId=\d+ (?:ArrayJobId|HetJobId|JobName)=)", re.MULTILINE)
 _WHO = re.compile(r" \[[^\s@\]]+@[0-9T:.-]+\](?=\s|\Z)")
 _EXPEDITED = re.compile(r"\sExpeditedRequeue=Yes(?=\s|\Z)")
@@ -79,8 +80,10 @@ def job_list(text: str) -> tuple[dict[JobId, SlurmJob], set[JobId]]:
     found: dict[JobId, SlurmJob] = {}
     doubtful: set[JobId] = set()
     for record in split_jobs(text):
-        job = JobId(int(record[6 : record.index(" ")]))
-        parsed = one_job(record)
+        named = _JOB_ID.match(record)
+        if named is None:
+            continue
+        job, parsed = JobId(int(named[1])), one_job(record)
         if parsed is None or job in found:
             doubtful.add(job)
         else:
@@ -108,6 +111,14 @@ def one_job(record: str) -> JobRecord | None:
     head = _JOB_HEAD.match(record)
     if head is None:
         return None
+    try:
+        return _job(record, head)
+    except (ValueError, OverflowError):
+        return None  # a name or a comment that looks like fields, with numbers that are none
+
+
+def _job(record: str, head: re.Match[str]) -> JobRecord | None:
+    """Raises ValueError, OverflowError."""
     at = head.end()
     state, flags = _job_state(record, at)
     if not state:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -117,6 +117,7 @@ class _Jobs(msgspec.Struct):
     errors: list[_Error] = []
 
 
+_Answer = TypeVar("_Answer", _Nodes, _Jobs)
 _nodes_decoder = msgspec.json.Decoder(_Nodes)
 _jobs_decoder = msgspec.json.Decoder(_Jobs)
 
@@ -134,7 +135,7 @@ Slurm can answer with exit status 0, an empty list and an error in the body: tha
 
 def nodes(data: bytes, by: Dealt = UNASKED) -> Iterator[SlurmNode]:
     """The nodes of `scontrol show nodes --json`. Raises ParseError."""
-    answer = _nodes_decoder.decode(data)
+    answer = _decoded(_nodes_decoder, data)
     _no_errors(answer.errors)
     if not answer.nodes and not answer.last_update.number:
         raise AnswerError("no nodes, and never updated: slurmctld has not answered")
@@ -166,12 +167,21 @@ def jobs(data: bytes) -> Iterator[JobRecord]:
     With slurmctld away, 25.11.7 prints an empty list without an error and exits with 0; what
     gives it away is last_update 0. An unknown job id looks the same: ask in text to be sure.
     """
-    answer = _jobs_decoder.decode(data)
+    answer = _decoded(_jobs_decoder, data)
     _no_errors(answer.errors)
     if not answer.jobs and not answer.last_update.number:
         raise AnswerError("no jobs, and never updated: slurmctld has not answered")
     for job in answer.jobs:
         yield _record(job)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Answer], data: bytes) -> _Answer:
+    """Slurm prints the bytes of a job's name as they were submitted, Latin-1 ones too: what is no
+    UTF-8 becomes U+FFFD, as in text, and hides nobody else's job."""
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError:
+        return decoder.decode(data.decode("utf-8", "replace"))
 
 
 def _no_errors(errors: list[_Error]) -> None:

@@ -25,6 +25,10 @@ NO_SPARES = "`spares` in its Comment is no number of nodes"
         ('hpctl:{"spares":"2","policy":3}', Registration(flaw=f"{NO_POLICY}; {NO_SPARES}")),
         ("hpctl:{", Registration(flaw=NO_JSON)),
         ("hpctl:{" + '"a":[' * 5000, Registration(flaw=NO_JSON)),
+        # Half a surrogate pair is JSON and no text: the journal could not take it.
+        ('hpctl:{"save_signal":"\\ud800"}', Registration(flaw=NO_JSON)),
+        ('hpctl:{"policy":{"\\udc00":1}}', Registration(flaw=NO_JSON)),
+        ('hpctl:{"save_signal":"USR1","ckpt":"/\\ud83d\\ude00"}', Registration("USR1")),
         ("hpctl: restarted 10 times", None),
         ("hpctl:[1]", None),
         ("somebody's own words", None),

@@ -41,6 +41,21 @@ JOB = (
 )
 
 
+FORGED = (
+    "abc",
+    "\u00b2",
+    "9" * 5000,
+    "-1",
+    "1-",
+    "n[1-",
+    "cpu=\u00b2,node=\u00b2",
+    "gpu:9x",
+    "0-\u00b2:\u00b2%\u00b2",
+)
+"""No numbers, whatever Python's isdigit says; and one that Python will not read."""
+FIELDS = ("Restarts", "NumNodes", "NumTasks", "MinCPUsNode", "NtasksPerN:B:S:C", "TRES", "NodeList")
+
+
 def node_text(name: str = "n1", state: str = "IDLE", reason: str = "") -> str:
     return NODE.format(name=name, state=state, reason=reason)
 
@@ -310,3 +325,33 @@ def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
         .replace("ActiveFeatures=(null)", "ActiveFeatures=p5,efa")
     )
     assert (node.has, node.features) == (Tres(2, 1, (("gpu", 8),)), ("p5", "efa"))
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", FORGED, ids=range(len(FORGED)))
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_what_a_user_writes_into_his_job_never_ends_the_daemon(
+    field: str, value: str, state: str
+) -> None:
+    """A name can look like the fields that follow it, a comment like another job's record."""
+    fields = f"x UserId=a(1) GroupId=a(1) MCS_label=N/A Priority=1 {field}={value} JobState={state}"
+    other = job_text(id=8)
+    mine = (
+        job_text(name=fields),
+        job_text(comment=f"Comment=x\nJobId={value} JobName={fields} "),
+        job_text(array=f"ArrayJobId=7 ArrayTaskId={value} ", name=fields),
+    )
+    for text in mine:
+        found, _ = parse.job_list(f"{text}\n{other}")
+        assert found[JobId(8)].state == "RUNNING", "the jobs of others are seen all the same"
+
+
+@pytest.mark.parametrize("field", ["name", "comment", "user_name", "state_description"])
+def test_a_name_that_is_no_utf_8_hides_no_job(field: str) -> None:
+    """`sbatch -J` takes what an old terminal sends."""
+    named = f'{{"job_id": 7, "job_state": ["RUNNING"], "{field}": "caf'.encode() + b'\xe9"}'
+    other = b'{"job_id": 8, "job_state": ["RUNNING"]}'
+    told = b'{"jobs": [' + named + b", " + other + b'], "last_update": {"set": true, "number": 1}}'
+    assert [r.job.id for r in parse_json.jobs(told)] == [7, 8]
+    reason = b'{"nodes": [{"name": "n1", "reason": "caf\xe9"}]}'
+    assert [n.reason for n in parse_json.nodes(reason)] == ["caf\ufffd"]
