@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened
 from hpctl.core.model import ENDED_BADLY, Attempt, NodeName, SlurmJob, Urgency
@@ -12,6 +13,15 @@ from hpctl.core.policy import Policy
 from hpctl.core.recovery import later, recovery_id
 from hpctl.core.registration import Registration, registration
 from hpctl.core.view import View, urgent
+
+SLURMS_DELAY: Final = timedelta(minutes=15)
+"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
+A job that is to begin later than that was put off by a person, and is left to wait."""
+
+
+def put_off(job: SlurmJob) -> bool:
+    """Whether a person has set when the job may begin."""
+    return job.eligible is not None and job.eligible > job.submit + SLURMS_DELAY
 
 
 def job_decisions(
@@ -108,6 +118,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
         job.state == "PENDING"
         and job.restarts > 0
         and job.reason in ("BeginTime", "None", "", "NonZeroExitCode")
+        and not put_off(job)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
         return Attempt(job.id, job.submit, job.restarts - 1)

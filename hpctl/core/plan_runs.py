@@ -22,6 +22,7 @@ from typing import Final
 from hpctl.core.job_report import Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported
 from hpctl.core.model import ENDED_BADLY, Attempt, JobId, NodeName, RecoveryId, RuleId, SlurmJob
+from hpctl.core.plan_jobs import put_off
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import later, recovery_id
 from hpctl.core.registration import Registration, Ruled, registration
@@ -32,9 +33,6 @@ from hpctl.core.trouble import UNSTARTED, Kind, Trouble, unstarted
 from hpctl.core.view import View, headless
 
 _DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
-_SLURMS_DELAY: Final = timedelta(minutes=15)
-"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
-A job that is to begin later than that was put off by a person, and is left to wait."""
 _NODES: Final = (Kind.NODE, Kind.PREEMPTED)
 _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
 """HUP, INT, QUIT, KILL, TERM: a shell ends with 128 more where its last program was so ended. Of
@@ -137,7 +135,7 @@ def _told_trouble(told: JobReported) -> Trouble:
 
 def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
     """A job that somebody else put back in the queue, and that sits out Slurm's begin delay."""
-    delayed = job.eligible is not None and now < job.eligible <= job.submit + _SLURMS_DELAY
+    delayed = job.eligible is not None and now < job.eligible and not put_off(job)
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)

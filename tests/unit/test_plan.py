@@ -232,6 +232,9 @@ def test_a_job_elsewhere_is_not_hit() -> None:
         (slurm_job(state="PENDING", restarts=1, reason="BeginTime"), True),
         (slurm_job(state="PENDING", restarts=1, reason="JobHeldUser"), False),
         (slurm_job(state="PENDING", restarts=0, reason="BeginTime"), False),
+        (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(-3579)), True),
+        # Put off by a person, for hours: the node that it once ran on says nothing of that.
+        (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(30_000)), False),
     ],
     ids=lambda v: f"{v.state}-{v.reason}-{v.end}" if isinstance(v, SlurmJob) else str(v),
 )
