@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from hpctl.core.advance import Due
@@ -22,6 +22,7 @@ from hpctl.core.model import (
     JobId,
     NodeName,
     Outcome,
+    OutcomeKind,
     own_reason,
 )
 from hpctl.core.recovery import Do, StepKind
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 MAX_INSTANCES = 25
 """BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
+
+UNAVAILABLE = "unavailable"
+"""The code of an order that was not sent, because nobody could look before it."""
 
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
 _NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN)
@@ -77,17 +81,15 @@ class Executor:
     def run(self, due: Sequence[Due]) -> bool:
         """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
 
-        Answers whether any was begun. Those for the cloud are left, to be wanted again, while a
-        call is under way; its answer wakes the loop.
+        Answers whether any was begun. What is not is wanted again: the rest of Slurm's where
+        slurmctld did not answer, which for each may take as long again; those for the cloud while
+        a call is under way, whose answer wakes the loop.
         """
         begun = False
-        for kind in (*_NODE, *_SINGLE):
-            batch = [d for d in due if d.do.kind is kind]
-            begun |= bool(batch)
-            if batch and kind in _NODE:
-                self._step(batch, lambda b=batch: self._on_nodes(b))  # type: ignore[misc]
-            for one in batch if kind not in _NODE else []:
-                self._step([one], lambda d=one: {d.do.target: self._on_job(d)})  # type: ignore[misc]
+        for batch in _for_slurm(due):
+            begun = True
+            if _unanswered(self._step(batch, self._on_slurm)):
+                break
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
@@ -102,9 +104,13 @@ class Executor:
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _step(self, batch: list[Due], call: Callable[[], Mapping[str, Outcome]]) -> None:
+    def _step(
+        self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
+    ) -> Mapping[str, Outcome]:
         self._start(batch)
-        self._resolve(batch, call())
+        outcomes = call(batch)
+        self._resolve(batch, outcomes)
+        return outcomes
 
     def _start(self, batch: list[Due]) -> None:
         now = self._clock.now()
@@ -141,7 +147,7 @@ class Executor:
     def _in_cloud(self, batch: list[Due]) -> bool:
         """Send one call; false where another is under way and this one was not begun."""
         if self._pool is None:
-            self._step(batch, lambda: self._on_instances(batch))
+            self._step(batch, self._on_instances)
             return True
         if self._calling:
             return False
@@ -176,6 +182,11 @@ class Executor:
         answers = order(ids)
         return {str(i): o for i, o in answers.items()}
 
+    def _on_slurm(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        if batch[0].do.kind in _NODE:
+            return self._on_nodes(batch)
+        return {d.do.target: self._on_job(d) for d in batch}
+
     def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
         if kind is StepKind.RETURN:
@@ -202,6 +213,19 @@ class Executor:
         if do.kind is StepKind.HOLD:
             return self._scheduler.hold(job, do.why)
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+
+
+def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
+    """The steps of one order each, in the order in which they are taken."""
+    for kind in _NODE:
+        if batch := [d for d in due if d.do.kind is kind]:
+            yield batch
+    for kind in _SINGLE:
+        yield from ([d] for d in due if d.do.kind is kind)
+
+
+def _unanswered(outcomes: Mapping[str, Outcome]) -> bool:
+    return any(o.kind is OutcomeKind.AMBIGUOUS or o.code == UNAVAILABLE for o in outcomes.values())
 
 
 def _detail(do: Do) -> str:

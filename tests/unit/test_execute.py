@@ -14,7 +14,7 @@ from hpctl.core.journal import Event, StepResolved, StepStarted
 from hpctl.core.model import InstanceId, Outcome, OutcomeKind, RecoveryId
 from hpctl.core.recovery import Do, StepKind
 from hpctl.daemon.execute import Executor
-from tests.fakes.values import T0
+from tests.fakes.values import T0, attempt
 
 CLOCK: Any = SimpleNamespace(now=lambda: T0)
 
@@ -95,6 +95,45 @@ def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench: Bench) -> N
     bench.answered()
     assert bench.started() == many
     assert [len(call) for call in bench.cloud.called] == [25, 5]
+
+
+class HungSlurm:
+    """A slurmctld that answers the views and hangs on the second order."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.asked: list[int] = []
+
+    def start_now(self, job: int, *_: object) -> Outcome:
+        self.asked.append(job)
+        return self.outcome if len(self.asked) == 2 else Outcome.accepted()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "asked"),
+    [
+        (Outcome.ambiguous("timeout", "no end after 10.0 s"), [1, 2]),
+        (Outcome.rejected("unavailable", "scontrol show job 2", transient=True), [1, 2]),
+        (Outcome.rejected("completing", transient=True), [1, 2, 3, 4]),
+    ],
+    ids=lambda v: v.code if isinstance(v, Outcome) else "",
+)
+def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(
+    outcome: Outcome, asked: list[int]
+) -> None:
+    """Ten seconds for each job of a mass event: systemd's watchdog would end the daemon first."""
+    slurm: Any = HungSlurm(outcome)
+    cloud: Any = None
+    written: list[Event] = []
+    executor = Executor(slurm, cloud, written.extend, CLOCK)
+    due = [
+        Due(RecoveryId(f"j-{i}"), Do(StepKind.START_NOW, str(i), attempt=1), attempt(i))
+        for i in (1, 2, 3, 4)
+    ]
+    assert executor.run(due)
+    assert slurm.asked == asked
+    assert len([e for e in written if isinstance(e, StepStarted)]) == len(asked)
+    assert len([e for e in written if isinstance(e, StepResolved)]) == len(asked)
 
 
 def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench: Bench) -> None:
