@@ -73,8 +73,8 @@ def _replace_of(instance: InstanceId) -> Any:
 
 
 def test_acting_before_writing_down_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unwritten(self: Executor, batch: list[Due], call: Callable[[], Any]) -> None:
-        call()
+    def unwritten(self: Executor, batch: list[Due], call: Callable[[list[Due]], Any]) -> Any:
+        return call(batch)
 
     monkeypatch.setattr(Executor, "_step", unwritten)
     with pytest.raises(Violation, match="promise 3: drain n1 was not written down"):
