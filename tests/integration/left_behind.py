@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ def told(cluster: Live | Sandbox) -> dict[str, str]:
         "scontrol show job": lambda: sandbox.scontrol("show", "job"),
         "scontrol show step": lambda: sandbox.scontrol("--oneliner", "show", "step"),
         "scontrol show node": lambda: sandbox.scontrol("--oneliner", "show", "node"),
+        "the jobs' processes": lambda: _processes(sandbox),
         "slurmctld.log": lambda: _tail((logs / "slurmctld.log").read_text(errors="replace")),
         "slurmd logs": lambda: _slurmds(logs),
     }
@@ -47,6 +49,19 @@ def _outputs(sandbox: Sandbox) -> str:
     return "\n".join(
         f"{path}:\n{_tail(path.read_text(errors='replace'))}" for path in paths if path.is_file()
     )
+
+
+def _processes(sandbox: Sandbox) -> str:
+    """What runs in jobs, and where in the kernel each of its threads waits."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            env = (place / "environ").read_text(errors="replace")
+            if str(sandbox.state_dir) in env and "SLURM_JOB_ID=" in env:
+                words = (place / "cmdline").read_text(errors="replace").replace("\0", " ")
+                waits = [path.read_text() for path in sorted(place.glob("task/*/wchan"))]
+                found.append(f"{place.name} ({' '.join(waits)}): {words}")
+    return "\n".join(found)
 
 
 def _slurmds(logs: Path) -> str:
