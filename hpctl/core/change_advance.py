@@ -66,7 +66,7 @@ class ChangeFacts:
 
 def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a change: a move, a step, or waiting. Total over open phases."""
-    deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.report_s)
+    deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.silent_s)
     answer = _PHASES[change.opened.kind, change.phase](change, facts, policy, now, deadline)
     if isinstance(answer, Wait):
         if now >= deadline:

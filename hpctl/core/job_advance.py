@@ -64,7 +64,7 @@ class JobFacts:
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
     deadline = later(rec.since, deadline_s(rec.phase, policy))
-    deadline = in_time(deadline, facts.able_since, policy.ages.report_s)
+    deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     answer = _ended(rec, facts) or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):
         if now >= deadline:

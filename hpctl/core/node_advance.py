@@ -71,7 +71,7 @@ class NodeFacts:
 
 def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
-    deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.report_s)
+    deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
     answer = _taken_over(rec, facts) or _withdraw(rec, facts, policy, now)
     answer = answer or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):
