@@ -89,7 +89,7 @@ def gather(record: Record, *, accept_user: bool = False) -> GpuError | None:
     Lines that the kernel did not write itself are not believed, unless `accept_user`.
     """
     text = record.text
-    # Anchored: what user space gets into a kernel line (a process name) never stands first.
+    # Anchored: what user space gets into a kernel line stands later, or `kernel_line` sorts it out.
     if not text.startswith(("NVRM:", "nvidia-nvswitch")):
         return None
     if record.facility != KERNEL_FACILITY and not accept_user:
