@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,8 +239,26 @@ def test_a_step_anywhere_on_the_node_is_a_job(tmp_path, title):
 
 def test_a_user_who_calls_a_process_after_slurm_is_no_job(tmp_path):
     process(tmp_path, 4242, "python3", b"python3\0slurmstepd: [77.batch]\0")
+    process(tmp_path, 4243, "python3", b"slurmstepd: [77.batch]\0")
     sample = gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
     assert codes("gpu.processes", sample) == {pci(1): "stray"}
+
+
+def test_a_process_that_hangs_in_the_driver_does_not_hang_the_check(tmp_path):
+    """To read its command line would: a pipe that nobody writes stands in for it."""
+    process(tmp_path, 4242, "python3")
+    line = tmp_path / "proc/4242/cmdline"
+    line.unlink()
+    os.mkfifo(line)
+    done = []
+    here = machine(holding(Process(4242, 900 * MIB)), tmp_path)
+    look = threading.Thread(target=lambda: done.append(gpu_processes.gather(here)), daemon=True)
+    look.start()
+    look.join(5)
+    with contextlib.suppress(OSError):
+        os.close(os.open(line, os.O_WRONLY | os.O_NONBLOCK))
+    assert done, "the look at the processes hangs with one of them"
+    assert codes("gpu.processes", done[0]) == {pci(1): "stray"}
 
 
 def test_services_gone_processes_and_unknown_memory_are_not_stray(tmp_path):
