@@ -149,6 +149,13 @@ def test_a_share_of_a_board_without_any_link_up_is_no_fault():
     assert codes("gpu.nvlink", Snapshot(1.0, gpus=gpus(1, nvlinks=links(0)))) == {}
 
 
+def test_a_gpu_in_mig_mode_has_no_nvlink_to_lose():
+    among = but(2, gpus(mig=False, nvlinks=links(18)), mig=True, nvlinks=links(0))
+    assert codes("gpu.nvlink", Snapshot(1.0, gpus=among)) == {}
+    both = but(5, among, nvlinks=links(17))
+    assert codes("gpu.nvlink", Snapshot(1.0, gpus=both)) == {pci(5): "down"}
+
+
 def test_a_lost_gpu_and_one_that_does_not_say_are_not_compared():
     among = gpus(nvlinks=links(18))
     lost = but(1, among, nvlinks=links(0), error=NvmlError(15, "nvmlDeviceGetNvLinkState"))
