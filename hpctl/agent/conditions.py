@@ -75,7 +75,7 @@ class Conditions:
             at if old is None else old.first,
             at,
             code="cannot_tell",
-            detail=why[:256] if old is None else old.detail,
+            detail=_text(why, 256) if old is None else old.detail,
             count=1 if old is None else old.count + 1,
             clears=Clears.GONE,
         )
@@ -138,10 +138,10 @@ class Conditions:
             seen.verdict,
             thing.since,
             at,
-            device=seen.device[:256],
+            device=_text(seen.device, 256),
             code=seen.code,
-            detail=seen.detail[:256],
-            evidence=seen.evidence[:512],
+            detail=_text(seen.detail, 256),
+            evidence=_text(seen.evidence, 512),
             count=sum(thing.runs),
             clears=seen.clears or self._spec.clears,
             job=seen.job,
@@ -163,6 +163,10 @@ def _again(finding: Finding, seen: Observation, at: datetime) -> Finding:
     more = replace(finding, last=at, count=finding.count + 1)
     if seen.verdict is finding.verdict:
         return more
-    return replace(
-        more, verdict=seen.verdict, detail=seen.detail[:256], evidence=seen.evidence[:512]
-    )
+    detail, evidence = _text(seen.detail, 256), _text(seen.evidence, 512)
+    return replace(more, verdict=seen.verdict, detail=detail, evidence=evidence)
+
+
+def _text(text: str, limit: int) -> str:
+    """What a report can carry: the name of a file or device need not be UTF-8."""
+    return text[:limit].encode("utf-8", "replace").decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -116,6 +117,18 @@ def test_a_clock_that_is_set_back_costs_no_report(clears: Clears) -> None:
         NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 1, at(50 - 2 * HOUR), at(0), found
     )
     assert wire.decode(wire.encode(report)) == report
+
+
+def test_a_name_that_is_not_utf_8_costs_no_report() -> None:
+    name = os.fsdecode(b"caf\xe9.sh")
+    odd = Observation("refused", name, Verdict.WARN, name, name)
+    conditions = Conditions(replace(SPEC, seen=(1, 1)))
+    conditions.saw([odd], at(0))
+    conditions.saw([replace(odd, verdict=Verdict.FAIL)], at(10))
+    conditions.could_not_tell(name, at(20))
+    found = tuple(conditions.findings())
+    report = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 1, at(30), at(0), found)
+    assert [f.detail for f in wire.decode(wire.encode(report)).findings] == ["caf?.sh"] * 2
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive() -> None:
