@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from benchmarks.world import World, WorldScheduler
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import RecoveryId, SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.daemon.loop import Loop
+from hpctl.daemon.main import Daemon
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.retirement import EVERY_S, FIRST_S, Retirement
+from hpctl.ports import Unavailable
 from hpctl.store.sql import Store
 from tests.fakes.values import T0, at, opened
 
@@ -105,3 +108,35 @@ def test_what_is_past_is_counted_no_more(store: Store) -> None:
     bench.loop.state.events += 1
     metrics.cycle(0.1, bench.loop.state)
     assert ended("node", "escalated") == 0
+
+
+def test_the_daemon_sees_to_it_where_slurm_can_be_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "hpctl.yaml"
+    config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
+    slurm = Reads()
+    monkeypatch.setattr("hpctl.daemon.main.make_scheduler", lambda _: slurm)
+    monkeypatch.setattr("hpctl.daemon.retirement.FIRST_S", 0.0)
+    daemon = Daemon(str(config))
+    for slurm.away in (True, False):
+        daemon._waker.poke()
+        daemon._once()
+        assert ids(store, past=False) == (["n-1", "n-2"] if slurm.away else ["n-2"])
+    assert daemon.loop.state.retired == {"n-1"}
+    daemon._store.close()
+    daemon._lock.close()
+
+
+class Reads(WorldScheduler):
+    """An empty cluster's Slurm, which may not answer."""
+
+    away = True
+
+    def __init__(self) -> None:
+        super().__init__(World(0, 0))
+
+    def view(self) -> SchedulerView:
+        if self.away:
+            raise Unavailable("slurmctld does not answer", "")
+        return super().view()
