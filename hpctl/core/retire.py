@@ -9,7 +9,7 @@ What has not ended stays, and so does the last that was done to each node.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -54,7 +54,8 @@ def window_s(policy: Policy, rules: Rules) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What is past at one time. `ended`: the recoveries and changes, and when each did.
+    """What is past at one time. `ended`: the recoveries and changes, and when the last of those did
+    that belong together.
 
     `jobs`: those of which every word stays.
     """
@@ -88,21 +89,29 @@ class Retired:
 def retire(state: State, before: datetime, living: Collection[JobId]) -> Retired:
     """What ended before a time and is needed no more. `living`: the jobs that Slurm still knows,
     whose every attempt counts however old it is."""
-    links = _links(state)
-    wanted = deque(_needed(state, before, living))
-    stays: set[RecoveryId] = set()
+    links, known = _links(state), dict(_all(state))
+    stays = _reached(_needed(state, before, living), links)
+    ended: dict[RecoveryId, datetime] = {}
+    for rid in known:
+        if rid not in stays and rid not in ended:
+            # One time for what belongs together: it moves, and is deleted, together.
+            whole = _reached((rid,), links)
+            ended |= dict.fromkeys(whole, max(known[one].since for one in whole))
+    kept = {state.jobs[rid].attempt.job for rid in stays if rid in state.jobs}
+    return Retired(state, before, ended, frozenset(kept.union(living)))
+
+
+def _reached(
+    first: Iterable[RecoveryId], links: Mapping[RecoveryId, Sequence[RecoveryId]]
+) -> set[RecoveryId]:
+    """These, and all that is linked with them over any number of links."""
+    wanted, found = deque(first), set[RecoveryId]()
     while wanted:
         rid = wanted.popleft()
-        if rid not in stays:
-            stays.add(rid)
+        if rid not in found:
+            found.add(rid)
             wanted.extend(links.get(rid, ()))
-    kept = {state.jobs[rid].attempt.job for rid in stays if rid in state.jobs}
-    return Retired(
-        state,
-        before,
-        {rid: rec.since for rid, rec in _all(state) if rid not in stays},
-        frozenset(kept.union(living)),
-    )
+    return found
 
 
 def _all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery | Change]]:

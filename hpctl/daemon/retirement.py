@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 FIRST_S = 600.0
 """Not before: who restarts a daemon in need waits for it, and a year's journal takes seconds."""
 EVERY_S = 86400.0
+MOST = 100_000
+"""Events in one go, so that neither the lease nor systemd's patience runs out over the years that
+a daemon finds when it is the first to retire any."""
+AGAIN_S = 60.0
 
 
 class Retirement:
@@ -27,6 +31,7 @@ class Retirement:
         """Nothing is due within the first FIRST_S seconds."""
         self._store, self._clock = store, clock
         self._due = clock.monotonic() + FIRST_S
+        self._moved = 0
 
     def look(
         self, loop: Loop, slurm: SchedulerView, policy: Policy, rules: Rules, keep_days: int
@@ -40,8 +45,14 @@ class Retirement:
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
         before = now - timedelta(seconds=window_s(policy, rules))
-        moved = self._store.retire(retire(loop.state, before, slurm.jobs).over)
+        moved = self._store.retire(retire(loop.state, before, slurm.jobs).over, MOST)
+        self._moved += moved
+        if moved >= MOST:
+            # There may be more: memory of too much does no harm meanwhile.
+            self._due = self._clock.monotonic() + AGAIN_S
+            return
         self._store.forget(now - timedelta(days=keep_days))
-        if moved:
+        if self._moved:
             loop.reread()
-            log.info("retired=%d", moved)
+            log.info("retired=%d", self._moved)
+            self._moved = 0

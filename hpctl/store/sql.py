@@ -179,9 +179,10 @@ class Store:
             for seq, kind, payload in c.execute(ordered):
                 yield decode(seq, kind, payload)
 
-    def retire(self, over: Callable[[Event], datetime | None]) -> int:
+    def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which
-        an event belongs to, the same for all its events; None where it stays.
+        an event belongs to, the same for all its events; None where it stays. No further day is
+        begun, oldest first, once `most` are moved.
 
         Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
         """
@@ -192,9 +193,13 @@ class Store:
                 if (ended := over(event)) is not None:
                     day = ended.astimezone(UTC).toordinal()
                     days.setdefault(day, {})[seq] = getattr(event, "recovery", "")
+        moved = 0
         for day in sorted(days):
+            if most is not None and moved >= most:
+                break
             self._move(day, days[day])
-        return sum(map(len, days.values()))
+            moved += len(days[day])
+        return moved
 
     def _move(self, day: int, recoveries: Mapping[int, str]) -> None:
         """One day in one transaction: never half of a recovery, which would be corruption."""

@@ -68,14 +68,18 @@ class MemoryJournal:
             if place not in self.disk.forgotten and (past or place not in self.disk.past):
                 yield event
 
-    def retire(self, over: Callable[[Event], datetime | None]) -> int:
-        """Set apart what is over."""
+    def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
+        """Set apart what is over, day by day."""
         self._write()
         self._hold_lease()
-        before = len(self.disk.past)
+        days: dict[int, list[int]] = {}
         for place, event in enumerate(self.disk.log):
             if place not in self.disk.past and (ended := over(event)):
-                self.disk.past[place] = ended.astimezone(UTC).toordinal()
+                days.setdefault(ended.astimezone(UTC).toordinal(), []).append(place)
+        before = len(self.disk.past)
+        for day in sorted(days):
+            if most is None or len(self.disk.past) - before < most:
+                self.disk.past |= dict.fromkeys(days[day], day)
         return len(self.disk.past) - before
 
     def retired(self) -> frozenset[RecoveryId]:

@@ -105,6 +105,18 @@ def test_a_recovery_that_is_past_leaves_with_its_steps_and_its_jobs() -> None:
     assert kept(log) == LATER
 
 
+def test_what_belongs_together_is_over_at_one_time() -> None:
+    """For it moves by the day: half of it would be counted as another half."""
+    end = at(OLD + 5 * DAY)
+    log = [
+        *treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, OLD + 5 * DAY - 60), *LATER,
+        *add("s-1", 2, OLD), *remove("r-1", OLD + DAY, "n1"), *remove("r-2", OLD + 5 * DAY, "n2"),
+        *add("s-2", 1, 0), *remove("r-3", 1, "n1"), *remove("r-4", 1, "n2"),
+    ]  # fmt: skip
+    chosen = retire(replay(log), CUT, ())
+    assert chosen.ended == dict.fromkeys(["n-1", "j-1", "s-1", "r-1", "r-2"], end)
+
+
 @pytest.mark.parametrize(
     ("log", "living"),
     [

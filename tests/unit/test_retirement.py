@@ -17,7 +17,7 @@ from hpctl.core.policy import Policy
 from hpctl.daemon.loop import Loop
 from hpctl.daemon.main import Daemon
 from hpctl.daemon.metrics import Metrics
-from hpctl.daemon.retirement import EVERY_S, FIRST_S, Retirement
+from hpctl.daemon.retirement import AGAIN_S, EVERY_S, FIRST_S, Retirement
 from hpctl.ports import Unavailable
 from hpctl.store.sql import Store
 from tests.fakes.values import T0, at, opened
@@ -83,6 +83,18 @@ def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) ->
     assert ids(store, past=True) == ["n-1", "n-2"]
     bench.look(timedelta(seconds=1), keep_days=1)
     assert ids(store, past=True) == ["n-2"], "the last that was done to the node is kept for ever"
+
+
+def test_years_are_retired_in_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctl.daemon.retirement.MOST", 2)
+    bench = Bench(store)
+    bench.look(200 * DAY)
+    assert ids(store, past=False) == ["n-2"]
+    assert list(bench.loop.state.nodes) == ["n-1", "n-2"], "it knows too much, and that is all"
+    bench.look(timedelta(seconds=AGAIN_S - 1))
+    assert not bench.loop.state.retired
+    bench.look(timedelta(seconds=1))
+    assert (list(bench.loop.state.nodes), bench.loop.state.retired) == (["n-2"], {"n-1"})
 
 
 def test_nothing_is_past_within_ninety_days_however_little_is_kept(store: Store) -> None:

@@ -43,6 +43,16 @@ def test_what_is_over_is_replayed_no_more_and_still_found(bed: Bed) -> None:
     assert numbers(journal.events(after=1300)) == [4], "no number is given twice"
 
 
+def test_whole_days_are_moved_the_oldest_first_until_it_is_enough(journal: AnyJournal) -> None:
+    journal.append([signal(n % 4) for n in range(8)])
+    over = ended({1: NOW, 2: NOW - DAY, 3: NOW - 2 * DAY})
+    assert journal.retire(over, most=3) == 4
+    assert journal.retired() == {"r-3", "r-2"}
+    assert journal.retire(over, most=2) == 2
+    assert journal.retire(over, most=2) == 0
+    assert numbers(journal.events()) == [0, 0]
+
+
 def test_what_belongs_to_no_recovery_has_no_id(journal: AnyJournal) -> None:
     journal.append([taken(1)])
     assert journal.retire(lambda _: NOW) == 1
