@@ -97,6 +97,7 @@ def ids(log: Sequence[Event]) -> set[str]:
 
 
 LATER = treated("n-last", 1, OLD + DAY)
+HEARD = JobReported(at(-DAY), JobReport(JobId(7), 0))
 
 
 def test_a_recovery_that_is_past_leaves_with_its_steps_and_its_jobs() -> None:
@@ -126,10 +127,11 @@ def test_what_belongs_together_is_over_at_one_time() -> None:
         ([*treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, OLD), *LATER], (7,)),
         ([*treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, -DAY), *LATER], ()),
         ([*treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, OLD)[:1], *LATER], ()),
+        ([*treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, OLD), *LATER, HEARD], ()),
     ],
     ids=[
         "open", "the last of its node", "recent", "its job lives", "its job's is recent",
-        "its job's is open",
+        "its job's is open", "its job was heard of lately",
     ],
 )  # fmt: skip
 def test_what_is_needed_stays_however_old(log: list[Event], living: tuple[int, ...]) -> None:
