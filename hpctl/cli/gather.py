@@ -102,6 +102,7 @@ def gather(
 ) -> World:
     """Read the store, and live where asked: Slurm and the cloud, side by side. With `past` what
     was retired too, which takes seconds where there are years of it.
+
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """

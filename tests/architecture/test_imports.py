@@ -1,4 +1,4 @@
-"""Who may import what. The package's layers are import-linter contracts, which `make static` holds."""
+"""Who may import what. The layers are import-linter contracts, which `make static` holds."""
 
 import subprocess
 import sys
