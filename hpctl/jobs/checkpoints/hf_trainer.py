@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from hpctl.jobs.checkpoints import deepspeed, safetensors, torch_dcp, torch_file
 from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished
@@ -37,6 +38,7 @@ _MODELS = (
 )
 _OTHERS = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth")
 _FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
+_FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
 def claim(layout: Layout) -> Claim | None:
@@ -81,6 +83,8 @@ def _prove(path: Place, names: frozenset[str]) -> None:
     _model(path, names, bool(tags))
     for tag in tags:
         deepspeed.prove_inside(path, tag)
+    if tags:
+        deepspeed.prove_latest(path, tags)
     if not _model_only(path, names):
         _optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
@@ -97,23 +101,32 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
     """Only rank 0's own files: the random states of other ranks may come later."""
     written_ns = modified_ns(path, STATE)
     mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
+    last = [n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin"))]
+    if isinstance(path, Path):
+        # FSDP's directories end in a file of rank 0's, too; in S3 that is uploaded in any order.
+        parts = sorted(names & {_FSDP_MODEL, _FSDP_OPTIMIZER})
+        last += [f"{part}/{torch_dcp.METADATA}" for part in parts]
 
     def one(name: str) -> None:
         if modified_ns(path, name) > written_ns:
             raise NotWhole(f"{name} is newer than {STATE}: saved over, or copied without its times")
 
-    rank_0 = (n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin")))
-    for_each(path, rank_0, one)
+    for_each(path, last, one)
 
 
 def _model(path: Place, names: frozenset[str], in_tag: bool) -> None:
-    name = next((name for name in _MODELS if name in names), None)
-    if name is None:
-        if _FSDP_MODEL in names:
-            _sharded(path, _FSDP_MODEL)
-        elif not in_tag:
-            raise NotWhole("model.safetensors is missing, and no other model file is there")
-    elif name.endswith("safetensors.index.json"):
+    """All that is there: which of them is loaded is a matter of the Trainer's arguments."""
+    found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
+    if _FSDP_MODEL in names:
+        _sharded(path, _FSDP_MODEL)
+    elif not found and not in_tag:
+        raise NotWhole("model.safetensors is missing, and no other model file is there")
+    for name in found:
+        _one_model(path, name)
+
+
+def _one_model(path: Place, name: str) -> None:
+    if name.endswith("safetensors.index.json"):
         safetensors.prove_index(path, name)
     elif name.endswith(".bin.index.json"):
         shards = sorted(safetensors.shards(path, name))
