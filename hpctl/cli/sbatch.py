@@ -159,11 +159,15 @@ def _script(line: CommandLine) -> scripts.Script | None:
 
 
 def _find(line: CommandLine) -> Path:
-    """Where sbatch finds it: a bare name on PATH before the working directory (search_path)."""
+    """Where sbatch finds it: a bare name on PATH, then where --chdir says, then here (search_path
+    in src/common/env.c, and seen on 22.05)."""
     assert line.script is not None
-    bare = "/" not in line.script
-    on_path = shutil.which(line.script, mode=os.R_OK) if bare else None
-    return Path(on_path or line.script)
+    if "/" in line.script:
+        return Path(line.script)
+    if on_path := shutil.which(line.script, mode=os.R_OK):
+        return Path(on_path)
+    there = Path(line.given.get("chdir", ""), line.script)
+    return there if os.access(there, os.R_OK) else Path(line.script)
 
 
 def _runtime() -> Runtime:

@@ -151,6 +151,19 @@ def test_from_stdin(shell: Shell) -> None:
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
 
 
+def test_a_bare_name_is_looked_for_where_chdir_says(shell: Shell) -> None:
+    # As sbatch does: there it comes before the working directory.
+    there = shell.tmp / "there"
+    there.mkdir()
+    (there / "job.sh").write_text("#!/bin/sh\necho there\n")
+    for words in (("-D", str(there)), ("--chdir=there",)):
+        done = shell.run(*words, "--checkpoint-dir", str(shell.tmp / "save"), "job.sh")
+        assert done.returncode == 0, done.stderr
+        assert str(shell.recorded()["text"]).endswith("echo there\n")
+    assert shell.run("-D", str(there), "--save-signal", "USR1", "./job.sh").returncode == 0
+    assert str(shell.recorded()["text"]).endswith("echo hello \xe9\n")
+
+
 def test_sbatchs_exit_code_is_ours(shell: Shell) -> None:
     assert shell.run("job.sh", STUB_EXIT="7").returncode == 7
 

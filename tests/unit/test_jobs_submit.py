@@ -220,6 +220,15 @@ def test_scripts_without_commands_or_a_last_newline() -> None:
     assert scripts.read("j", "").with_inserted("x\n") == "x\n"
 
 
+@pytest.mark.parametrize("odd", ["\f", "\v", "\x85", "\N{LINE SEPARATOR}", "\x1c"])
+def test_only_a_newline_ends_a_line(odd: str) -> None:
+    # Form feeds are in old scripts, and line separators in what was pasted from a web page.
+    script = scripts.read("j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n")
+    assert script.given == {"nodes": "4"}
+    text = f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\nx\ntrue\n"
+    assert script.with_inserted("x\n") == text
+
+
 def test_wrap_becomes_a_script() -> None:
     got = submit("--checkpoint-dir /c --wrap 'srun a b' -N2")
     assert got.options[:3] == ("--requeue", "--open-mode=append", "-N2")
