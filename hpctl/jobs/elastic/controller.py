@@ -193,6 +193,12 @@ class Controller:
             self._end(order)
 
     async def _prepare(self, generation: int) -> None:
+        try:
+            await self._prepared(generation)
+        except Exception as error:  # noqa: BLE001 -- else no rank is started, and nobody ever told
+            self._do(self._group.refused(f"cannot start generation {generation}: {error!r}", 1))
+
+    async def _prepared(self, generation: int) -> None:
         self._account.generation_over(self._group.why, self._group.previous)
         choice = await asyncio.to_thread(
             resume,
