@@ -92,7 +92,9 @@ def decode(raw: bytes) -> Manifest | Defect:
     if not isinstance(document, dict):
         return Foreign(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
-        return Foreign(f"{NAME} is not of the format {FORMAT!r}")
+        # An empty object is nobody's: it may be ours, and damaged.
+        kind = Foreign if document else Defect
+        return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
         return Defect(f"{NAME} has version {document.get('version')!r}; this hpctl reads {VERSION}")
     checksum = document.pop("checksum", None)
