@@ -11,11 +11,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.elastic import linux, template
+from hpctl.jobs.elastic import account, linux, template
 from hpctl.jobs.elastic.environment import rank_environment
 from hpctl.jobs.elastic.failure import failure_of, shell_code
 from hpctl.jobs.elastic.options import parse
@@ -194,6 +195,19 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path: Path) -> No
     assert (kept[0], kept[-1]) == (lines[0], lines[-1])
     assert set(kept[1:-1]) == {"  File x"}
     assert len(failure.trace) <= 4000
+
+
+def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> None:
+    said = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
+    trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{said}'
+    extra = {"py_callstack": trace, "timestamp": "1"}
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps({"message": {"message": said, "extraInfo": extra}}))
+    failure = failure_of(0, "n", 1, 5.0, path)
+    generation = account.Generation(0, 0.0, 1.0, None, "", (failure,))
+    trouble = account.trouble(generation)
+    assert trouble is not None
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(trouble)
 
 
 def test_an_old_style_message_is_a_message(tmp_path: Path) -> None:
