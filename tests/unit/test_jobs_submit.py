@@ -86,6 +86,25 @@ def test_no_requeue_is_warned_of() -> None:
     assert any("--no-requeue is set" in each for each in submit("--no-requeue").warnings)
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "warned"),
+    [
+        ("--export=ALL,HPCTL_RESUME=scratch", {}, True),
+        ("--export=HPCTL_RESUME=scratch", {}, True),
+        ("", {"HPCTL_RESUME": "scratch"}, True),
+        ("", {"SBATCH_EXPORT": "A,HPCTL_RESUME", "HPCTL_RESUME": "scratch"}, True),
+        ("--export=NONE", {"HPCTL_RESUME": "scratch"}, False),
+        ("--export=ALL,HPCTL_RESUME=", {"HPCTL_RESUME": "scratch"}, False),
+        ("", {}, False),
+    ],
+)
+def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(
+    words: str, environment: dict[str, str], warned: bool
+) -> None:
+    said = submit(f"--checkpoint-dir /c {words}", environment=environment).warnings
+    assert any("holds for every start" in each for each in said) == warned
+
+
 def test_sbatch_lines_after_the_first_command_do_not_count() -> None:
     got = submit("", "#!/bin/sh\necho\n#SBATCH --no-requeue\n")
     assert "--requeue" in got.options
