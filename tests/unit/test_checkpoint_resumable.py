@@ -113,6 +113,12 @@ def test_a_part_of_fsdp_that_was_saved_over(tmp_path: Path, part: str) -> None:
     assert f"{part}/.metadata is newer than trainer_state.json" in reason(path)
 
 
+def test_a_common_part_of_megatron_that_was_saved_over(tmp_path: Path) -> None:
+    path = make(tmp_path, "megatron-torch-dist")
+    newest(path / "common.pt")
+    assert "common.pt is newer than .metadata" in reason(path)
+
+
 # --- what is no trouble ---------------------------------------------------------------------------
 
 
