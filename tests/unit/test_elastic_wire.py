@@ -60,6 +60,39 @@ def test_a_line_too_long_ends_the_connection() -> None:
     assert seen[2:] == ["connection lost (LimitOverrunError)"]
 
 
+class _Nobody(asyncio.Transport):
+    """The other end of a line, of which only what is fed to the reader is heard."""
+
+
+async def _suspended(jump_s: float) -> wire.Message:
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, loop)
+    clock, stopped = loop.time, [0.0]
+    loop.time = lambda: clock() + stopped[0]  # type: ignore[method-assign]
+    heard = asyncio.create_task(wire.Line(reader, writer).receive_within(15.0))
+    await asyncio.sleep(0)
+    stopped[0] = jump_s
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    reader.feed_data(b'{"beat": 1}\n')
+    return await heard
+
+
+def test_a_suspended_job_is_not_silent() -> None:
+    assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
+
+
+async def _silence(seconds: float) -> None:
+    reader = asyncio.StreamReader()
+    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, asyncio.get_running_loop())
+    await wire.Line(reader, writer).receive_within(seconds)
+
+
+def test_silence_has_an_end() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(_silence(0.05))
+
+
 async def _told_the_end(place: Place) -> wire.Message:
     controller = Controller(place, Limits(), Timing(), Account(None, place.run_id), {})
     await controller.listen()

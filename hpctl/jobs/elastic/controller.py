@@ -151,8 +151,7 @@ class Controller:
         why = "connection lost"
         try:
             while True:
-                async with asyncio.timeout(self._timing.silence_s):
-                    message = await line.receive()
+                message = await line.receive_within(self._timing.silence_s)
                 self._heard(node, message)
         except TimeoutError:
             why = f"silent for {self._timing.silence_s:g} s"
