@@ -318,3 +318,18 @@ def test_descendants_are_found_at_any_depth_and_handlers_are_seen() -> None:
             os.kill(child, signal.SIGKILL)
             parent.kill()
     assert not linux.catches(parent.pid, signal.SIGUSR1)
+
+
+def test_a_process_may_have_a_name_that_is_no_text() -> None:
+    code = (
+        "import ctypes, sys\n"
+        "ctypes.CDLL(None).prctl(15, b'caf\\xc3', 0, 0, 0)\n"  # PR_SET_NAME
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
+        assert named.stdout is not None
+        named.stdout.readline()
+        assert named.pid in linux.descendants(os.getpid())
+        assert linux.catches(named.pid, signal.SIGINT)
