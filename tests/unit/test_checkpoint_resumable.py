@@ -113,6 +113,23 @@ def test_a_part_of_fsdp_that_was_saved_over(tmp_path: Path, part: str) -> None:
     assert f"{part}/.metadata is newer than trainer_state.json" in reason(path)
 
 
+@pytest.mark.parametrize("loss", ["0.1", "NaN"])
+def test_a_long_history_of_the_trainer_is_no_defect(tmp_path: Path, loss: str) -> None:
+    path = write(tmp_path / "checkpoint-40", hf_files())
+    long = f'{{"loss": {loss}, "text": "'.encode() + b"x" * (65 << 20) + b'"}'
+    raw = b'{"global_step": 40, "log_history": [' + long + b"]}"
+    (path / "trainer_state.json").write_bytes(raw)
+    assert isinstance(judge(path), Checkpoint)
+    (path / "trainer_state.json").write_bytes(raw[:-1])
+    assert "is not JSON" in reason(path)
+
+
+def test_a_history_beyond_what_is_read_may_be_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoint-40", hf_files())
+    os.truncate(path / "trainer_state.json", 1 << 30)
+    assert last_complete(tmp_path).verdict == "unreadable"
+
+
 def test_a_common_part_of_megatron_that_was_saved_over(tmp_path: Path) -> None:
     path = make(tmp_path, "megatron-torch-dist")
     newest(path / "common.pt")

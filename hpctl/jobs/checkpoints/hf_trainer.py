@@ -13,18 +13,21 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
+
 from hpctl.jobs.checkpoints import deepspeed, safetensors, torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished
+from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, TooLarge, Unfinished
 from hpctl.jobs.checkpoints.files import (
     Place,
-    content,
     directory_names,
     for_each,
     modified_ns,
+    opened,
 )
 
 STATE = "trainer_state.json"
-_MAX_STATE = 64 << 20  # it holds the log history: some hundred bytes a logged step
+_MAX_STATE = 512 << 20
+"""It holds the log history: 130 bytes a logged step, so that each step of a long run has room."""
 _NAME = re.compile(r"checkpoint-\d+")
 _TAG = re.compile(r"global_step\d+")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
@@ -50,11 +53,10 @@ def claim(layout: Layout) -> Claim | None:
         if _NAME.fullmatch(layout.path.name) and others:
             raise Unfinished(f"{STATE} is missing: it is written last")
         return None
-    try:
-        state = json.loads(content(layout.path, STATE, _MAX_STATE))
-    except (ValueError, RecursionError):
-        raise NotWhole(f"{STATE} is not JSON: still being written, or damaged") from None
-    step = state.get("global_step") if isinstance(state, dict) else None
+    with opened(layout.path, STATE) as file:
+        if file.size > _MAX_STATE:
+            raise TooLarge(f"{STATE} has {file.size} bytes: too many")
+        step = _step(file.read(0, file.size))
     if type(step) is not int or step < 0:
         raise NotWhole(f"{STATE} has no global_step")
     path, names = layout.path, layout.names
@@ -63,6 +65,26 @@ def claim(layout: Layout) -> Claim | None:
         _prove(path, names)
 
     return Claim(step, None, run, digests=False)
+
+
+class _State(msgspec.Struct):
+    global_step: int
+
+
+def _step(raw: bytes) -> object:
+    """What stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
+    try:
+        raw.decode()
+        # Ten times as fast as json, for all else is only passed over: a search reads each
+        # checkpoint's state, with its whole history.
+        return msgspec.json.decode(raw, type=_State).global_step
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # damaged; or there is a NaN in it, which only Python writes
+    try:
+        state = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise NotWhole(f"{STATE} is not JSON: still being written, or damaged") from None
+    return state.get("global_step") if isinstance(state, dict) else None
 
 
 def claim_index(layout: Layout) -> Claim | None:
