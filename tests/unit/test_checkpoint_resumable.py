@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
     dcp_files,
@@ -165,3 +167,17 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path: Path) -> None
     found = last_complete(tmp_path).found
     assert found is not None
     assert found.path == path
+
+
+def test_steps_of_a_format_that_is_not_known_are_pointed_at(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "step_901.tmp-7").mkdir()
+    result = CliRunner().invoke(cli, ["checkpoint", "last", "--export", str(tmp_path)])
+    assert (result.stdout, result.stderr) == ("none\n", "")
+    write(tmp_path / "step_900", {"weights.bin": b"x"})
+    result = CliRunner().invoke(cli, ["checkpoint", "last", "--export", str(tmp_path)])
+    assert result.stdout == "none\n"
+    assert f"{tmp_path}/step_900 is of no format that hpctl knows" in result.stderr
+    make(tmp_path, "hf-trainer")
+    result = CliRunner().invoke(cli, ["checkpoint", "last", "--export", str(tmp_path)])
+    assert "no format" not in result.stderr
