@@ -13,7 +13,7 @@ BIN := .venv/bin
 # tests/conftest.py). Pytest's "no tests were selected" (exit 5) is a failure here like every other: a
 # suite that vanished must not pass.
 PURE := $(BIN)/pytest -n 2 --dist worksteal -m "not slurm and not soak" --durations=10
-REAL := .ci/once-more $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder -m "slurm and not soak" --durations=10
+REAL := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder -m "slurm and not soak" --durations=10
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -56,11 +56,11 @@ static: setup ## Format, lint, types and import rules
 
 .PHONY: test-pure
 test-pure: test-packages ## All tests that need no Slurm
-	$(PURE) tests
+	.ci/once-more $(PURE) tests
 
 .PHONY: test-slurm
 test-slurm: test-packages ## All tests against a real Slurm, on loopback
-	$(REAL) tests
+	.ci/once-more $(REAL) tests
 
 .PHONY: test-soak
 test-soak: setup ## The long seeded runs

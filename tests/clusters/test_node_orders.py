@@ -60,8 +60,10 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk: Desk) -> 
 def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk: Desk) -> None:
     name = desk.workers[0]
     looks = desk.walk(desk.plan(Verb.REPLACE, name)).looks()
-    last = [look[0] for look in itertools.islice(looks, 40)][-1]
-    assert last.phase is Phase.JOINING
+    coming = (Phase.ORDERED, Phase.COMING)
+    first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
+    assert first.phase is Phase.JOINING
+    assert {one.phase for (one,) in itertools.islice(looks, 20)} == {Phase.JOINING}
     assert desk.slurm.nodes[NodeName(name)].drained
     desk.slurm.registers(name)
     assert next(looks)[0].phase is Phase.DONE
