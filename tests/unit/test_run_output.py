@@ -96,7 +96,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
 ) -> None:
     clock, verdicts = Clock(), list[Verdict]()
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
-    rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 600}\n")
+    rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = Output(rule, lambda _: None, verdicts.append, fds=(file.fileno(),) * 2)
         output.begin()
@@ -105,7 +105,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
             seen = clock.looks
             wait(lambda seen=seen: clock.looks > seen + 5)
             assert verdicts == []
-        clock.pace = 9.0
+        clock.pace = 1.0
         wait(lambda: bool(verdicts))
     assert verdicts[0].what == "hang"
     assert verdicts[0].at > 1e9 + 2 * 7200, "by the wall clock"

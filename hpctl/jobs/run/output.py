@@ -31,8 +31,9 @@ EVERY_S = 0.1
 """How often a file is looked at: what a crash waits for before it is noticed."""
 SETTLE_S = 5.0
 """How long the output's end is read for after srun's end; the rest is left unread."""
-STOPPED_S = 10.0
-"""Between two looks, which are a tenth of a second apart: longer, and it was us who stood still."""
+STOPPED_S = 1.0
+"""What the time between two looks counts at most for the rules: they are a tenth of a second apart,
+and where it is longer we were slow, or stood still ourselves."""
 TAIL = 200
 LONGEST = 2000
 """Characters of a line of the tail."""
