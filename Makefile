@@ -44,8 +44,8 @@ demo: setup ## Break a node under a training job and watch the cluster heal itse
 test: static test-pure test-slurm ## Format, lint, types, import rules and all tests (about 17 min)
 
 .PHONY: check
-check: static test-packages ## The inner loop: everything static, and tests without Slurm but the model machine (75 s)
-	$(PURE) $(INNER) --ignore=tests/properties/test_machine.py --ignore=tests/properties/test_machine_crashes.py
+check: static test-packages ## The inner loop: everything static, and the quick tests without Slurm (under a minute)
+	$(PURE) -m "not slurm and not soak and not slow" $(INNER)
 
 .PHONY: static
 static: setup ## Format, lint, types and import rules

@@ -1,8 +1,7 @@
-"""Who may import what. The package's layers stand in pyproject.toml, as import-linter contracts."""
+"""Who may import what. The layers are import-linter contracts, which `make static` holds."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,14 +33,6 @@ HEAVY = (
     "uvicorn",
     "yaml",
 )
-
-
-def test_the_import_contracts_hold() -> None:
-    program = Path(sys.executable).with_name("lint-imports")
-    result = subprocess.run(
-        [program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("library", DOORS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,7 @@ REFUSED_AFTER_A_DOUBT = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(turns=TURNS)
 @example(turns=REFUSED_AFTER_A_DOUBT)

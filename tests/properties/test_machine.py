@@ -34,6 +34,8 @@ from tests.properties.job_rules import COMMENTS, JobRules, few, then, which
 from tests.properties.oracle import Oracle, Violation
 from tests.properties.world import DEFECTS, Defect, World
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20_000
 STEPS_A_RUN = 50
 RUNS = 600

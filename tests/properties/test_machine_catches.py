@@ -24,6 +24,8 @@ from tests.properties.oracle import Violation
 from tests.properties.scenario import VARIANTS, Story, Variant
 from tests.properties.world import Defect
 
+pytestmark = pytest.mark.slow
+
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
 DIES = Variant("dies", Defect("79", reboot_cures=False, kills=True))
 

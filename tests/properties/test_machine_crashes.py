@@ -20,6 +20,8 @@ from tests.properties.calm import calm_down
 from tests.properties.daemon import Daemon
 from tests.properties.scenario import POLICY, RULES, VARIANTS, End, Story, Variant
 
+pytestmark = pytest.mark.slow
+
 by_name = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 
 

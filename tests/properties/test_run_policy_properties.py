@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from hpctl.core.run_policy import (
 )
 from hpctl.core.treatments import CERTAIN, UNPLANNED
 from hpctl.core.trouble import Kind, Trouble
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = settings(max_examples=120, deadline=None)
 START = datetime(2026, 11, 21, tzinfo=UTC)

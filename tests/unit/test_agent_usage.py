@@ -41,6 +41,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_its_own_figures_agree_with_proc() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

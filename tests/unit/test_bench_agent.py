@@ -15,6 +15,8 @@ from hpctl.agent.procs import Scan
 from hpctl.agent.rdma import efa_devices
 from hpctl.agent.start import machine
 
+pytestmark = pytest.mark.slow
+
 
 def process(
     proc: Path, pid: int, parent: int, name: str = "a) b (c", times: str = "100 50 20 10"

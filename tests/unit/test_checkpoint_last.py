@@ -121,6 +121,7 @@ def _write_for_ever(root: Path, first: int) -> None:
         saving.save(Group(place, f"{first:06d}", []), root, _state(step), {})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_writers_leave_nothing_that_is_called_whole_and_is_not(tmp_path: Path) -> None:
     randomness, seen = random.Random(5), set()

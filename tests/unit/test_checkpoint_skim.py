@@ -92,6 +92,7 @@ def test_it_says_what_the_standard_library_says(
     assert not list(read(tmp_path, pickle.dumps(saved, protocol))["__0_0.distcp"].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_every_cut_is_seen(tmp_path: Path, protocol: int) -> None:
     raw = pickle.dumps(metadata(2, 3), protocol)
@@ -100,6 +101,7 @@ def test_every_cut_is_seen(tmp_path: Path, protocol: int) -> None:
             read(tmp_path, raw[:size])
 
 
+@pytest.mark.slow
 def test_damage_is_a_reason_and_never_a_crash(tmp_path: Path) -> None:
     raw = pickle.dumps(metadata(1, 2), 4)
     for at in range(len(raw)):
@@ -140,6 +142,7 @@ def test_a_text_without_end_is_passed_over_without_being_held(tmp_path: Path) ->
     assert peak < 20 << 20
 
 
+@pytest.mark.slow
 def test_memory_does_not_go_with_the_number_of_items(tmp_path: Path) -> None:
     peaks = []
     for items in (1_000, 6_000):

@@ -294,6 +294,7 @@ def test_the_region_is_the_options_then_the_environments(monkeypatch: pytest.Mon
     assert AwsAccount(region="us-west-2").region == "us-west-2"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_absent_in_every_services_own_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

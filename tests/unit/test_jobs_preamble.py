@@ -201,6 +201,7 @@ def test_a_program_that_resumes_by_itself_is_left_alone(job: Job) -> None:
     assert "is not there on this node" in err
 
 
+@pytest.mark.slow
 def test_the_newest_of_all_tiers_is_found(job: Job) -> None:
     tier, other = job.tmp / "tier's", job.tmp / "own disk"
     make(job.root, "step-1", 1)

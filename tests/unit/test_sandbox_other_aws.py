@@ -16,6 +16,8 @@ from hpctl.clusters import spec as specs
 from hpctl.sandbox.other_aws import OtherAws
 from hpctl.sandbox.spec import Spec, free_ports
 
+pytestmark = pytest.mark.slow
+
 STRICT = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "s3:Get*", "Resource": "*"}],

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.core.model import JobId, NodeName, OutcomeKind, RecoveryId, own_reason
 from tests.contract.scheduler.beds import Bed, job_of, node_of
-from tests.contract.scheduler.test_jobs import requeued, running, send_start
+from tests.contract.scheduler.test_jobs import requeued, running
 from tests.fakes.slurmctld import UID
 
 PING_S = 6.0
@@ -83,8 +83,12 @@ def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
         return bed.scheduler.view().as_of >= shown.eligible  # type: ignore[operator]
 
     bed.until("the wait is over", over)
-    if job_of(bed, job).state == "PENDING":
-        send_start(bed, job)
+
+    def started_or_nudged() -> bool:
+        nudge = bed.scheduler.start_now
+        return job_of(bed, job).running or nudge(job, ()).kind is OutcomeKind.ACCEPTED
+
+    bed.until("it started by itself, or was nudged", started_or_nudged)
     assert bed.until("running", lambda: job_of(bed, job).running) < 5
 
 
