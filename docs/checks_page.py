@@ -40,8 +40,9 @@ budget:                   # of one core, and resident memory
 """
 
 KERNEL_HEAD = """These have no interval: a line is judged when it is read. Only lines of the
-kernel's own facility are believed, so that no process can forge a fault, and a burst is one finding
-with a count, for each boot, device, code and job.
+kernel's own facility are believed, and of these none that begins with the name of a process (a
+segfault's, above all), so that no process can forge a fault. A burst is one finding with a count,
+for each boot, device, code and job.
 """
 
 

@@ -202,7 +202,8 @@ def digest(findings: Iterable[Finding]) -> str:
 
 
 def encode(report: Report, *, open_session: bool = False) -> bytes:
-    """The body of one report. Cuts evidence short where the whole would exceed MAX_BODY.
+    """The body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and then
+    leaves out the last findings: an agent that says less is better than one that says nothing.
 
     Of gauges the finite ones go, the first MAX_GAUGES of them in order of name.
     """
@@ -211,9 +212,11 @@ def encode(report: Report, *, open_session: bool = False) -> bytes:
         body = _body("report", _with_evidence(report, limit), open_session)
         if len(body) <= MAX_BODY:
             return body
-    raise ReportTooLargeError(
-        f"report of {report.node} with {len(report.findings)} findings is too large"
-    )
+    report = _with_evidence(report, 0)
+    while len(body) > MAX_BODY:
+        report = replace(report, findings=report.findings[: len(report.findings) * 7 // 8])
+        body = _body("report", report, open_session)
+    return body
 
 
 def _finite(gauges: Mapping[str, float]) -> dict[str, float]:

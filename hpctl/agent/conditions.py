@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from hpctl.agent.check import Observation, Spec
 from hpctl.core.model import Clears, Finding, Verdict
@@ -28,25 +28,32 @@ class _Thing:
 class Conditions:
     """The findings of one check. Not for several threads at once.
 
-    `believe_from`: what runs before it see is UNKNOWN at most. `earlier` are the
-    check's findings of a former run of the agent in this boot: they end as any other does.
+    `earlier` are the check's findings of a former run of the agent in this boot: they end as any
+    other does.
     """
 
-    def __init__(self, spec: Spec, believe_from: datetime, earlier: Iterable[Finding] = ()) -> None:
+    def __init__(self, spec: Spec, earlier: Iterable[Finding] = ()) -> None:
         self._spec = spec
-        self._believe_from = believe_from
+        self._at = datetime.min.replace(tzinfo=UTC)
         self._things: dict[_Key, _Thing] = {}
         self._unknown: Finding | None = None
         for finding in earlier:
             if finding.check == spec.name and finding.verdict is not Verdict.UNKNOWN:
                 key = (finding.code, finding.device, finding.job)
                 self._things[key] = _Thing(self._no_runs(), finding.first, finding)
+                self._at = max(self._at, finding.last)
 
-    def saw(self, observations: Iterable[Observation], at: datetime) -> bool:
-        """Take in one run. True when the list of findings is another than before."""
+    def saw(
+        self, observations: Iterable[Observation], at: datetime, *, early: bool = False
+    ) -> bool:
+        """Take in one run. True when the list of findings is another than before.
+
+        What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
+        """
+        self._keep_up(at)
         before = self._names()
         seen = {(o.code, o.device, o.job): o for o in observations}
-        if at < self._believe_from:
+        if early:
             self._too_early(sorted({o.code for o in seen.values()}), at)
             seen = {}
         else:
@@ -60,6 +67,7 @@ class Conditions:
 
     def could_not_tell(self, why: str, at: datetime) -> bool:
         """A run that found nothing out: what was known stays known. True when this is new."""
+        self._keep_up(at)
         old = self._unknown
         self._unknown = Finding(
             self._spec.name,
@@ -67,7 +75,7 @@ class Conditions:
             at if old is None else old.first,
             at,
             code="cannot_tell",
-            detail=why[:256] if old is None else old.detail,
+            detail=_text(why, 256) if old is None else old.detail,
             count=1 if old is None else old.count + 1,
             clears=Clears.GONE,
         )
@@ -79,6 +87,22 @@ class Conditions:
             self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)
         else:
             self._unknown = None
+
+    def _keep_up(self, at: datetime) -> None:
+        """Where the clock was set back, all that is known was as long ago as it was before.
+
+        Else a finding would have begun after it was last seen, for which the head node refuses
+        the whole report, and would not end before the clock has made up for it.
+        """
+        back, self._at = self._at - at, at
+        if back <= timedelta(0):
+            return
+        for thing in self._things.values():
+            thing.since -= back
+            if thing.finding is not None:
+                thing.finding = _earlier(thing.finding, back)
+        if self._unknown is not None:
+            self._unknown = _earlier(self._unknown, back)
 
     def findings(self) -> list[Finding]:
         """What is to be reported now."""
@@ -114,10 +138,10 @@ class Conditions:
             seen.verdict,
             thing.since,
             at,
-            device=seen.device[:256],
+            device=_text(seen.device, 256),
             code=seen.code,
-            detail=seen.detail[:256],
-            evidence=seen.evidence[:512],
+            detail=_text(seen.detail, 256),
+            evidence=_text(seen.evidence, 512),
             count=sum(thing.runs),
             clears=seen.clears or self._spec.clears,
             job=seen.job,
@@ -130,11 +154,19 @@ class Conditions:
         return {(f.code, f.device, f.job, f.verdict) for f in self.findings()}
 
 
+def _earlier(finding: Finding, by: timedelta) -> Finding:
+    return replace(finding, first=finding.first - by, last=finding.last - by)
+
+
 def _again(finding: Finding, seen: Observation, at: datetime) -> Finding:
     """Counted once more. Its words stay what they first were, unless the verdict is another."""
     more = replace(finding, last=at, count=finding.count + 1)
     if seen.verdict is finding.verdict:
         return more
-    return replace(
-        more, verdict=seen.verdict, detail=seen.detail[:256], evidence=seen.evidence[:512]
-    )
+    detail, evidence = _text(seen.detail, 256), _text(seen.evidence, 512)
+    return replace(more, verdict=seen.verdict, detail=detail, evidence=evidence)
+
+
+def _text(text: str, limit: int) -> str:
+    """What a report can carry: the name of a file or device need not be UTF-8."""
+    return text[:limit].encode("utf-8", "replace").decode()

@@ -21,8 +21,9 @@ MAX_JOBS = 8
 """Jobs that are told apart for one error on one device: that two had it is what counts."""
 SAME_BURST = timedelta(seconds=5)
 """A line whose process is gone already belongs to the job that the same error just hit."""
-MAX_KEPT = wire.MAX_FINDINGS - 1
-"""One place is left for the finding that says what was left out."""
+MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
+"""One place is left for the finding that says what was left out, and an eighth of a report for what
+the checks find: what is missing from it counts as gone."""
 
 
 def fold(old: Finding, new: Finding) -> Finding:

@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from hpctl.agent.budget import Budget
@@ -67,10 +67,11 @@ def load(spec: Spec, limits: Limits | None = None) -> Check:
 
 @dataclass(slots=True)
 class _Slot:
-    """A check, what it saw last, and what is made of it."""
+    """A check, what it saw last, and what is made of it. Before `believe_at` it is too early."""
 
     check: Check
     conditions: Conditions
+    believe_at: float
     before: Any = None
     gauges: Mapping[str, float] = field(default_factory=dict)
     blind: int = 0
@@ -101,13 +102,12 @@ class Runner(threading.Thread):
     ) -> None:
         super().__init__(name="checks", daemon=True)
         self._machine, self._changed, self._budget = machine, changed, budget
-        earlier, now = tuple(earlier), datetime.now(UTC)
+        earlier, now = tuple(earlier), machine.monotonic()
         age_s = 0.0 if upgraded else boot_age_s
         self._slots = [
-            _Slot(c, Conditions(c.spec, now + _left(c.spec.grace_s, age_s), earlier))
-            for c in checks
+            _Slot(c, Conditions(c.spec, earlier), now + c.spec.grace_s - age_s) for c in checks
         ]
-        self._own = Conditions(AGENT_CHECKS, now)
+        self._own = Conditions(AGENT_CHECKS)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._busy: tuple[str, float] | None = None
@@ -124,7 +124,9 @@ class Runner(threading.Thread):
                 break
             slot = self._slots[number]
             self._budget.look(clock())
-            here = self._budget.shed(slot.check.spec.shed) or self._once(slot)
+            if shed := self._budget.shed(slot.check.spec.shed):
+                slot.gauges = {}
+            here = shed or self._once(slot)
             pause = slot.pause_s() if here else slot.check.spec.every_s * ABSENT_FACTOR
             heapq.heappush(due, (clock() + _jitter(pause), number))
 
@@ -142,17 +144,24 @@ class Runner(threading.Thread):
             return [*found, *self._own.findings()]
 
     def gauges(self) -> dict[str, float]:
-        """The newest numbers of all checks. From any thread."""
+        """The newest numbers of all checks, but none that are old. From any thread."""
+        if self._hangs():
+            return {}
         with self._lock:
             return {name: value for s in self._slots for name, value in s.gauges.items()}
 
     def _about_itself(self) -> list[Observation]:
         left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
         told = self._budget.observations(left_out)
-        busy = self._busy
-        if busy is not None and self._machine.monotonic() - busy[1] > STUCK_S:
-            told.append(Observation("stuck", busy[0], Verdict.WARN, f"{busy[0]} does not return"))
+        if name := self._hangs():
+            told.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
         return told
+
+    def _hangs(self) -> str:
+        """The check that does not return, if one does not."""
+        busy = self._busy
+        stuck = busy is not None and self._machine.monotonic() - busy[1] > STUCK_S
+        return busy[0] if busy is not None and stuck else ""
 
     def _once(self, slot: _Slot) -> bool:
         """Run one check. False where this machine has no such thing."""
@@ -165,21 +174,23 @@ class Runner(threading.Thread):
             if trouble:
                 new = slot.conditions.could_not_tell(trouble, at)
             else:
-                new = slot.conditions.saw(seen, at)
+                early = self._machine.monotonic() < slot.believe_at
+                new = slot.conditions.saw(seen, at, early=early)
         if new:
             self._changed()
         return here
 
     def _gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:
         check = slot.check
+        gauges: Mapping[str, float] = {}
         try:
             sample = check.gather(self._machine)
             seen = list(check.judge(sample, slot.before, check.limits))
             if check.gauges is not None:
-                slot.gauges = check.gauges(sample, slot.before)
+                gauges = check.gauges(sample, slot.before)
             slot.before = sample
         except NotHere:
-            slot.before, slot.gauges = None, {}
+            slot.before = None
             return [], False, ""
         except CannotTell as error:
             return [], True, str(error)
@@ -187,11 +198,10 @@ class Runner(threading.Thread):
         except Exception as error:
             log.exception("check %s is broken", check.spec.name)
             return [], True, f"the check is broken: {type(error).__name__}: {error}"
+        finally:
+            # Where it could not tell, the numbers of before are none of now.
+            slot.gauges = gauges
         return seen, True, ""
-
-
-def _left(grace_s: float, boot_age_s: float) -> timedelta:
-    return timedelta(seconds=max(0.0, grace_s - boot_age_s))
 
 
 def _jitter(seconds: float) -> float:

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 
@@ -21,13 +22,14 @@ from hpctl.agent.pace import Pace
 from hpctl.agent.send import Sender
 from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
-from hpctl.core.model import Finding, Generation, Verdict
+from hpctl.core.model import Clears, Finding, Generation, Verdict
 from hpctl.ports import HpctlError, Unavailable
 from hpctl.systemd import notify, watchdog_interval
 
 log = logging.getLogger(__name__)
 
 CHECK_LOG = "kernel.log"
+UNREADABLE = "unreadable"
 REOPEN_S = 1.0
 BATCHES_A_TURN = 32
 """So that an endless storm keeps neither signals nor the watchdog waiting."""
@@ -44,8 +46,9 @@ class Agent:
         generation = Generation(settings.node, settings.instance, settings.boot)
         recalled = spool.recall(generation)
         self._lock = threading.Lock()
-        mine = (f for f in recalled.findings if f.check not in NAMES and not theirs(f.check))
+        mine = [f for f in recalled.findings if f.check not in NAMES and not theirs(f.check)]
         self._findings = Findings(mine)
+        self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
         self._version = 1
         self._kernel: KernelLog | None = None
         self._lost = 0
@@ -122,7 +125,7 @@ class Agent:
         return min(wait for wait in waits if wait is not None)
 
     def _read_log(self, selector: selectors.BaseSelector) -> None:
-        """Read all that waits. A log that cannot be read is a finding: UNKNOWN, not OK."""
+        """Read all that waits. A log that cannot be read is a finding until it can be: UNKNOWN."""
         accept_user = self._settings.kmsg_accept_user
         try:
             source = self._open(selector)
@@ -136,10 +139,14 @@ class Agent:
                     self._add([_log_finding(Verdict.WARN, "lost", "records were lost", count)])
                 if len(records) < BATCH:
                     break
+            if self._blind:
+                self._add([_unreadable(Verdict.OK, why) for why in self._blind])
+                self._blind.clear()
         except Unavailable as error:
             self._close(selector)
             self._reopen_at = time.monotonic() + REOPEN_S
-            self._add([_log_finding(Verdict.UNKNOWN, "unreadable", str(error)[:200])])
+            self._blind.add(why := str(error)[:200])
+            self._add([_unreadable(Verdict.UNKNOWN, why)])
 
     def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._kernel is None and time.monotonic() >= self._reopen_at:
@@ -187,6 +194,10 @@ class Agent:
 def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Finding:
     now = datetime.now(UTC)
     return Finding(CHECK_LOG, verdict, now, now, code=code, detail=detail, count=count)
+
+
+def _unreadable(verdict: Verdict, why: str) -> Finding:
+    return replace(_log_finding(verdict, UNREADABLE, why), clears=Clears.GONE)
 
 
 def _start_after(earlier: datetime | None) -> datetime:

@@ -120,8 +120,8 @@ class _Run:
 
     def __init__(self, check: Check, case: Case) -> None:
         self.check = check
-        grace_s = max(0.0, check.spec.grace_s - case.boot_age_s)
-        self.conditions = Conditions(check.spec, T0 + timedelta(seconds=grace_s))
+        self._believe_at = T0 + timedelta(seconds=check.spec.grace_s - case.boot_age_s)
+        self.conditions = Conditions(check.spec)
         self._before: Any = None
 
     def once(self, machine: Machine, at: datetime) -> None:
@@ -129,7 +129,7 @@ class _Run:
         try:
             sample = self.check.gather(machine)
             seen = self.check.judge(sample, self._before, self.check.limits)
-            self.conditions.saw(seen, at)
+            self.conditions.saw(seen, at, early=at < self._believe_at)
             self._before = sample
         except NotHere:
             self._before = None

@@ -283,7 +283,19 @@ def test_a_log_that_cannot_be_read_is_unknown_not_healthy(head: Inbox, agent: Ag
     assert (finding.check, finding.verdict) == ("kernel.log", Verdict.UNKNOWN)
     assert str(agent.kmsg) in finding.detail
     agent.xid(79)
-    head.wait(lambda: "79" in head.codes())
+    head.wait(lambda: {f.code for f in head.accepted[-1].findings} == {"79"})
+
+
+def test_a_log_that_can_be_read_after_a_restart_is_unknown_no_more(
+    head: Inbox, agent: AgentProcess
+) -> None:
+    agent.kmsg.unlink()
+    agent.start()
+    agent.wait_for_spool("unreadable")
+    agent.end(signal.SIGKILL)
+    agent.xid(79)
+    agent.start()
+    head.wait(lambda: {f.code for f in head.accepted[-1].findings} == {"79"})
 
 
 def test_systemd_hears_of_start_life_and_end(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -144,6 +146,46 @@ def test_a_grace_after_boot_and_after_an_upgrade(started: Any) -> None:
     until(lambda: "a.a:cannot_tell" in named(young), "a young one is not")
     until(lambda: "a.a:cannot_tell" in named(upgraded), "nor is a new agent")
     assert "a.a:bad" not in named(young) | named(upgraded)
+
+
+def test_a_clock_that_is_set_forward_does_not_end_the_grace(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(hours=9)
+
+    runner = started(check("a.a", grace_s=3600), boot_age_s=10.0)
+    until(lambda: "a.a:cannot_tell" in named(runner), "it is too early")
+    monkeypatch.setattr(runners, "datetime", Ahead)
+    count = named(runner)["a.a:cannot_tell"].count
+    until(lambda: named(runner)["a.a:cannot_tell"].count > count + 2, "and stays so")
+    assert "a.a:bad" not in named(runner)
+
+
+def test_numbers_that_are_old_are_not_told_as_those_of_now(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "STUCK_S", 0.2)
+    trouble: list[Callable[[], object]] = []
+    release = threading.Event()
+
+    def gather(machine: Machine) -> None:
+        if trouble:
+            trouble[0]()
+
+    def blind() -> None:
+        raise CannotTell("the driver hangs")
+
+    measured = replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0})
+    runner = started(measured)
+    for one in (blind, lambda: release.wait(10)):
+        until(lambda: runner.gauges() == {"a.a": 1.0}, "it is told")
+        trouble.append(one)
+        until(lambda: runner.gauges() == {}, "and is not, once it is old")
+        trouble.clear()
+    release.set()
 
 
 def test_over_the_budget_the_optional_check_is_left_out_and_told(

@@ -45,6 +45,9 @@ def judged(text: str, facility: int = 0, accept_user: bool = False) -> Finding |
          "(Node Reboot Required)", "0008:01:00.0", "154", "Node Reboot Required"),
         ("NVRM: Xid (PCI:0008:01:00): 154, pid=1, name=x, GPU recovery action changed from "
          "0x2 (Node Reboot Required) to 0x0 (None)", "0008:01:00.0", "154", "None"),
+        ("NVRM: Xid (PCI:0008:01:00): 154, pid=1, name=to 0x0 (None), GPU recovery action changed "
+         "from 0x0 (None) to 0x2 (Node Reboot Required)", "0008:01:00.0", "154",
+         "Node Reboot Required"),
         ("NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x3 "
          "(Drain P2P)", "0008:01:00.0", "154", "Drain P2P"),
         ("NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 "

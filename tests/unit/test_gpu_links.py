@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +149,13 @@ def test_a_share_of_a_board_without_any_link_up_is_no_fault():
     assert codes("gpu.nvlink", Snapshot(1.0, gpus=gpus(1, nvlinks=links(0)))) == {}
 
 
+def test_a_gpu_in_mig_mode_has_no_nvlink_to_lose():
+    among = but(2, gpus(mig=False, nvlinks=links(18)), mig=True, nvlinks=links(0))
+    assert codes("gpu.nvlink", Snapshot(1.0, gpus=among)) == {}
+    both = but(5, among, nvlinks=links(17))
+    assert codes("gpu.nvlink", Snapshot(1.0, gpus=both)) == {pci(5): "down"}
+
+
 def test_a_lost_gpu_and_one_that_does_not_say_are_not_compared():
     among = gpus(nvlinks=links(18))
     lost = but(1, among, nvlinks=links(0), error=NvmlError(15, "nvmlDeviceGetNvLinkState"))
@@ -236,8 +246,26 @@ def test_a_step_anywhere_on_the_node_is_a_job(tmp_path, title):
 
 def test_a_user_who_calls_a_process_after_slurm_is_no_job(tmp_path):
     process(tmp_path, 4242, "python3", b"python3\0slurmstepd: [77.batch]\0")
+    process(tmp_path, 4243, "python3", b"slurmstepd: [77.batch]\0")
     sample = gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
     assert codes("gpu.processes", sample) == {pci(1): "stray"}
+
+
+def test_a_process_that_hangs_in_the_driver_does_not_hang_the_check(tmp_path):
+    """To read its command line would: a pipe that nobody writes stands in for it."""
+    process(tmp_path, 4242, "python3")
+    line = tmp_path / "proc/4242/cmdline"
+    line.unlink()
+    os.mkfifo(line)
+    done = []
+    here = machine(holding(Process(4242, 900 * MIB)), tmp_path)
+    look = threading.Thread(target=lambda: done.append(gpu_processes.gather(here)), daemon=True)
+    look.start()
+    look.join(5)
+    with contextlib.suppress(OSError):
+        os.close(os.open(line, os.O_WRONLY | os.O_NONBLOCK))
+    assert done, "the look at the processes hangs with one of them"
+    assert codes("gpu.processes", done[0]) == {pci(1): "stray"}
 
 
 def test_services_gone_processes_and_unknown_memory_are_not_stray(tmp_path):

@@ -94,7 +94,7 @@ def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
 
 def told_after(name: str, held_per_minute: Throttle) -> tuple[Finding, timedelta]:
     """Minute after minute of the same, until the agent tells of it."""
-    one, conditions = check(name), Conditions(row(name), NOON)
+    one, conditions = check(name), Conditions(row(name))
     before = START
     for minute in range(1, 30):
         held = Throttle(

@@ -249,6 +249,13 @@ def test_only_a_rack_scale_system_needs_a_cluster(name, uuid, found):
     assert codes("gpu.fabric", seen) == found
 
 
+def test_a_gpu_in_mig_mode_is_in_no_fabric():
+    among = but(6, gpus(mig=False, fabric=UP), mig=True, fabric=Fabric(state=1, status=0))
+    assert codes("gpu.fabric", Snapshot(100.0, gpus=among)) == {}
+    with pytest.raises(NotHere):
+        check("gpu.fabric").gather(machine(Snapshot(100.0, gpus=gpus(mig=True, fabric=UP))))
+
+
 @pytest.mark.parametrize("fabric", [None, Fabric(state=0, status=0)])
 def test_no_fabric_is_not_here(fabric):
     with pytest.raises(NotHere):

@@ -177,7 +177,7 @@ def test_an_xid_means_the_same_from_nvml_as_from_the_log(number):
 )
 def test_from_observations_to_the_head_nodes_assessment(name, observation, condition):
     spec = row(name)
-    conditions = Conditions(spec, NOON)
+    conditions = Conditions(spec)
     for run in range(spec.seen[1]):
         assert all(f.verdict is not Verdict.UNKNOWN for f in conditions.findings())
         conditions.saw([observation], NOON + timedelta(seconds=run * spec.every_s))
@@ -188,7 +188,7 @@ def test_from_observations_to_the_head_nodes_assessment(name, observation, condi
 
 
 def test_unknown_is_never_a_fault():
-    conditions = Conditions(row("gpu.count"), NOON)
+    conditions = Conditions(row("gpu.count"))
     for run in range(50):
         conditions.could_not_tell("the driver hangs", NOON + timedelta(seconds=30 * run))
     found: list[Finding] = conditions.findings()

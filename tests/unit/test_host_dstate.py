@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine
 from hpctl.agent.checks import host_dstate
 from hpctl.agent.checks.host_dstate import Stuck
+from hpctl.agent.nvml.snapshot import Process, Snapshot
 from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
+from tests.sweeps import gpus
 from tests.unit.host import limits, machine, said
 
 NVIDIA = "[<0>] os_acquire_mutex+0x2c/0x40 [nvidia]\n[<0>] _nv012345rm+0x1c/0x30 [nvidia]"
@@ -128,6 +132,19 @@ def test_a_thread_holds_a_killed_process(tmp_path, clock):
     files = {**task(7, "Z", threads=2), **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}}
     files |= {k: v for k, v in thread.items() if not k.endswith("/stat")}
     assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
+
+
+@pytest.mark.parametrize(("on_gpu", "found"), [(7, [("nvidia", "", Verdict.FAIL)]), (9, [])])
+def test_a_thread_of_a_process_on_a_gpu_hangs_while_the_first_waits(tmp_path, clock, on_gpu, found):
+    thread = task(8, comm="pt_autograd_0")
+    files = {**task(7, "S", threads=2), **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}}
+    files |= {k: v for k, v in thread.items() if not k.endswith("/stat")}
+    swept = Snapshot(1.0, gpus=gpus(processes=(Process(on_gpu),)))
+    for _ in range(3):
+        here = machine(tmp_path, files, monotonic=clock)
+        seen = host_dstate.gather(replace(here, nvml=lambda: swept))
+        clock.now += 30.0
+    assert said(host_dstate.judge(seen, None, limits("host.dstate"))) == found
 
 
 def test_many_tasks_in_one_driver_are_one_thing(tmp_path, clock):

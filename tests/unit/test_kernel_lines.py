@@ -55,6 +55,33 @@ def test_what_user_space_gets_into_a_line_is_no_line_of_its_own(text: str) -> No
         assert kernel().findings(records(line)) == []
 
 
+SEGFAULT = (
+    "{comm}[11351]: segfault at 0 ip 000056288d8a216a sp 00007fff98d19b90 error 6 in {file}"
+    "[116a,56288d8a2000+1000] likely on CPU 0 (core 0, socket 0)"
+)
+DEREFERENCED = "{comm}[4711]: segfault at 0 ip 0000000000000000 sp 00007fff98d19b90 error 14"
+OOM = "{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SEGFAULT.format(comm="NVRM:", file="0000:c1:00.0 fallen off the bus"),
+        SEGFAULT.format(comm="NVRM: \\x01\\x02\\x03\\x04", file="0000:c1:00.0 fallen off the bus"),
+        SEGFAULT.format(comm="XFS (a): xyz", file="Shutting down filesystem"),
+        SEGFAULT.format(comm="Oops: ", file="x"),
+        SEGFAULT.format(comm="INFO: task ", file=":1 blocked for more than 1 seconds"),
+        DEREFERENCED.format(comm="EDAC MC0: 1 UE "),
+        OOM.format(comm="EDAC MC0: 1 UE "),
+        OOM.format(comm="Oops: "),
+        OOM.format(comm="kernel BUG at x"),
+    ],
+)
+def test_a_process_whose_name_begins_like_a_fault_is_no_fault(text: str) -> None:
+    """Seen on Linux 6.18: any user can have a process and a program's file of such names."""
+    assert kernel().findings(records(text)) == []
+
+
 @pytest.mark.parametrize("text", BENIGN)
 def test_lines_that_are_no_trouble(text: str) -> None:
     assert kernel().findings(records(text)) == []

@@ -54,6 +54,7 @@ class Nvml:
             "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetName": "one",
             "nvmlDeviceGetPciInfo": Anything(),
+            "nvmlDeviceGetMigMode": [1, 0],
             "nvmlDeviceGetUtilizationRates": Anything(),
             "nvmlDeviceGetRowRemapperHistogram": Anything(),
             "nvmlDeviceGetComputeRunningProcesses": [Anything()],
@@ -115,6 +116,7 @@ def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page: InFlight) -> None:
     assert decoded.gpus[1].nvlinks[0].active is True
     assert decoded.gpus[0].remap.banks_none == 1
     assert decoded.gpus[0].recovery_action == 3
+    assert decoded.gpus[0].mig is True
 
 
 def test_an_error_has_exactly_the_fields_of_an_nvml_error() -> None:

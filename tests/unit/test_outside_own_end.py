@@ -17,7 +17,7 @@ def codes(conditions: Conditions) -> set[str]:
 
 
 def test_its_own_time_and_its_own_way_to_clear() -> None:
-    conditions = Conditions(SPEC, NOON)
+    conditions = Conditions(SPEC)
     conditions.saw(
         [
             Observation("plain"),

@@ -75,6 +75,18 @@ def test_a_report_is_a_finding(table: Reported, watch: Watch) -> None:
     assert watch.changes == 1
 
 
+@pytest.mark.parametrize("again", ["fail", "ok"])
+def test_a_clock_that_is_set_back_costs_no_report(
+    table: Reported, watch: Watch, again: str
+) -> None:
+    """The head node refuses a report with a finding that was last seen before it began."""
+    table.take(said(clears="boot"))
+    watch.later(hours=-1)
+    table.take(said(again, clears="boot"))
+    (finding,) = table.findings()
+    assert finding.first <= finding.last == watch.now
+
+
 def test_said_again_it_is_renewed_under_its_first_detail(table: Reported, watch: Watch) -> None:
     table.take(said(detail="91 %", evidence="old"))
     watch.later(minutes=9)

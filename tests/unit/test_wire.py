@@ -172,6 +172,19 @@ def test_a_full_report_is_made_to_fit_by_cutting_evidence_only() -> None:
     assert all(f.evidence and f.evidence in "é" * 2048 for f in back.findings)
 
 
+def test_a_report_that_cutting_evidence_does_not_make_fit_says_what_comes_first() -> None:
+    """A site's plugins may find much and say it at length: the agent must not die of it."""
+    many = tuple(
+        dataclasses.replace(FINDING, code=str(n), device="é" * 256, detail="é" * 256)
+        for n in range(wire.MAX_FINDINGS)
+    )
+    report = dataclasses.replace(REPORT, findings=many)
+    body = wire.encode(report, open_session=True)
+    assert wire.MAX_BODY * 3 // 4 < len(body) <= wire.MAX_BODY
+    kept = wire.decode(body).findings
+    assert [f.code for f in kept] == [f.code for f in many[: len(kept)]]
+
+
 def test_the_payload_is_the_bodys_digest() -> None:
     assert wire.payload(b"") == (
         b"hpctl1:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -2,7 +2,7 @@
 
 Until it is, CUDA does not start on it, and every other surface looks healthy: all links may be up
 and no Xid is ever written. A GPU without a fabric (state 0, or the call not supported) says
-nothing.
+nothing, nor does one in MIG mode: the driver suspends its registration.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def judge(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[O
 
 def _of(gpu: Gpu) -> Fabric | None:
     fabric = gpu.fabric
-    return None if fabric is None or fabric.state == _NOT_SUPPORTED else fabric
+    return None if fabric is None or gpu.mig or fabric.state == _NOT_SUPPORTED else fabric
 
 
 def _good(fabric: Fabric) -> bool:

@@ -2,7 +2,8 @@
 
 How many should be up is taken from the node's other GPUs of the same model and, once any link of
 the node is up at all, from the number that the model has. A node without NVLink, or a share of a
-board whose links are all off, has nothing to be compared with.
+board whose links are all off, has nothing to be compared with. A GPU in MIG mode has no NVLink: the
+driver takes its links down (open-gpu-kernel-modules, kmigmgrIsMIGNvlinkP2PSupported).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def judge(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[O
         most[gpu.name] = max(most.get(gpu.name, 0), len(_up(gpu)))
     in_use = any(most.values())
     for gpu in seen.gpus:
-        if gpu.error is not None or all(link.active is None for link in gpu.nvlinks):
+        if gpu.error is not None or gpu.mig or all(link.active is None for link in gpu.nvlinks):
             continue
         up = _up(gpu)
         expected = max(most[gpu.name], _of_model(gpu.name) if in_use else 0)

@@ -3,6 +3,9 @@
 They are what a job left behind or what somebody started past Slurm: the next job finds less
 memory than it asked for. A node has a job when one of its slurmstepd processes is there
 (`slurmstepd: [123.batch]`), or a process in a control group of a job (`.../job_123/...`).
+
+Of no other process is the command line read: that needs its memory map's lock, and a process that
+hangs in the driver holds it for ever. `comm`, `stat` and `cgroup` need none.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from hpctl.agent.check import Limits, Machine, NotHere, Observation
 from hpctl.agent.checks.sweep import sweep
 from hpctl.core.model import Verdict
 
+_STEPD = b"slurmstepd\n"
 _STEP = re.compile(rb"slurmstepd: \[(\d+)\.")
 _GROUP = re.compile(rb"/job_(\d+)(?:/|$)", re.MULTILINE)
 _MIB = 1024 * 1024
@@ -99,6 +103,8 @@ def _job_of(machine: Machine, pid: int) -> str:
 
 def _steps(machine: Machine) -> Iterator[str]:
     for process in machine.path("/proc").glob("[0-9]*"):
+        if _bytes(process / "comm") != _STEPD:
+            continue
         if match := _STEP.match(_bytes(process / "cmdline")):
             yield match[1].decode()
 

@@ -3,6 +3,9 @@
 State D alone is how every read from a disk looks; so a task counts from the first look at which
 it was in D, and only while its context switches stand still: it has not run in between. Kernel
 threads are left out: some wait so when idle, and one that is stuck soon holds a process.
+
+Of processes on a GPU every thread is looked at: PyTorch's backward pass and NCCL call the driver
+from threads of their own, while the first one waits for them. Of others the first stands for all.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation
+from hpctl.agent.checks.sweep import newest
 from hpctl.agent.procs import Scan, Task, threads
 from hpctl.core.model import Verdict
 
-MOST_THREADS = 64
-"""Threads that are looked at of a process whose leader is dead and whose others are not."""
+MOST_THREADS = 512
+"""Threads that are looked at of one process."""
 MOST_STUCK = 64
 FRAMES = 12
 
@@ -80,11 +84,21 @@ def gather(machine: Machine) -> tuple[Stuck, ...]:
 
 
 def _asleep(machine: Machine) -> Iterator[Task]:
+    on_gpus = _on_gpus(machine)
     for task in _scan.tasks(machine):
         if task.state == "D":
             yield task
-        elif task.state == "Z" and task.threads > 1:
+        elif task.threads > 1 and (task.state == "Z" or task.pid in on_gpus):
             yield from (t for t in threads(machine, task, MOST_THREADS) if t.state == "D")
+
+
+def _on_gpus(machine: Machine) -> frozenset[int]:
+    """The processes that NVML saw last; none where it hangs, which `gpu.hung` tells by itself."""
+    try:
+        seen = newest(machine)
+    except (NotHere, CannotTell):
+        return frozenset()
+    return frozenset(process.pid for gpu in seen.gpus for process in gpu.processes or ())
 
 
 def _switches(machine: Machine, task: Task) -> str:

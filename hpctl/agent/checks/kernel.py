@@ -3,7 +3,7 @@
 Most lines matter to nobody, and in a storm thousands a second must be told apart. A line is
 looked at by the families that its first four characters choose, or one of a few later words, and
 equal lines of a batch only once. Anchored: what user space gets into a kernel line (the name of
-a process or a device) never stands first.
+a process or a device) rarely stands first, and the lines in which it does are left out.
 
 Lines that the kernel did not write itself are not believed: see `hpctl.agent.kmsg`.
 """
@@ -29,7 +29,7 @@ from hpctl.agent.checks import (
     kernel_remote,
     xid,
 )
-from hpctl.agent.checks.kernel_line import Line
+from hpctl.agent.checks.kernel_line import Line, of_a_process
 from hpctl.agent.fold import fold
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.core.health import Key, key
@@ -137,6 +137,8 @@ class Kernel:
 
     def _see(self, lines: _Equal, found: Found) -> None:
         text = lines.first.text
+        if of_a_process(text):
+            return
         for word, family in _BY_WORD:
             if word in text and self._ask(family, lines, found):
                 return
@@ -155,6 +157,8 @@ class Kernel:
 
     def _stuck(self, record: Record, found: Found) -> None:
         """A lockup or a crash: what comes next may say where it happened."""
+        if of_a_process(record.text):
+            return
         for module in (kernel_lockup, kernel_crash):
             if (said := module.gather(record)) is not None:
                 self._keep(module.judge(said), said.pid, found)

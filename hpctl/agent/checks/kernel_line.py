@@ -8,6 +8,7 @@ means for the node is not decided here: the head node's catalogue does, by
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +18,12 @@ from hpctl.core.model import Clears, Finding, Verdict
 EVIDENCE_CHARS = 512
 NAME_CHARS = 128
 """Of a device's or server's name, which may be as long as its owner likes."""
+# The kernel's own lines about a process begin with its name, which is its owner's to choose: up
+# to 15 characters (control characters stay escaped). That of a segfault ends with a file's name.
+_OF_A_PROCESS = re.compile(
+    r"(?:\\x[0-9a-fA-F]{2}|.){1,15}"
+    r"(?:\[\d{1,10}\]: | invoked oom-killer: |: page allocation failure: )"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,14 @@ class Line:
     pid: int | None = None
     job: str = ""
     count: int = 1
+
+
+def of_a_process(text: str) -> bool:
+    """Whether a line begins with the name of a process, which may be any family's first words.
+
+    XFS (a): x[4711]: segfault at 0 ip ... error 6 in Shutting down filesystem[55d0+1000]
+    """
+    return _OF_A_PROCESS.match(text) is not None
 
 
 def line(check: str, code: str, record: Record, device: str = "", pid: str | None = None) -> Line:

@@ -10,6 +10,7 @@ r"""Main memory and processors that report errors: MCE, EDAC and firmware (APEI)
     {1}[Hardware Error]: event severity: corrected                          (APEI)
     {1}[Hardware Error]:   error_type: 3, multi-bit ECC                     (APEI, memory)
     Memory failure: 0x3fc1d2a: Sending SIGBUS to python:4321 due to hardware memory corruption
+    Memory failure: 0x3fc1d2a: recovery action for clean LRU page: Recovered
 
 The severity of an APEI record alone says little: PCIe errors come the same way. Without its
 number in braces such a record was found at boot (BERT) and is about the boot before.
@@ -50,7 +51,8 @@ _POISON = re.compile(
     r"Memory failure: 0x[0-9a-f]+: (?:"
     r"Sending SIGBUS to .{0,80}:(?P<pid>\d{1,10}) due to hardware memory corruption"
     r"|Killing .{0,80}:(?P<killed>\d{1,10}) due to hardware memory corruption"
-    r"|recovery action for )"
+    r"|recovery action for "
+    r"(?P<unhurt>(?:clean|free|already truncated) .{1,40}: (?:Recovered|Delayed))?)"
 )
 _UNCORRECTED_BIT = 1 << 61
 _CONTEXT_CORRUPT_BIT = 1 << 57
@@ -71,7 +73,9 @@ def gather(record: Record) -> Line | None:
     if (match := _SAYS.match(text)) is not None:
         return line(CHECK, str(match.lastgroup).rstrip("23"), record)
     if (match := _POISON.match(text)) is not None:
-        return line(CHECK, "uncorrected", record, pid=match["pid"] or match["killed"])
+        # A page that was free, or clean and so on its disk, is taken out of use: nothing is lost.
+        code = "deferred" if match["unhurt"] else "uncorrected"
+        return line(CHECK, code, record, pid=match["pid"] or match["killed"])
     return None
 
 

@@ -7,7 +7,8 @@
 One such line for each kill since Linux 5.0. The constraint says who ran out: a control group (the
 job's own limit: its fault), the memory nodes that a task may use, or the machine. A daemon that
 the cluster needs among the killed is a fault of the node, whatever the constraint; a process
-that only bears such a name is told apart by the job's control group it lives in.
+that only bears such a name (a user's own `hpctl run`, too) is told apart by its owner and by the
+control group it lives in.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _KILL = re.compile(
     r".*?task_memcg=(?P<cgroup>/.*?),task=(?P<task>.{0,16}),pid=(?P<pid>\d{1,10}),uid=(?P<uid>\d+)\s*$"
 )
 _CODES = {"NONE": "node", "CPUSET": "numa", "MEMORY_POLICY": "numa"}
-_DAEMONS = ("slurmd", "slurmstepd", "munged", "hpctl")
+_ROOTS = ("slurmd", "slurmstepd", "hpctl")
+_MUNGED = "munged"
+_PEOPLE = "/user.slice/"
+"""Where systemd puts what people start."""
 _SERIOUS = frozenset({"daemon"})
 
 
@@ -46,10 +50,15 @@ def judge(said: Line) -> Finding:
 
 
 def _code(match: re.Match[str], job: str) -> str:
-    # slurmstepd lives in its job's control group, as root; a user's process there is not root's.
-    ours = not job or (match["task"] == "slurmstepd" and match["uid"] == "0")
-    if match["task"].startswith(_DAEMONS) and ours:
+    if _is_daemon(match["task"], root=match["uid"] == "0", cgroup=match["cgroup"], job=job):
         return "daemon"
     if match["constraint"] == "MEMCG":
         return "job" if job else "cgroup"
     return _CODES.get(match["constraint"], "node")
+
+
+def _is_daemon(task: str, *, root: bool, cgroup: str, job: str) -> bool:
+    if task.startswith(_MUNGED):  # a user of its own, whose number is the site's choice
+        return not job and not cgroup.startswith(_PEOPLE)
+    # slurmstepd alone lives in its job's control group; a user's process there is not root's.
+    return root and task.startswith(_ROOTS) and (not job or task == "slurmstepd")

@@ -47,7 +47,8 @@ _NVLINK = re.compile(
     r"\blink\s+(?P<link>\d{1,3})\s*\((?P<registers>0x[0-9a-fA-F]{1,8}(?:,\s*0x[0-9a-fA-F]{1,8}){6})\)"
 )
 _PID = re.compile(r"\bpid='?(?P<pid>\d{1,10})\b")
-_ACTION = re.compile(r"\bto\s+0x[0-9a-fA-F]+\s+\((?P<phrase>[^)]+)\)")
+# The last one: before it may stand the name of a process, which can be `to 0x0 (None)`.
+_ACTION = re.compile(r".*\bto\s+0x[0-9a-fA-F]+\s+\((?P<phrase>[^)]+)\)")
 # Drivers since R610 say some of them in other words.
 _ACTION_SYNONYMS = {
     "os reboot": "Node Reboot Required",
@@ -89,7 +90,7 @@ def gather(record: Record, *, accept_user: bool = False) -> GpuError | None:
     Lines that the kernel did not write itself are not believed, unless `accept_user`.
     """
     text = record.text
-    # Anchored: what user space gets into a kernel line (a process name) never stands first.
+    # Anchored: what user space gets into a kernel line stands later, or `kernel_line` sorts it out.
     if not text.startswith(("NVRM:", "nvidia-nvswitch")):
         return None
     if record.facility != KERNEL_FACILITY and not accept_user:
@@ -141,7 +142,7 @@ def _sxid_detail(rest: str) -> str:
 
 def _xid_detail(error: GpuError) -> str:
     """What the code alone does not say, as far as the catalogue can use it."""
-    if error.code == RECOVERY_ACTION and (match := _ACTION.search(error.rest)) is not None:
+    if error.code == RECOVERY_ACTION and (match := _ACTION.match(error.rest)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
     if error.code == NVLINK_ERROR and (match := _NVLINK.search(error.rest)) is not None:

@@ -183,6 +183,8 @@ class Gpu:
     remap: Remap = Remap()
     ecc: Ecc = Ecc()
     pcie: Pcie = Pcie()
+    mig: bool | None = None
+    """nvmlDeviceGetMigMode of now: in it the driver takes a GPU off NVLink and fabric."""
     nvlinks: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
     processes: tuple[Process, ...] | None = None

@@ -156,6 +156,7 @@ def _read_seldom(device: Device) -> Fields:
     levels = ("max", "high", "partial", "low", "none")
     sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
     threshold = "nvmlDeviceGetTemperatureThreshold"
+    mig = device.ask("nvmlDeviceGetMigMode")
     processes = device.ask("nvmlDeviceGetComputeRunningProcesses")
     return {
         "sm_clock_max_mhz": device.ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
@@ -166,6 +167,7 @@ def _read_seldom(device: Device) -> Fields:
             "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
             **_named(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
         },
+        "mig": None if mig is None else bool(mig[0]),
         "nvlinks": _read_links(device, count),
         "fabric": _read_fabric(device),
         "processes": None

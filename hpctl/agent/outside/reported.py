@@ -115,7 +115,10 @@ class Reported:
         else:
             before = known.finding
             finding = replace(
-                finding, detail=before.detail, first=before.first, count=before.count + 1
+                finding,
+                detail=before.detail,
+                first=min(before.first, now),  # the clock may have been set back
+                count=before.count + 1,
             )
         lasts = report.lasts
         self._kept[_key(finding)] = _Kept(finding, None if lasts is None else now + lasts)
@@ -135,7 +138,8 @@ class Reported:
                 del self._kept[name]
             else:
                 # The head node remembers it until the boot, unless it hears that all is well.
-                well = replace(finding, verdict=Verdict.OK, last=now, evidence="")
+                first = min(finding.first, now)
+                well = replace(finding, verdict=Verdict.OK, first=first, last=now, evidence="")
                 self._kept[name] = _Kept(well, None)
         return Taken(cleared=cleared, stays=stays)
 
