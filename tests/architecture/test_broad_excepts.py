@@ -15,6 +15,7 @@ ALLOWED = {
     "hpctl/agent/runner.py": 1,
     "hpctl/clusters/objects.py": 1,
     "hpctl/daemon/grey.py": 1,
+    "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
     "hpctl/jobs/tell.py": 1,
     "hpctl/progress.py": 1,
