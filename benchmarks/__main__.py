@@ -23,6 +23,7 @@ from benchmarks.table import Outcome, show
 NAMES = (
     "cli",
     "journal",
+    "years",
     "intake",
     "agents",
     "storm",

@@ -29,6 +29,8 @@ from hpctl.core.model import (
 from hpctl.core.policy import Budgets, Mode, Policy
 
 JOB_NODES = 8
+NODES_OF_YEARS = 1000
+"""Of the cluster whose journal is made up by `past.py`."""
 CLOCK = SystemClock()
 CAREFUL = Policy(mode=Mode.OWN)
 """The shipped budgets: of a hundred sick nodes nearly all are held."""
@@ -136,6 +138,9 @@ class WorldScheduler:
 
     def view(self) -> SchedulerView:
         return replace(self._world.slurm, as_of=CLOCK.now())
+
+    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+        return {}
 
     def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         self.drained += len(nodes)

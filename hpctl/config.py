@@ -94,6 +94,12 @@ class Loop(_Section):
     lease_s: Seconds = 30.0
 
 
+class JournalSection(_Section):
+    """For how many days hpctl explains what has ended (docs/operations.md, 'The journal')."""
+
+    keep_days: Count = 400
+
+
 class Override(_Section):
     """What a site changes in one row of the catalogue, or a rule of its own (docs/plugins.md)."""
 
@@ -223,6 +229,7 @@ class Config(_Section):
     intake: Intake = Intake()
     alerts: Alerts = Alerts()
     loop: Loop = Loop()
+    journal: JournalSection = JournalSection()
     node: NodeSection = NodeSection()
     job: JobSection = JobSection()
     budgets: BudgetSection = BudgetSection()

@@ -250,7 +250,14 @@ class Journal(Protocol):
         ...
 
     def events(self) -> Iterable[Event]:
-        """Every event in order. Raises JournalCorrupt at the first that cannot be read."""
+        """Every event that is not retired, in order.
+
+        Raises JournalCorrupt at the first that cannot be read.
+        """
+        ...
+
+    def retired(self) -> frozenset[RecoveryId]:
+        """The ids of what is past, and not among the events any more. Raises Unavailable."""
         ...
 
     def health(self) -> Mapping[NodeName, Health]:

@@ -86,7 +86,12 @@ class Spool:
             return state, wire.decode(state.body.encode())
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError, wire.MalformedReportError) as error:
+        except (
+            OSError,
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+            wire.MalformedReportError,
+        ) as error:
             log.warning("%s cannot be read and is set aside: %s", self._state, error)
             with contextlib.suppress(OSError):
                 self._state.replace(self._state.with_suffix(".bad"))

@@ -17,9 +17,11 @@ from hpctl.cli import checkpoint_advise, checkpoint_repair
 from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
 from hpctl.jobs.checkpoints import last as search
+from hpctl.jobs.checkpoints.claim import step_in
 from hpctl.jobs.checkpoints.files import Place
 from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
 from hpctl.jobs.checkpoints.remote import Remote
+from hpctl.jobs.checkpoints.survey import TEMPORARY
 from hpctl.ports import HpctlError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -270,6 +272,15 @@ def _explain(result: search.Search) -> None:
     for each in result.passed_over:
         if each.claimed or each.format:
             click.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
+    others = (p.path for p in result.passed_over if p.format is None)
+    unknown = [path for path in others if step_in(path.name) and TEMPORARY not in path.name]
+    if unknown and result.verdict == "none":
+        # Else a run of a format of its own would begin anew at each start, and nobody see why.
+        click.echo(
+            f"hpctl: {max(map(str, unknown))} is of no format that hpctl knows: if it is a"
+            " checkpoint, the program must find it itself (hpctl sbatch --no-resume)",
+            err=True,
+        )
 
 
 def _line(result: search.Search) -> str:

@@ -173,7 +173,7 @@ def _history(config: str) -> History:
     try:
         store = open_store(output.load_config(config))
         try:
-            events, health = list(store.events()), store.health()
+            events, health = list(store.events(past=True)), store.health()
         finally:
             store.close()
     except HpctlError as error:

@@ -361,8 +361,9 @@ def explain(target: str, config: str, as_json: bool) -> None:
     world = gather(loaded, output.now())
     view = explain_view(world, rules, target)
     if view is None or view.kind == "node":
-        # Only a node that the journal does not tell of is worth asking Slurm about.
-        world = gather(loaded, output.now(), slurm=True)
+        # Only a node that the journal does not tell of is worth asking Slurm about, and only what
+        # nobody knows is looked for in the past.
+        world = gather(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))

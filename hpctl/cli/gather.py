@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from hpctl.core.journal import Corrupt, Event, State, replay
+from hpctl.core.journal import Corrupt, Event, State
 from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.core.view import instances_by_node
 from hpctl.ports import JournalCorrupt, Unavailable
+from hpctl.remember import remember
 
 if TYPE_CHECKING:
     from hpctl.config import Config
@@ -95,8 +97,11 @@ class World:
         return self.daemon is not None and self.now <= self.daemon.until
 
 
-def gather(config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False) -> World:
-    """Read the store, and live where asked: Slurm and the cloud, side by side.
+def gather(
+    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
+) -> World:
+    """Read the store, and live where asked: Slurm and the cloud, side by side. With `past` what
+    was retired too, which takes seconds where there are years of it.
 
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
@@ -108,11 +113,9 @@ def gather(config: Config, at: datetime, *, slurm: bool = False, cloud: bool = F
     with ThreadPoolExecutor(2) as pool:
         nodes = pool.submit(_read, slurm, lambda: make_scheduler(config).view())
         instances = pool.submit(_read, cloud, lambda: make_provider(config).view())
-        store = open_store(config)
-        try:
-            state, health, daemon = fold(store.events()), store.health(), store.daemon()
-        finally:
-            store.close()
+        with closing(open_store(config)) as store:
+            state = fold(store.events(past=past))
+            health, daemon = store.health(), store.daemon()
         slurm_view, slurm_error = nodes.result()
         cloud_view, cloud_error = instances.result()
     rules = make_rules(config)
@@ -164,7 +167,7 @@ def _left(
 def fold(events: Iterable[Event]) -> State:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
     try:
-        return replay(events)
+        return remember(events)
     except Corrupt as error:
         raise JournalCorrupt(
             f"the journal contradicts itself: {error}",

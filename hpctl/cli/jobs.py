@@ -17,12 +17,14 @@ from hpctl.cli.views import (
     hold_view,
     job_recovery_view,
     job_report_view,
+    looks_back,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JobsView:
-    """What `hpctl jobs` shows. `ended_not_shown` counts closed recoveries left out.
+    """What `hpctl jobs` shows. `ended_not_shown` counts the closed recoveries left out that
+    are not past.
 
     `reports`: the newest word of each job's supervisor within a day, or since `--since`.
     """
@@ -62,5 +64,7 @@ def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> Non
     """Jobs that were hit, and where their recovery stands."""
     from hpctl.cli import render
 
-    world = gather(output.load_config(config), output.now())
+    now = output.now()
+    past = looks_back(now, ended=ended, since=since)
+    world = gather(output.load_config(config), now, past=past)
     output.show("jobs", jobs_view(world, ended=ended, since=since), as_json, render.jobs)

@@ -14,13 +14,15 @@ from hpctl.cli.views import (
     NodeRecoveryView,
     chosen,
     job_recovery_view,
+    looks_back,
     node_recovery_view,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveriesView:
-    """What `hpctl recoveries` shows. `ended_not_shown` counts closed recoveries left out."""
+    """What `hpctl recoveries` shows. `ended_not_shown` counts the closed recoveries left out that
+    are not past."""
 
     as_of: datetime
     nodes: tuple[NodeRecoveryView, ...]
@@ -53,6 +55,8 @@ def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) 
     """Open and ended recoveries."""
     from hpctl.cli import render
 
-    world = gather(output.load_config(config), output.now())
+    now = output.now()
+    past = looks_back(now, ended=ended, since=since)
+    world = gather(output.load_config(config), now, past=past)
     view = recoveries_view(world, ended=ended, since=since)
     output.show("recoveries", view, as_json, render.recoveries)

@@ -159,11 +159,15 @@ def _script(line: CommandLine) -> scripts.Script | None:
 
 
 def _find(line: CommandLine) -> Path:
-    """Where sbatch finds it: a bare name on PATH before the working directory (search_path)."""
+    """Where sbatch finds it: a bare name on PATH, then where --chdir says, then here (search_path
+    in src/common/env.c, and seen on 22.05)."""
     assert line.script is not None
-    bare = "/" not in line.script
-    on_path = shutil.which(line.script, mode=os.R_OK) if bare else None
-    return Path(on_path or line.script)
+    if "/" in line.script:
+        return Path(line.script)
+    if on_path := shutil.which(line.script, mode=os.R_OK):
+        return Path(on_path)
+    there = Path(line.given.get("chdir", ""), line.script)
+    return there if os.access(there, os.R_OK) else Path(line.script)
 
 
 def _runtime() -> Runtime:
@@ -196,20 +200,27 @@ def _submit(
     for base in submission.bases:
         make(base)
     with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
-        words = [program, *laid_out(line, submission, Path(directory))]
+        words = [program, *laid_out(line, submission, Path(directory), script)]
         stdin = script.text if script and not (submission.copy or line.script) else None
         return _run(words, line, stdin=stdin)
 
 
-def laid_out(line: CommandLine, submission: Submission, directory: Path) -> list[str]:
-    """sbatch's words, program name excepted; a changed script is written into `directory`.
+def laid_out(
+    line: CommandLine,
+    submission: Submission,
+    directory: Path,
+    read: scripts.Script | None = None,
+) -> list[str]:
+    """sbatch's words, program name excepted; a changed script is written into `directory`, and
+    what was `read` from something that can be read only once (`hpctl sbatch <(...)`).
 
     The copy keeps its name, because Slurm names the job after it.
     """
     script = [line.script] if line.script else []
-    if submission.copy is not None:
-        copy = directory / submission.copy.name
-        copy.write_bytes(submission.copy.text.encode("utf-8", "surrogateescape"))
+    once = read if line.script and not _find(line).is_file() else None
+    if (copied := submission.copy or once) is not None:
+        copy = directory / copied.name
+        copy.write_bytes(copied.text.encode("utf-8", "surrogateescape"))
         script = [str(copy)]
     return [*submission.options, *script, *line.arguments]
 

@@ -6,13 +6,14 @@ The field names are the contract: add, never rename or drop (docs/cli-json.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.recovery import StepRecord, Trail
+from hpctl.core.retire import RECENT_S
 from hpctl.core.tell import headline
 from hpctl.core.tell_change import opened
 from hpctl.core.trouble import Trouble
@@ -288,6 +289,13 @@ def job_report_view(told: JobReported) -> JobReportView:
 def hold_view(hold: HoldNoted) -> HoldView:
     """A hold as shown."""
     return HoldView(hold.target, hold.gate, hold.why, hold.rule, hold.at, hold.approvable)
+
+
+def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
+    """Whether what somebody asks for may have been retired (`core.retire`)."""
+    if since is None:
+        return ended
+    return since < now - timedelta(seconds=RECENT_S)
 
 
 def chosen(

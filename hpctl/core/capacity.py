@@ -120,7 +120,7 @@ def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
     return ScaleView(
         groups={name: group for name, group in known.items() if group is not None},
         waiting=waiting(view, now),
-        history=tuple(past(c) for c in view.state.changes.values() if c.opened.kind in _SCALES),
+        history=tuple(past(c) for c in view.state.changes.values() if c.opened.kind in SCALES),
         stopped=stopped(view, policy, now),
     )
 
@@ -136,10 +136,11 @@ def stopped(view: View, policy: Policy, now: datetime) -> str:
     return ""
 
 
-_SCALES: Final[Mapping[Kind, Direction]] = {
+SCALES: Final[Mapping[Kind, Direction]] = {
     Kind.ADD: Direction.UP,
     Kind.REMOVE: Direction.DOWN,
 }
+"""The changes of a group's size."""
 
 
 def past(change: Change) -> Past:
@@ -151,7 +152,7 @@ def past(change: Change) -> Past:
     return Past(
         id=change.id,
         group=about.group,
-        direction=_SCALES[about.kind],
+        direction=SCALES[about.kind],
         count=0 if nothing else count,
         at=about.at,
         ended=change.since if change.ended else None,

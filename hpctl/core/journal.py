@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import get_args
 
 from hpctl.core import change, job_recovery, node_recovery
 from hpctl.core.change import Change, ChangeOpened
@@ -187,22 +188,7 @@ Event = (
     | ChangeOpened
 )
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    t.__name__: t
-    for t in (
-        DaemonStarted,
-        NodeRecoveryOpened,
-        JobRecoveryOpened,
-        HoldNoted,
-        HoldLifted,
-        SignalSeen,
-        StepStarted,
-        StepResolved,
-        RequestTaken,
-        JobReported,
-        ChangeOpened,
-    )
-}
+EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 class Corrupt(Exception):
@@ -211,7 +197,7 @@ class Corrupt(Exception):
 
 @dataclass(slots=True)
 class State:
-    """All that the journal amounts to. Only `fold` changes it."""
+    """All that the journal amounts to. Only `fold` changes it, and who sets `retired`."""
 
     nodes: dict[RecoveryId, NodeRecovery] = field(default_factory=dict)
     jobs: dict[RecoveryId, JobRecovery] = field(default_factory=dict)
@@ -229,6 +215,12 @@ class State:
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
     paused_by: str = ""
     events: int = 0
+    retired: frozenset[RecoveryId] = frozenset()
+    """The ids of what is in the journal's past alone (`core.retire`)."""
+
+    def __contains__(self, rid: object) -> bool:
+        """Whether an id is taken, by whatever kind of recovery or change, now or in the past."""
+        return any(rid in ids for ids in (self.nodes, self.jobs, self.changes, self.retired))
 
     def node_recovery(self, node: NodeName) -> NodeRecovery | None:
         """The open recovery of a node."""

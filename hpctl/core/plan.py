@@ -117,7 +117,7 @@ def _open(
             c.generation,
             c.fault.rule,
             len(view.state.nodes),
-            known=view.state.nodes,
+            known=view.state,
         ),
         generation=c.generation,
         rule=c.fault.rule,

@@ -54,7 +54,7 @@ def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened
         was = f"no longer {removal.opened.instance}" if another else "and stays"
         yield ChangeOpened(
             at=now,
-            recovery=recovery_id("s", Kind.RETURN, instance.id, now, len(known), known=known),
+            recovery=recovery_id("s", Kind.RETURN, instance.id, now, len(known), known=view.state),
             kind=Kind.RETURN,
             group=instance.group,
             why=f"{node.name} is {instance.id} by now, {was}",
@@ -81,13 +81,12 @@ def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision
 
 
 def _changes(decision: Decision, view: View, now: datetime) -> Iterator[ChangeOpened]:
-    known = view.state.changes
-    number = len(known)
+    number = len(view.state.changes)
     if isinstance(decision, ScaleUp):
         up = decision
         yield ChangeOpened(
             at=now,
-            recovery=recovery_id("s", Kind.ADD, up.group, up.size, now, number, known=known),
+            recovery=recovery_id("s", Kind.ADD, up.group, up.size, now, number, known=view.state),
             kind=Kind.ADD,
             group=up.group,
             why=up.why,
@@ -98,7 +97,7 @@ def _changes(decision: Decision, view: View, now: datetime) -> Iterator[ChangeOp
         for one in decision.nodes:
             yield ChangeOpened(
                 at=now,
-                recovery=recovery_id("s", Kind.REMOVE, one.instance, now, number, known=known),
+                recovery=recovery_id("s", Kind.REMOVE, one.instance, now, number, known=view.state),
                 kind=Kind.REMOVE,
                 group=decision.group,
                 why=decision.why,

@@ -63,7 +63,7 @@ def _job_decision(
     registered = registration(job.comment) or Registration()
     return JobRecoveryOpened(
         at=now,
-        recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state.jobs),
+        recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state),
         attempt=attempt,
         cause=cause.id,
         bad_nodes=bad,

@@ -244,7 +244,7 @@ def _decision(
     return JobRecoveryOpened(
         at=now,
         recovery=recovery_id(
-            "j", job.id, case.attempt, "run", len(view.state.jobs), known=view.state.jobs
+            "j", job.id, case.attempt, "run", len(view.state.jobs), known=view.state
         ),
         attempt=case.attempt,
         cause=RecoveryId(""),

@@ -64,9 +64,7 @@ def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened |
     why = _why(count, held, wanted, released, cause.attempt.job if cause else None)
     return ChangeOpened(
         at=now,
-        recovery=recovery_id(
-            "k", group, wanted, held, len(view.state.changes), known=view.state.changes
-        ),
+        recovery=recovery_id("k", group, wanted, held, len(view.state.changes), known=view.state),
         kind=Kind.SPARES,
         group=group,
         why=why,

@@ -147,7 +147,7 @@ def recall(path: Path) -> tuple[Alert, ...]:
         return _alerts.decode(path.read_bytes())
     except FileNotFoundError:
         return ()
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("%s cannot be read, its alerts are missed: %s", path, error)
         return ()
 

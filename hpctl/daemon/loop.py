@@ -12,7 +12,7 @@ from datetime import datetime
 
 from hpctl.core.advance import Progress, advance_all
 from hpctl.core.catalogue import Rules
-from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State, replay
+from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State
 from hpctl.core.plan import plan
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import Mode, Policy
@@ -21,6 +21,7 @@ from hpctl.core.requests import take
 from hpctl.core.view import Request, View, jobs_on
 from hpctl.daemon.execute import Executor
 from hpctl.ports import Clock, Journal
+from hpctl.remember import remember
 
 MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
@@ -58,14 +59,19 @@ class Loop:
         self._requests = requests
         self._clock = clock
         self._executor = make_executor(self.append)
-        self.state = replay(journal.events())
+        self.state = self._remembered()
 
     def reread(self) -> None:
         """Take the journal's word again, after a write whose end nobody could tell.
 
         Raises Unavailable, JournalCorrupt, core.journal.Corrupt.
         """
-        self.state = replay(self._journal.events())
+        self.state = self._remembered()
+
+    def _remembered(self) -> State:
+        state = remember(self._journal.events())
+        state.retired = self._journal.retired()
+        return state
 
     def append(self, events: Sequence[Event]) -> None:
         """Journal first, memory second: what is not on disk has not happened."""

@@ -43,6 +43,7 @@ from hpctl.daemon.jobs import routes as job_routes
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.retirement import Retirement
 from hpctl.daemon.run_policies import RunPolicies
 from hpctl.daemon.wake import Waker
 from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
@@ -119,6 +120,7 @@ class Daemon:
             self._store, self._observer.heard_slurm, self._shut, self._waker.poke, self._clock
         )
         self._metrics = Metrics()
+        self._retirement = Retirement(self._store, self._clock)
         self.loop = Loop(
             self._store,
             lambda append: Executor(scheduler, provider, append, self._clock, self._waker.poke),
@@ -252,6 +254,10 @@ class Daemon:
             spent = time.monotonic() - begun
             self._grey.look_back(self.loop.state)
             self._housekeeping(spent)
+            if not self._observer.slurm_trouble:
+                keep_days = self.config.journal.keep_days
+                seen = self._observer.slurm
+                self._retirement.look(self.loop, seen, self._policy, self._rules, keep_days)
         except (OSError, Unavailable) as error:
             self._without_journal(error)
             return

@@ -27,13 +27,14 @@ class Metrics:
         )
         self._ended = Gauge(
             "hpctl_recoveries_ended",
-            "Ended recoveries and changes.",
+            "Ended recoveries and changes, of the last 90 days or what budgets look back on.",
             ["kind", "end"],
             registry=self.registry,
         )
         self._holds = Gauge("hpctl_holds", "Candidates held by a gate.", registry=self.registry)
         self._paused = Gauge("hpctl_paused", "1 while paused.", registry=self.registry)
         self._events = -1
+        self._ends: tuple[tuple[str, str], ...] = ()
 
     def cycle(self, seconds: float, state: State) -> None:
         """Take one cycle in; recount only when the journal has grown."""
@@ -46,11 +47,13 @@ class Metrics:
         self._open.labels("change").set(len(state.open_changes))
         self._holds.set(len(state.holds))
         self._paused.set(bool(state.paused_by))
-        ends: dict[tuple[str, str], int] = {}
+        # What is past is counted no more, and the last of an end with it.
+        ends = dict.fromkeys(self._ends, 0)
         ended = [("node", str(r.phase)) for r in state.nodes.values() if r.ended]
         ended += [("job", str(j.phase)) for j in state.jobs.values() if j.ended]
         ended += [("change", str(c.phase)) for c in state.changes.values() if c.ended]
         for kind, phase in ended:
             ends[kind, phase] = ends.get((kind, phase), 0) + 1
+        self._ends = tuple(ends)
         for (kind, end), count in ends.items():
             self._ended.labels(kind, end).set(count)

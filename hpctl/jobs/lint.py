@@ -7,7 +7,7 @@ found proves nothing. So nothing here refuses a job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpctl.jobs.said import Said, seconds
@@ -166,6 +166,20 @@ def of_options(said: Said, spares: int, *, resumes: bool) -> list[str]:
             " it is whole again; allow more, or add --spares K"
         )
     return found
+
+
+def of_scratch(export: str | None, environment: Mapping[str, str]) -> list[str]:
+    """A wish to begin anew, which stays in the job's environment. `export` is sbatch's."""
+    words = (export or "ALL").split(",")
+    told = [word.partition("=")[2] for word in words if word.startswith("HPCTL_RESUME=")]
+    if {"ALL", "HPCTL_RESUME"} & set(words):
+        told.append(environment.get("HPCTL_RESUME", ""))
+    if told[:1] != ["scratch"]:
+        return []
+    return [
+        "HPCTL_RESUME=scratch holds for every start of this job: after a fault it begins anew too,"
+        " whatever it has saved by then; give an empty --checkpoint-dir instead"
+    ]
 
 
 def of_storage(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:

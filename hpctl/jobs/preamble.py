@@ -85,7 +85,7 @@ _RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
     incomplete*|unreadable*)
         echo "hpctl: $hpctl_line" >&2
         echo "hpctl: not starting from scratch over what is in $HPCTL_CHECKPOINT_DIR. Mend it," \
-            "or submit with --export=ALL,HPCTL_RESUME=scratch" >&2
+            "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@ ;;
     esac
     hpctl_best=-1
@@ -103,7 +103,7 @@ _RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
     if [ "$hpctl_best" -lt 0 ] && [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
         echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
             "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Mend it," \
-            "or submit with --export=ALL,HPCTL_RESUME=scratch" >&2
+            "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@
     fi
     echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON); the newest checkpoint by name is:" \

@@ -61,11 +61,10 @@ class Script:
 
 def read(name: str, text: str) -> Script:
     """Read a script. Raises HpctlError, with the line, for an `#HPCTL` line that means nothing."""
-    lines = text.splitlines(keepends=True) if "\r" not in text else text.split("\n")
-    if "\r" in text:
-        # sbatch refuses DOS line breaks with a clear message of its own; splitlines would also
-        # break at a lone \r, and the line numbers in our messages must be an editor's.
-        lines = [line + "\n" for line in lines[:-1]] + lines[-1:]
+    # Not splitlines: it also breaks at a form feed, a lone \r or U+2028. In the middle of a comment
+    # the rest of that line would become a command, and the #SBATCH lines below it be lost.
+    lines = [line + "\n" for line in text.split("\n")]
+    lines[-1] = lines[-1].removesuffix("\n")
     block = _block(lines)
     words: list[str] = []
     asked: dict[str, tuple[Mention, ...]] = {}

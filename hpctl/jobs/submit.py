@@ -180,6 +180,8 @@ class _Draft:
             for number in self.body.late
         ]
         if directory is not None:
+            export = self.said.value("export")
+            self.warnings += lint.of_scratch(export, self.around.environment)
             self.warnings += lint.of_storage(directory, self.around.filesystem, self.wishes.tiers)
         elif self.wishes.tiers:
             raise HpctlError(

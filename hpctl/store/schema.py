@@ -50,6 +50,23 @@ events = Table(
     **_server,
 )
 
+past = Table(
+    # What ended long ago: read to explain it, and never replayed by a daemon. It came later than
+    # the other tables and changes none of them, so the schema's number is still the same.
+    "hpctl_past",
+    metadata,
+    Column("seq", _id, primary_key=True, autoincrement=False),
+    # Of the end of the whole that an event belongs to, so that all of it is deleted at once: days
+    # since 0001-01-01, UTC.
+    Column("day", Integer, nullable=False),
+    Column("recovery", String(32), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Index("hpctl_past_day", "day"),
+    Index("hpctl_past_recovery", "recovery"),
+    **_server,
+)
+
 agents = Table(
     "hpctl_agents",
     metadata,

@@ -7,25 +7,29 @@ that lost the lease while it slept cannot write any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import (
+    CompoundSelect,
     Connection,
     Engine,
+    Select,
     insert,
     inspect,
     make_url,
     select,
     text,
+    union_all,
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from hpctl.core.journal import Event, RequestTaken
-from hpctl.core.model import Health, NodeName
+from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
 from hpctl.store import schema as t
@@ -43,6 +47,9 @@ from hpctl.store.rows import (
 )
 
 _events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
+_past = select(t.past.c.seq, t.past.c.kind, t.past.c.payload)
+_AT_ONCE = 500
+"""Rows named in one statement: databases have limits."""
 _schema_row = select(t.meta.c.value).where(t.meta.c.name == "schema")
 
 
@@ -150,21 +157,80 @@ class Store:
         taken = [e.request for e in batch if isinstance(e, RequestTaken)]
         self._still_there()
         with writing("the journal"), self._engine.begin() as c:
-            if self._epoch:
-                self._hold_lease(c, id=1)
+            self._still_mine(c)
             c.execute(insert(t.events), rows)
             if taken:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
 
-    def events(self, after: int = 0) -> Iterator[Event]:
-        """Every event in order, from the one with number `after` + 1 on.
+    def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
+        """Every event in order, from the one with number `after` + 1 on; with `past` those that
+        were retired as well.
 
         Raises Unavailable, and JournalCorrupt at the first event that cannot be read.
         """
-        query = _events.where(t.events.c.seq > after).order_by(t.events.c.seq)
+        query: Select[Any] | CompoundSelect[Any] = _events
         with reading("the journal"), self._engine.connect() as c:
-            for seq, kind, payload in c.execute(query):
+            # A journal that no daemon of this version has opened has no past.
+            if past and inspect(c).has_table(t.past.name):
+                # In one statement: between two an event might move, and be in neither.
+                query = union_all(_past, _events)
+            rows = query.subquery()
+            ordered = select(rows).where(rows.c.seq > after).order_by(rows.c.seq)
+            for seq, kind, payload in c.execute(ordered):
                 yield decode(seq, kind, payload)
+
+    def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
+        """Move what is over into the past; answers how many events. `over`: when that ended which
+        an event belongs to, the same for all its events; None where it stays. No further day is
+        begun, oldest first, once `most` are moved.
+
+        Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
+        """
+        days: dict[int, dict[int, str]] = {}
+        with reading("the journal"), self._engine.connect() as c:
+            for seq, kind, payload in c.execute(_events.order_by(t.events.c.seq)):
+                event = decode(seq, kind, payload)
+                if (ended := over(event)) is not None:
+                    day = ended.astimezone(UTC).toordinal()
+                    days.setdefault(day, {})[seq] = getattr(event, "recovery", "")
+        moved = 0
+        for day in sorted(days):
+            if most is not None and moved >= most:
+                break
+            self._move(day, days[day])
+            moved += len(days[day])
+        return moved
+
+    def _move(self, day: int, recoveries: Mapping[int, str]) -> None:
+        """One day in one transaction: never half of a recovery, which would be corruption."""
+        numbers = list(recoveries)
+        self._still_there()
+        with writing("the journal"), self._engine.begin() as c:
+            self._still_mine(c)
+            for first in range(0, len(numbers), _AT_ONCE):
+                these = t.events.c.seq.in_(numbers[first : first + _AT_ONCE])
+                found = c.execute(_events.where(these)).all()
+                rows = [
+                    {**row._mapping, "day": day, "recovery": recoveries[row.seq]} for row in found
+                ]
+                c.execute(insert(t.past), rows)
+                c.execute(t.events.delete().where(these))
+
+    def retired(self) -> frozenset[RecoveryId]:
+        """The ids in the past: no new recovery may have one of them. Raises Unavailable,
+        JournalCorrupt."""
+        query = select(t.past.c.recovery).where(t.past.c.recovery != "").distinct()
+        with reading("the journal"), self._engine.connect() as c:
+            return frozenset(map(RecoveryId, c.execute(query).scalars()))
+
+    def forget(self, before: datetime) -> None:
+        """Delete for good what was over on a day before that time's. Raises LeaseLost, OSError."""
+        self._still_there()
+        with writing("the journal"), self._engine.begin() as c:
+            self._still_mine(c)
+            c.execute(t.past.delete().where(t.past.c.day < before.astimezone(UTC).toordinal()))
+            old = t.requests.c.taken.is_(True) & (t.requests.c.at < before.timestamp())
+            c.execute(t.requests.delete().where(old))
 
     # --- what agents say ---
 
@@ -304,6 +370,11 @@ class Store:
                 trouble=trouble,
                 mode=mode,
             )
+
+    def _still_mine(self, c: Connection) -> None:
+        """In a daemon's transaction: nobody has taken the lease, nor does before it ends."""
+        if self._epoch:
+            self._hold_lease(c, id=1)
 
     def _hold_lease(self, c: Connection, **values: object) -> None:
         """Write to our lease row in this transaction, so that nobody takes it before the end."""

@@ -17,6 +17,7 @@ ALLOWED = {
     "hpctl/daemon/execute.py": 1,
     "hpctl/daemon/grey.py": 1,
     "hpctl/daemon/observe.py": 1,
+    "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
     "hpctl/jobs/tell.py": 1,
     "hpctl/progress.py": 1,

@@ -28,6 +28,21 @@ def test_all_is_well_after_a_healed_fault() -> None:
     assert verdict(view) is Exit.FINE
 
 
+def test_what_is_past_is_explained_and_listed_as_ever(history: Head) -> None:
+    """A healed fault and its job, once they are long over."""
+    told = [("explain", "n-11111111"), ("explain", "j-22222222"), ("explain", "4242")]
+    asked = [*told, ("recoveries", "--all"), ("jobs", "--all"), ("recoveries", "--since", "99d")]
+    before = [history.run(*words).stdout for words in asked]
+    over = {"n-11111111", "j-22222222"}
+    store = history.store()
+    assert store.retire(lambda e: worlds.T0 if getattr(e, "recovery", "") in over else None)
+    store.close()
+    assert [history.run(*words).stdout for words in asked] == before
+    assert all("11111111" in text or "22222222" in text for text in before)
+    # Nobody has to read it who does not ask for it.
+    assert "11111111" not in history.run("recoveries", "--since", "89d").stdout
+
+
 def test_something_that_waits_for_a_person_is_a_problem() -> None:
     view = status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]

@@ -6,12 +6,12 @@ of `tests/contract/journal` holds it to what the real databases do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from hpctl.core.journal import Event, RequestTaken
-from hpctl.core.model import Health, NodeName
+from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.store.rows import DaemonInfo
 from hpctl.store.sql import LeaseHeld, LeaseLost
@@ -25,6 +25,9 @@ class Disk:
     facts: dict[NodeName, Health] = field(default_factory=dict)
     heard: dict[NodeName, datetime] = field(default_factory=dict)
     asked: list[Request] = field(default_factory=list)
+    past: dict[int, int] = field(default_factory=dict)
+    """What was retired, by its place in `log`, with the day when it was over."""
+    forgotten: set[int] = field(default_factory=set)
     taken: set[int] = field(default_factory=set)
     lease: DaemonInfo | None = None
     epoch: int = 0
@@ -59,9 +62,38 @@ class MemoryJournal:
         self.disk.log.extend(batch)
         self.disk.taken |= {e.request for e in batch if isinstance(e, RequestTaken)}
 
-    def events(self, after: int = 0) -> Iterator[Event]:
+    def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
         """Every event, from number `after` + 1 on."""
-        yield from self.disk.log[after:]
+        for place, event in enumerate(self.disk.log[after:], after):
+            if place not in self.disk.forgotten and (past or place not in self.disk.past):
+                yield event
+
+    def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
+        """Set apart what is over, day by day."""
+        self._write()
+        self._hold_lease()
+        days: dict[int, list[int]] = {}
+        for place, event in enumerate(self.disk.log):
+            if place not in self.disk.past and (ended := over(event)):
+                days.setdefault(ended.astimezone(UTC).toordinal(), []).append(place)
+        before = len(self.disk.past)
+        for day in sorted(days):
+            if most is None or len(self.disk.past) - before < most:
+                self.disk.past |= dict.fromkeys(days[day], day)
+        return len(self.disk.past) - before
+
+    def retired(self) -> frozenset[RecoveryId]:
+        """The ids of what was set apart."""
+        places = self.disk.past.keys() - self.disk.forgotten
+        found = (getattr(self.disk.log[place], "recovery", "") for place in places)
+        return frozenset(rid for rid in found if rid)
+
+    def forget(self, before: datetime) -> None:
+        """Delete what was over on an earlier day."""
+        self._write()
+        self._hold_lease()
+        day = before.astimezone(UTC).toordinal()
+        self.disk.forgotten |= {place for place, over in self.disk.past.items() if over < day}
 
     def record(self, facts: Sequence[Health]) -> None:
         """Remember what agents said."""

@@ -109,6 +109,9 @@ class JournalDoor:
     def events(self) -> Iterable[Event]:
         return list(self._journal.events())
 
+    def retired(self) -> frozenset[RecoveryId]:
+        return frozenset(self._journal.retired())
+
     def health(self) -> Mapping[NodeName, Health]:
         found: Mapping[NodeName, Health] = self._journal.health()
         return found

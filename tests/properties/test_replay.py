@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from hpctl.core.journal import Corrupt, Event, StepResolved, StepStarted, replay
+from benchmarks.past import Past
+from hpctl.core.change import ChangeOpened
+from hpctl.core.journal import (
+    Corrupt,
+    Event,
+    HoldNoted,
+    JobRecoveryOpened,
+    NodeRecoveryOpened,
+    StepResolved,
+    StepStarted,
+    replay,
+)
+from hpctl.core.retire import retire
 from hpctl.store.codec import decode, encode
 from tests.properties.scenario import VARIANTS, Story, Variant
 
@@ -59,6 +73,27 @@ def test_no_step_may_lose_its_intent(log: list[Event]) -> None:
     for i in started:
         with pytest.raises(Corrupt):
             replay([*log[:i], *log[i + 1 :]])
+
+
+def test_a_journal_is_one_whatever_part_of_the_past_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At any time, with a window of no length; and where a daemon died between two days' moves."""
+    for what in ("REPORTS", "CRASHES", "CHANGES"):
+        monkeypatch.setattr(f"benchmarks.past.{what}", 6)
+    made, never = Past(3), datetime.max.replace(tzinfo=UTC)
+    days = (made.day(datetime(2026, 3, day, tzinfo=UTC)) for day in (1, 2))
+    # By their times, as they are written: one recovery's events among those of others.
+    log = sorted((e for day in days for e in day), key=lambda e: e.at)
+    whole, moved = replay(log), set()
+    for cut in range(0, len(log), 61):
+        over = retire(replay(log[:cut]), never, ()).over
+        ended = {i: when for i, e in enumerate(log[:cut]) if (when := over(e)) is not None}
+        moved |= {type(log[i]) for i in ended}
+        for until in sorted(ended.values())[::97]:
+            left = replay(e for i, e in enumerate(log) if i not in ended or ended[i] > until)
+            assert (left.last_of_node, left.open_changes) == (whole.last_of_node, {})
+    assert moved >= {NodeRecoveryOpened, JobRecoveryOpened, ChangeOpened, StepStarted, HoldNoted}
 
 
 def test_telling_a_story_twice_writes_the_same_journal(log: list[Event]) -> None:

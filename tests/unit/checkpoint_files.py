@@ -153,6 +153,7 @@ def hf_files() -> dict[str, bytes]:
 def _hf_deepspeed() -> dict[str, bytes]:
     inner = {f"global_step40/{name}": raw for name, raw in deepspeed_files().items()}
     kept = ("trainer_state.json",)
+    inner["latest"] = b"global_step40"
     return {**inner, **{name: raw for name, raw in hf_files().items() if name in kept}}
 
 
@@ -162,6 +163,17 @@ def _hf_fsdp() -> dict[str, bytes]:
     return files | {
         n: r for n, r in hf_files().items() if n in ("scheduler.pt", "trainer_state.json")
     }
+
+
+def lightning_deepspeed_files(step: int = 40) -> dict[str, bytes]:
+    client = {"pytorch-lightning_version": "2.6.6", "global_step": step, "lr_schedulers": b"]"}
+    sizes = {"dp_world_size": 2, "mp_world_size": 1, "global_steps": 2 * step, "optimizer": None}
+    files = {
+        f"checkpoint/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": torch_save({})
+        for rank in range(2)
+    }
+    model = {"checkpoint/mp_rank_00_model_states.pt": torch_save(sizes | client)}
+    return {**model, **files, "latest": b"checkpoint"}
 
 
 def _titan_hf() -> dict[str, bytes]:
@@ -187,6 +199,7 @@ WHOLE: dict[str, tuple[str, str, Callable[[], dict[str, bytes]]]] = {
         "epoch=1-step=40.ckpt",
         lambda: {**dcp_files(), "meta.pt": torch_save({"global_step": 40})},
     ),
+    "lightning, DeepSpeed": ("lightning", "epoch=1-step=40.ckpt", lightning_deepspeed_files),
     "nemo": ("nemo", "llama--loss=1.5-step=40-consumed_samples=640.0-last", _nemo),
 }
 """Name: the format's name, the directory's, and its files."""

@@ -66,7 +66,10 @@ def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path: P
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 50, b'{"acked":true,"body":"{}"}', b"[]"])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\0" * 50, b'{"acked":true,"body":"{}"}', b"[]", b'{"acked":true,"body":"\xff"}'],
+)
 def test_a_damaged_state_is_set_aside(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,11 +11,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.elastic import linux, template
+from hpctl.jobs.elastic import account, linux, template
 from hpctl.jobs.elastic.environment import rank_environment
 from hpctl.jobs.elastic.failure import failure_of, shell_code
 from hpctl.jobs.elastic.options import parse
@@ -196,6 +197,19 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path: Path) -> No
     assert len(failure.trace) <= 4000
 
 
+def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> None:
+    said = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
+    trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{said}'
+    extra = {"py_callstack": trace, "timestamp": "1"}
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps({"message": {"message": said, "extraInfo": extra}}))
+    failure = failure_of(0, "n", 1, 5.0, path)
+    generation = account.Generation(0, 0.0, 1.0, None, "", (failure,))
+    trouble = account.trouble(generation)
+    assert trouble is not None
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(trouble)
+
+
 def test_an_old_style_message_is_a_message(tmp_path: Path) -> None:
     path = tmp_path / "e.json"
     path.write_text(json.dumps({"message": "it broke: badly", "timestamp": 1}))
@@ -304,3 +318,18 @@ def test_descendants_are_found_at_any_depth_and_handlers_are_seen() -> None:
             os.kill(child, signal.SIGKILL)
             parent.kill()
     assert not linux.catches(parent.pid, signal.SIGUSR1)
+
+
+def test_a_process_may_have_a_name_that_is_no_text() -> None:
+    code = (
+        "import ctypes, sys\n"
+        "ctypes.CDLL(None).prctl(15, b'caf\\xc3', 0, 0, 0)\n"  # PR_SET_NAME
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
+        assert named.stdout is not None
+        named.stdout.readline()
+        assert named.pid in linux.descendants(os.getpid())
+        assert linux.catches(named.pid, signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from hpctl.core.trouble import Kind
 from hpctl.jobs.elastic import account, wire
 from hpctl.jobs.elastic.account import Account
+from hpctl.jobs.elastic.controller import Controller, Timing
 from hpctl.jobs.elastic.failure import Failure
-from hpctl.jobs.elastic.group import End, Verdict
+from hpctl.jobs.elastic.group import End, Limits, Verdict
+from hpctl.jobs.elastic.place import Place
 from hpctl.ports import HpctlError
 
 SECRET = "0123456789abcdef"
@@ -55,6 +58,70 @@ def test_a_line_too_long_ends_the_connection() -> None:
     seen = asyncio.run(_met(SECRET, SECRET))
     assert seen[:2] == [{"node": 1}, {"beat": 1}]
     assert seen[2:] == ["connection lost (LimitOverrunError)"]
+
+
+class _Nobody(asyncio.Transport):
+    """The other end of a line, of which only what is fed to the reader is heard."""
+
+
+async def _suspended(jump_s: float) -> wire.Message:
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, loop)
+    clock, stopped = loop.time, [0.0]
+    loop.time = lambda: clock() + stopped[0]  # type: ignore[method-assign]
+    heard = asyncio.create_task(wire.Line(reader, writer).receive_within(15.0))
+    await asyncio.sleep(0)
+    stopped[0] = jump_s
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    reader.feed_data(b'{"beat": 1}\n')
+    return await heard
+
+
+def test_a_suspended_job_is_not_silent() -> None:
+    assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
+
+
+async def _silence(seconds: float) -> None:
+    reader = asyncio.StreamReader()
+    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, asyncio.get_running_loop())
+    await wire.Line(reader, writer).receive_within(seconds)
+
+
+def test_silence_has_an_end() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(_silence(0.05))
+
+
+async def _told_the_end(place: Place) -> wire.Message:
+    controller = Controller(place, Limits(), Timing(), Account(None, place.run_id), {})
+    await controller.listen()
+    group = asyncio.create_task(controller.run())
+    first = wire.first_port(place.secret, place.run_id)
+    hello = {"node": 0, "ranks": 1, "host": "n1"}
+    for port in range(first, first + wire.PORTS):
+        with contextlib.suppress(OSError, wire.Refused):
+            line = await wire.connect("127.0.0.1", port, place.secret, hello)
+            break
+    async with asyncio.timeout(10):
+        while "end" not in (message := await line.receive()):
+            pass
+    await line.close()
+    await group
+    return message
+
+
+def test_a_start_that_fails_for_whatever_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resume(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("hpctl.jobs.elastic.controller.resume", resume)
+    place = Place(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)
+    told = asyncio.run(_told_the_end(place))
+    assert told["code"] == 1
+    assert "out of memory" in told["why"]
 
 
 @pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"7", b'{"nonce": 7}', b""])

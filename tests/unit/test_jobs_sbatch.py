@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,29 @@ def test_from_stdin(shell: Shell) -> None:
     assert Path(words[-1]).name == "sbatch"
     assert shell.run(stdin="#!/bin/sh\ntrue\n").returncode == 0
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
+
+
+def test_a_script_that_can_be_read_only_once(shell: Shell) -> None:
+    # hpctl sbatch <(make-script): the shell names a pipe.
+    pipe = shell.tmp / "pipe.sh"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(PLAIN,), daemon=True)
+    writer.start()
+    assert shell.run(str(pipe)).returncode == 0
+    assert shell.recorded()["text"] == PLAIN.encode().decode("latin-1")
+
+
+def test_a_bare_name_is_looked_for_where_chdir_says(shell: Shell) -> None:
+    # As sbatch does: there it comes before the working directory.
+    there = shell.tmp / "there"
+    there.mkdir()
+    (there / "job.sh").write_text("#!/bin/sh\necho there\n")
+    for words in (("-D", str(there)), ("--chdir=there",)):
+        done = shell.run(*words, "--checkpoint-dir", str(shell.tmp / "save"), "job.sh")
+        assert done.returncode == 0, done.stderr
+        assert str(shell.recorded()["text"]).endswith("echo there\n")
+    assert shell.run("-D", str(there), "--save-signal", "USR1", "./job.sh").returncode == 0
+    assert str(shell.recorded()["text"]).endswith("echo hello \xe9\n")
 
 
 def test_sbatchs_exit_code_is_ours(shell: Shell) -> None:

@@ -86,6 +86,25 @@ def test_no_requeue_is_warned_of() -> None:
     assert any("--no-requeue is set" in each for each in submit("--no-requeue").warnings)
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "warned"),
+    [
+        ("--export=ALL,HPCTL_RESUME=scratch", {}, True),
+        ("--export=HPCTL_RESUME=scratch", {}, True),
+        ("", {"HPCTL_RESUME": "scratch"}, True),
+        ("", {"SBATCH_EXPORT": "A,HPCTL_RESUME", "HPCTL_RESUME": "scratch"}, True),
+        ("--export=NONE", {"HPCTL_RESUME": "scratch"}, False),
+        ("--export=ALL,HPCTL_RESUME=", {"HPCTL_RESUME": "scratch"}, False),
+        ("", {}, False),
+    ],
+)
+def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(
+    words: str, environment: dict[str, str], warned: bool
+) -> None:
+    said = submit(f"--checkpoint-dir /c {words}", environment=environment).warnings
+    assert any("holds for every start" in each for each in said) == warned
+
+
 def test_sbatch_lines_after_the_first_command_do_not_count() -> None:
     got = submit("", "#!/bin/sh\necho\n#SBATCH --no-requeue\n")
     assert "--requeue" in got.options
@@ -218,6 +237,15 @@ def test_scripts_without_commands_or_a_last_newline() -> None:
     assert scripts.read("j", "#!/bin/sh").with_inserted("x\n") == "#!/bin/sh\nx\n"
     assert scripts.read("j", "#!/bin/sh\ntrue").with_inserted("x\n") == "#!/bin/sh\nx\ntrue"
     assert scripts.read("j", "").with_inserted("x\n") == "x\n"
+
+
+@pytest.mark.parametrize("odd", ["\f", "\v", "\x85", "\N{LINE SEPARATOR}", "\x1c"])
+def test_only_a_newline_ends_a_line(odd: str) -> None:
+    # Form feeds are in old scripts, and line separators in what was pasted from a web page.
+    script = scripts.read("j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n")
+    assert script.given == {"nodes": "4"}
+    text = f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\nx\ntrue\n"
+    assert script.with_inserted("x\n") == text
 
 
 def test_wrap_becomes_a_script() -> None:

@@ -53,6 +53,22 @@ def test_a_line_of_another_making_is_passed_over(tmp_path: Path) -> None:
     assert History.open(path).records == [START]
 
 
+def test_no_bytes_of_a_damaged_file_keep_a_run_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b'{"type":"ended","attempt":1,"why":"\xff"}\n\0\0\0\n')
+    history = History.open(path)
+    assert history.records == []
+    history.add(START)
+    assert History.open(path).records == [START]
+
+
+def test_a_path_that_is_no_text_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    history = History.open(tmp_path / "run.jsonl")
+    history.add(Started(1, 0, AT, "n1", "/ck/caf\udce9"))
+    assert "cannot write" in history.broken
+    assert history.attempts == 1
+
+
 def test_a_place_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = History.open(tmp_path / "file" / "run.jsonl")

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from hpctl.jobs.logs.engine import Verdict
 from hpctl.jobs.logs.rules import parse
 from hpctl.jobs.progress.notes import Note
@@ -69,6 +71,44 @@ def test_a_pipe_gets_every_byte(tmp_path: Path) -> None:
     assert sorted(got) == sorted(b"half a line" + CRASH)
     assert any(isinstance(line, TaskEnd) and line.code == 5 for line in seen)
     assert heard.ends[0].rank == 3
+
+
+class Clock:
+    """In the place of the module `time`: each sleep of the follower is `pace` seconds long."""
+
+    def __init__(self) -> None:
+        self.wall, self.now, self.pace, self.looks = 1e9, 0.0, 0.1, 0
+
+    def time(self) -> float:
+        return self.wall + self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        self.now += self.pace
+        self.looks += 1
+        time.sleep(0.001)
+
+
+def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, verdicts = Clock(), list[Verdict]()
+    monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
+    rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
+    with (tmp_path / "log").open("ab", buffering=0) as file:
+        output = Output(rule, lambda _: None, verdicts.append, fds=(file.fileno(),) * 2)
+        output.begin()
+        for jump in ("wall", "now"):
+            setattr(clock, jump, getattr(clock, jump) + 7200.0)
+            seen = clock.looks
+            wait(lambda seen=seen: clock.looks > seen + 5)
+            assert verdicts == []
+        clock.pace = 1.0
+        wait(lambda: bool(verdicts))
+    assert verdicts[0].what == "hang"
+    assert verdicts[0].at > 1e9 + 2 * 7200, "by the wall clock"
 
 
 def test_progress_in_the_log_is_passed_on(tmp_path: Path) -> None:

@@ -33,6 +33,18 @@ def test_a_step_pinned_to_nodes_is_refused(pin: list[str]) -> None:
         parse([*pin, "train"])
 
 
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [(["-un", "4"], "4"), (["-luln4"], "4"), (["-lQn", "4", "-K"], "4"), (["-lK0"], None)],
+)
+def test_letters_in_one_word_are_read_as_srun_does(options: list[str], given: str | None) -> None:
+    words = parse([*options, "train", "a"])
+    assert words.command == ("train", "a")
+    assert words.options == tuple(options)
+    assert words.given.get("ntasks") == given
+    assert words.lives_on == (given is None)
+
+
 def test_without_a_command_it_says_how_to_write_one() -> None:
     with pytest.raises(HpctlError, match="no command"):
         parse(["-n", "4"])

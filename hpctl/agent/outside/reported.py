@@ -167,7 +167,7 @@ class Reported:
             state = msgspec.json.decode(self._state.read_bytes(), type=_State)
         except FileNotFoundError:
             return ()
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.warning("%s cannot be read, its reports are missed: %s", self._state, error)
             return ()
         return state.kept[:MAX_REPORTED] if state.boot == self._boot else ()

@@ -77,7 +77,11 @@ def look(path: Place, world_size: int | None = None) -> Layout:
             path = path.taken()
         except FileNotFoundError:
             raise Unfinished("there is nothing below it any more") from None
-    return Layout(path, names_in(path), world_size)
+    try:
+        return Layout(path, names_in(path), world_size)
+    except FileNotFoundError:
+        # Removed since it was listed: whoever keeps the newest few does that beside us.
+        raise Unfinished("it is not there any more") from None
 
 
 def step_in(name: str) -> int | None:

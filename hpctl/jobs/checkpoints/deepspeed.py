@@ -9,12 +9,13 @@ microsoft/DeepSpeed, deepspeed/runtime/engine.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeAlias
 
 from hpctl.jobs.checkpoints import torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, step_in
-from hpctl.jobs.checkpoints.files import Place, directory_names, for_each
+from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished, step_in
+from hpctl.jobs.checkpoints.files import Place, content, directory_names, exists, for_each
 from hpctl.jobs.checkpoints.skim import Saved
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
@@ -22,6 +23,10 @@ _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim
 _Times: TypeAlias = dict[tuple[int, int], tuple[str, int]]
 """Data rank and model rank to a file's name and its time."""
 _OTHER = re.compile(r"(?:layer_|expp_rank_).*_states\.pt")
+_LATEST = "latest"
+_MAX_LATEST = 4096
+_LIGHTNINGS = "checkpoint"
+"""The one tag that Lightning's strategy saves under, in a directory of its own."""
 
 
 def claim(layout: Layout) -> Claim | None:
@@ -34,6 +39,42 @@ def claim(layout: Layout) -> Claim | None:
         prove(path, "", names, step_in(path.name), deep=deep)
 
     return Claim(step_in(path.name), None, run)
+
+
+def claim_lightning(layout: Layout) -> Claim | None:
+    """A `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
+    file's."""
+    path = layout.path
+    if path.suffix != ".ckpt" or not layout.has(_LIGHTNINGS):
+        return None
+    names = directory_names(path, _LIGHTNINGS) or frozenset()
+    first = next((name for name in sorted(names) if _MODEL.fullmatch(name)), None)
+    if first is None:
+        return None
+    example = f"{_LIGHTNINGS}/{first}"
+
+    def run(deep: bool) -> None:
+        torch_file.unfinished(path)
+        if not exists(path, _LATEST):
+            raise Unfinished(f"{_LATEST} is missing: it is written last")
+        prove_latest(path, {_LIGHTNINGS})
+        prove(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
+        torch_file.resumable(path, example)
+
+    step = step_in(path.name)
+    return Claim(
+        torch_file.step_of(torch_file.top(path, example)) if step is None else step, None, run
+    )
+
+
+def prove_latest(directory: Place, tags: Collection[str]) -> None:
+    """Raise NotWhole where `latest` names none of the tags in a checkpoint, OSError.
+
+    Who resumes a checkpoint of this kind cannot name the tag: DeepSpeed goes by that file alone.
+    """
+    said = content(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
+    if said not in tags:
+        raise NotWhole(f"{_LATEST} says {said[:40]!r}, which is not there")
 
 
 def prove_inside(directory: Place, inside: str, *, deep: bool = False) -> None:

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+
+import msgspec
 
 from hpctl.jobs.checkpoints import deepspeed, safetensors, torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished
+from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, TooLarge, Unfinished
 from hpctl.jobs.checkpoints.files import (
     Place,
-    content,
     directory_names,
     for_each,
     modified_ns,
+    opened,
 )
 
 STATE = "trainer_state.json"
-_MAX_STATE = 64 << 20  # it holds the log history: some hundred bytes a logged step
+_MAX_STATE = 512 << 20
+"""It holds the log history: 130 bytes a logged step, so that each step of a long run has room."""
 _NAME = re.compile(r"checkpoint-\d+")
 _TAG = re.compile(r"global_step\d+")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
@@ -37,6 +41,7 @@ _MODELS = (
 )
 _OTHERS = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth")
 _FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
+_FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
 def claim(layout: Layout) -> Claim | None:
@@ -48,11 +53,10 @@ def claim(layout: Layout) -> Claim | None:
         if _NAME.fullmatch(layout.path.name) and others:
             raise Unfinished(f"{STATE} is missing: it is written last")
         return None
-    try:
-        state = json.loads(content(layout.path, STATE, _MAX_STATE))
-    except (ValueError, RecursionError):
-        raise NotWhole(f"{STATE} is not JSON: still being written, or damaged") from None
-    step = state.get("global_step") if isinstance(state, dict) else None
+    with opened(layout.path, STATE) as file:
+        if file.size > _MAX_STATE:
+            raise TooLarge(f"{STATE} has {file.size} bytes: too many")
+        step = _step(file.read(0, file.size))
     if type(step) is not int or step < 0:
         raise NotWhole(f"{STATE} has no global_step")
     path, names = layout.path, layout.names
@@ -61,6 +65,26 @@ def claim(layout: Layout) -> Claim | None:
         _prove(path, names)
 
     return Claim(step, None, run, digests=False)
+
+
+class _State(msgspec.Struct):
+    global_step: int
+
+
+def _step(raw: bytes) -> object:
+    """What stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
+    try:
+        raw.decode()
+        # Ten times as fast as json, for all else is only passed over: a search reads each
+        # checkpoint's state, with its whole history.
+        return msgspec.json.decode(raw, type=_State).global_step
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # damaged; or there is a NaN in it, which only Python writes
+    try:
+        state = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise NotWhole(f"{STATE} is not JSON: still being written, or damaged") from None
+    return state.get("global_step") if isinstance(state, dict) else None
 
 
 def claim_index(layout: Layout) -> Claim | None:
@@ -81,6 +105,8 @@ def _prove(path: Place, names: frozenset[str]) -> None:
     _model(path, names, bool(tags))
     for tag in tags:
         deepspeed.prove_inside(path, tag)
+    if tags:
+        deepspeed.prove_latest(path, tags)
     if not _model_only(path, names):
         _optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
@@ -97,23 +123,32 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
     """Only rank 0's own files: the random states of other ranks may come later."""
     written_ns = modified_ns(path, STATE)
     mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
+    last = [n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin"))]
+    if isinstance(path, Path):
+        # FSDP's directories end in a file of rank 0's, too; in S3 that is uploaded in any order.
+        parts = sorted(names & {_FSDP_MODEL, _FSDP_OPTIMIZER})
+        last += [f"{part}/{torch_dcp.METADATA}" for part in parts]
 
     def one(name: str) -> None:
         if modified_ns(path, name) > written_ns:
             raise NotWhole(f"{name} is newer than {STATE}: saved over, or copied without its times")
 
-    rank_0 = (n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin")))
-    for_each(path, rank_0, one)
+    for_each(path, last, one)
 
 
 def _model(path: Place, names: frozenset[str], in_tag: bool) -> None:
-    name = next((name for name in _MODELS if name in names), None)
-    if name is None:
-        if _FSDP_MODEL in names:
-            _sharded(path, _FSDP_MODEL)
-        elif not in_tag:
-            raise NotWhole("model.safetensors is missing, and no other model file is there")
-    elif name.endswith("safetensors.index.json"):
+    """All that is there: which of them is loaded is a matter of the Trainer's arguments."""
+    found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
+    if _FSDP_MODEL in names:
+        _sharded(path, _FSDP_MODEL)
+    elif not found and not in_tag:
+        raise NotWhole("model.safetensors is missing, and no other model file is there")
+    for name in found:
+        _one_model(path, name)
+
+
+def _one_model(path: Place, name: str) -> None:
+    if name.endswith("safetensors.index.json"):
         safetensors.prove_index(path, name)
     elif name.endswith(".bin.index.json"):
         shards = sorted(safetensors.shards(path, name))

@@ -26,6 +26,7 @@ from hpctl.jobs.checkpoints.reasons import Defect, Missing, NotWhole
 __all__ = [
     "Defect",
     "File",
+    "Foreign",
     "Manifest",
     "decode",
     "describe",
@@ -44,6 +45,12 @@ MAX_BYTES = 16 << 20
 """A manifest of 100 000 files has about 12 MB. More is refused unread: I/O here is bounded."""
 
 _CHUNK = 8 << 20
+
+
+class Foreign(Defect):
+    """A file of the manifest's name that is something else's: it says nothing of a checkpoint."""
+
+    __slots__ = ()
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,9 +90,11 @@ def decode(raw: bytes) -> Manifest | Defect:
     except (ValueError, RecursionError) as error:
         return Defect(f"{NAME} is not JSON ({_short(error)})")
     if not isinstance(document, dict):
-        return Defect(f"{NAME} is not a JSON object")
+        return Foreign(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
-        return Defect(f"{NAME} is not of the format {FORMAT!r}")
+        # An empty object is nobody's: it may be ours, and damaged.
+        kind = Foreign if document else Defect
+        return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
         return Defect(f"{NAME} has version {document.get('version')!r}; this hpctl reads {VERSION}")
     checksum = document.pop("checksum", None)

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_dcp, torch_file
 from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished, step_in
-from hpctl.jobs.checkpoints.files import Place, content, directory_names, exists, for_each
+from hpctl.jobs.checkpoints.files import (
+    Place,
+    content,
+    directory_names,
+    exists,
+    for_each,
+    modified_ns,
+)
 from hpctl.jobs.checkpoints.reasons import Missing
 from hpctl.jobs.checkpoints.skim import Saved
 
@@ -57,9 +64,13 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
     backend = said.get("sharded_backend") if isinstance(said, dict) else None
     if backend != "torch_dist":
         raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
+    common_ns = 0
     if said.get("common_backend", "torch") == "torch":
-        torch_file.prove(place, "common.pt", deep=deep)
+        common_ns = torch_file.prove(place, "common.pt", deep=deep)
     torch_dcp.prove(place, deep=deep)
+    # A save begins with it, so that one over an older save, killed at once, leaves the others old.
+    if common_ns > modified_ns(place, torch_dcp.METADATA):
+        raise NotWhole("common.pt is newer than .metadata: saved over, or copied without its times")
 
 
 def claim_nemo(layout: Layout) -> Claim | None:

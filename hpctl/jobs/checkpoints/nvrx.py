@@ -53,7 +53,7 @@ def claims(layout: Layout) -> list[Claim]:
     path = layout.path
     if layout.names is None or not isinstance(path, Path):
         return []
-    ranks = sorted((name for name in layout.names if name.isdigit()), key=int)
+    ranks = sorted((name for name in layout.names if name.isdecimal()), key=int)
     # A directory of checkpoints that are called 100, 200, ... is a common sight, too.
     if not any(_shares(path, rank) for rank in islice(ranks, _PROBES)):
         return []

@@ -80,7 +80,9 @@ class Candidate:
 
 def _generic(layout: Layout) -> Claim | Defect | None:
     document = manifest.read(layout.path) if layout.has(manifest.NAME) else None
-    if document is None or isinstance(document, Defect):
+    if document is None or isinstance(document, manifest.Foreign):
+        return None  # many a tool has a file of that name: another format may know the directory
+    if isinstance(document, Defect):
         return document
     whole = document
 
@@ -96,6 +98,7 @@ FORMATS: tuple[Format, ...] = (
     Format("hf-trainer", hf_trainer.claim),
     Format("nemo", megatron.claim_nemo),
     Format("lightning", torch_file.claim_lightning),
+    Format("lightning", deepspeed.claim_lightning),
     Format("megatron-torch-dist", megatron.claim_dist),
     Format("megatron-legacy", megatron.claim_legacy),
     Format("deepspeed", deepspeed.claim),

@@ -22,6 +22,7 @@ FIELDS = frozenset(
         *("dp_world_size", "mp_world_size", "world_size", "args", "common"),
         *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
         *("expert_model_parallel_size", "use_distributed_optimizer", "no_save_optim"),
+        *("pytorch-lightning_version", "lr_schedulers"),
     }
 )
 """What any format wants to know of a saved object."""
@@ -76,7 +77,13 @@ def claim_lightning(layout: Layout) -> Claim | None:
     if path.suffix != ".ckpt":
         return None
     if layout.names is None:
-        return Claim(_recorded(path), None, _prover(path))
+
+        def prove_file(deep: bool) -> None:
+            unfinished(path)
+            prove(path, "", deep=deep)
+            resumable(path, "")
+
+        return Claim(_recorded(path), None, prove_file)
     if not torch_dcp.looks_so(layout.names):
         return None
 
@@ -85,11 +92,23 @@ def claim_lightning(layout: Layout) -> Claim | None:
         if not exists(path, "meta.pt"):
             raise Unfinished("meta.pt is missing: it is written last")
         prove(path, "meta.pt", deep=deep)
+        resumable(path, "meta.pt")
         torch_dcp.prove(path, deep=deep)
         if modified_ns(path, "meta.pt") < modified_ns(path, torch_dcp.METADATA):
             raise NotWhole("meta.pt is older than .metadata: saved over, and not to the end")
 
     return Claim(step_in(path.name), None, prove_sharded)
+
+
+def resumable(root: Place, name: str) -> None:
+    """Raise NotWhole where Lightning saved the weights alone (`save_weights_only`).
+
+    Its fit() ends with a KeyError on such a one, and a job that is told to resume from it would
+    end so each time. Lightning writes `lr_schedulers` with all else, be it an empty list.
+    """
+    saved = top(root, name)
+    if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
+        raise NotWhole(f"{name or root.name} has only the weights: Lightning cannot resume from it")
 
 
 def unfinished(path: Place) -> None:

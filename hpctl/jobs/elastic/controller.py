@@ -151,8 +151,7 @@ class Controller:
         why = "connection lost"
         try:
             while True:
-                async with asyncio.timeout(self._timing.silence_s):
-                    message = await line.receive()
+                message = await line.receive_within(self._timing.silence_s)
                 self._heard(node, message)
         except TimeoutError:
             why = f"silent for {self._timing.silence_s:g} s"
@@ -193,6 +192,12 @@ class Controller:
             self._end(order)
 
     async def _prepare(self, generation: int) -> None:
+        try:
+            await self._prepared(generation)
+        except Exception as error:  # noqa: BLE001 -- else no rank is started, and nobody ever told
+            self._do(self._group.refused(f"cannot start generation {generation}: {error!r}", 1))
+
+    async def _prepared(self, generation: int) -> None:
         self._account.generation_over(self._group.why, self._group.previous)
         choice = await asyncio.to_thread(
             resume,

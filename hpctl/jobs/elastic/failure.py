@@ -94,10 +94,16 @@ def _said(document: Any) -> tuple[str, str, str]:
         inner = inner.get("message")
     if not isinstance(inner, str):
         return "", "", ""
+    inner, trace = _sayable(inner), _sayable(trace)
     kind, colon, rest = inner.partition(": ")
     if not colon or not kind.replace(".", "_").isidentifier():
         kind, rest = "", inner
     return kind, rest.strip()[:MESSAGE_CHARS], _shortened(trace)
+
+
+def _sayable(text: str) -> str:
+    """Text that UTF-8 can hold: Python names a file whose name is no UTF-8 with lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _shortened(trace: str) -> str:

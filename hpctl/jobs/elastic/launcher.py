@@ -170,8 +170,7 @@ class Launcher:
     async def _receive(self, line: wire.Line) -> None:
         try:
             while True:
-                async with asyncio.timeout(self._options.timing.silence_s):
-                    message = await line.receive()
+                message = await line.receive_within(self._options.timing.silence_s)
                 if "beat" not in message:
                     self._orders.put_nowait(message)
         except TimeoutError:

@@ -67,7 +67,8 @@ def lives(pid: int) -> bool:
 def _stat(pid: int) -> list[str]:
     """State, parent, ...; nothing for a process that has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # A name that a process gave itself is cut at 15 bytes, in the middle of a letter perhaps.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
@@ -75,7 +76,7 @@ def _stat(pid: int) -> list[str]:
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal; false where it has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
         return False
     for line in status.splitlines():

@@ -18,6 +18,7 @@ from typing import Any
 
 LIMIT = 64 * 1024
 HANDSHAKE_S = 5.0
+SECOND_S = 1.0
 PORTS = 16
 """How many ports, from the first that the secret gives, are tried."""
 
@@ -57,6 +58,22 @@ class Line:
         if not isinstance(message, dict):
             raise Refused("not a message")
         return message
+
+    async def receive_within(self, seconds: float) -> Message:
+        """The next message. Raises TimeoutError after so many seconds without one, Refused.
+
+        They are counted one by one: a stop of our own (`scontrol suspend`), in which the other side
+        could not be heard and was most likely stopped itself, is one second of silence.
+        """
+        waiting = asyncio.ensure_future(self.receive())
+        try:
+            while seconds > 0:
+                if (await asyncio.wait({waiting}, timeout=min(seconds, SECOND_S)))[0]:
+                    return waiting.result()
+                seconds -= SECOND_S
+        finally:
+            waiting.cancel()
+        raise TimeoutError
 
     async def close(self) -> None:
         """Send what is queued, then close. Waits at most a second."""

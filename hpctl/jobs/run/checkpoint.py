@@ -52,8 +52,8 @@ def resume_point(given: Settings, sleep: Callable[[float], object] = time.sleep)
             break
     raise NothingWhole(
         said,
-        "It does not start from scratch over them. Mend it, or submit with"
-        " --export=ALL,HPCTL_RESUME=scratch",
+        "It does not start from scratch over them. Mend it, or submit with an empty"
+        " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
     )
 
 

@@ -106,6 +106,8 @@ class History:
             _append(self.path, msgspec.json.encode(record))
         except OSError as error:
             self.broken = f"cannot write {self.path}: {error.strerror}"
+        except UnicodeEncodeError as error:  # a path, say, that is no UTF-8
+            self.broken = f"cannot write {self.path}: {error}"
 
     def saved(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
         """Keep what saves took, as far as there is room for this attempt's."""
@@ -129,7 +131,7 @@ def read(raw: bytes) -> Iterable[Record]:
     for line in raw[-LARGEST:].split(b"\n"):
         try:
             yield _DECODER.decode(line)
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except (msgspec.DecodeError, UnicodeDecodeError):
             continue
 
 

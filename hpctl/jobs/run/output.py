@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpctl.jobs.logs.engine import Engine, Verdict
@@ -31,6 +31,9 @@ EVERY_S = 0.1
 """How often a file is looked at: what a crash waits for before it is noticed."""
 SETTLE_S = 5.0
 """How long the output's end is read for after srun's end; the rest is left unread."""
+STOPPED_S = 1.0
+"""What the time between two looks counts at most for the rules: they are a tenth of a second apart,
+and where it is longer we were slow, or stood still ourselves."""
 TAIL = 200
 LONGEST = 2000
 """Characters of a line of the tail."""
@@ -74,6 +77,7 @@ class Output:
         self._fds = fds
         self._pumps: list[threading.Thread] = []
         self._ends: list[int] = []
+        self._awake, self._looked = time.time(), time.monotonic()
         self._poll()
         threading.Thread(target=self._follow, name="output", daemon=True).start()
 
@@ -81,7 +85,7 @@ class Output:
         """A new attempt starts: the descriptors for its srun. The old ones' copies are closed
         with `started`."""
         with self._lock:
-            engine = Engine(self._rules, time.time()) if self._rules else None
+            engine = Engine(self._rules, self._seconds()) if self._rules else None
             self.heard = Heard(engine=engine)
         self._pumps = []
         sinks = [fd if fd not in self._pumped else self._pump(fd) for fd in self._fds]
@@ -96,7 +100,7 @@ class Output:
     def renew(self) -> None:
         """New ranks in the same step: the log rules begin afresh, as with a new step."""
         with self._lock:
-            self.heard.engine = Engine(self._rules, time.time()) if self._rules else None
+            self.heard.engine = Engine(self._rules, self._seconds()) if self._rules else None
 
     def settle(self) -> Heard:
         """Read to the end of what srun left, and return all that was heard."""
@@ -129,10 +133,21 @@ class Output:
             time.sleep(EVERY_S)
             whole = self._poll()
             with self._lock:
-                engine = self.heard.engine
-                hangs = engine.look(time.time()) if engine is not None and whole else []
-            for verdict in hangs:
-                self._on_verdict(verdict)
+                engine, now = self.heard.engine, self._seconds()
+                hangs = engine.look(now) if engine is not None and whole else []
+            self._tell(hangs)
+
+    def _seconds(self) -> float:
+        """The rules' clock, to be read with the lock held: a wall clock that is set, or a job that
+        is suspended and we with it, is no silence of the ranks."""
+        now = time.monotonic()
+        self._awake += min(now - self._looked, STOPPED_S)
+        self._looked = now
+        return self._awake
+
+    def _tell(self, verdicts: list[Verdict]) -> None:
+        for verdict in verdicts:
+            self._on_verdict(replace(verdict, at=time.time()))
 
     def _poll(self) -> bool:
         """One read of each file; whether that was all there is. What is read is taken in order."""
@@ -163,14 +178,13 @@ class Output:
             heard.tail.extend(last)
             heard.ends += [line for line in found if isinstance(line, said.TaskEnd)]
             heard.failed += [line for line in found if isinstance(line, said.NotLaunched)]
-            verdicts = heard.engine.feed(block, time.time()) if heard.engine else []
+            verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in notes.in_log(block):
             self._on_note(note)
         for line in found:
             self._on_line(line)
-        for verdict in verdicts:
-            self._on_verdict(verdict)
+        self._tell(verdicts)
 
 
 def _file(fd: int) -> Path | None:

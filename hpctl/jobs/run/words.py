@@ -38,6 +38,8 @@ _SHORT = {
     "e": "error", "i": "input", "m": "distribution", "n": "ntasks", "o": "output",
     "p": "partition", "q": "qos", "r": "relative", "t": "time", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
+_ATTACHED = {"I": "immediate", "K": "kill-on-bad-exit", "k": "no-kill"}
+"""Their optional value is whatever is attached."""
 _PLACES = ("nodelist", "exclude", "relative", "nodefile", "jobid", "het-group")
 _SHAPE = (
     "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NODELIST",
@@ -99,10 +101,15 @@ def _option(word: str) -> tuple[str, str | None]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return name, value if equals or name not in _VALUED else None
-    letter, rest = word[1], word[2:]
-    if letter in _SHORT:
-        return _SHORT[letter], rest or None
-    return {"K": "kill-on-bad-exit", "l": "label", "Q": "quiet"}.get(letter, letter), rest
+    name, rest = "", word[1:]
+    while rest:  # -un4: of several letters in one word only the last may have a value
+        letter, rest = rest[0], rest[1:]
+        if letter in _SHORT:
+            return _SHORT[letter], rest or None
+        name = _ATTACHED.get(letter, letter)
+        if letter in _ATTACHED:
+            break
+    return name, rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,94 @@
+"""What a journal of months and years costs: the daemon's start, memory and cycle, the commands.
+
+Made-up days of a very busy cluster (`past.py`), each size in a process of its own (`years_at.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.past import Past
+from benchmarks.table import Outcome, Row, median, seconds_of
+from benchmarks.world import CLOCK, NODES_OF_YEARS
+from hpctl.core.journal import NodeRecoveryOpened
+from hpctl.store.sql import Store
+
+DAYS = 365
+STATUS_RUNS = 3
+START_BAR_S, CYCLE_BAR_S, MEMORY_BAR_MB, STATUS_BAR_S = 3.0, 0.02, 100, 5.0
+LATER = "the same, nothing retired"
+
+
+def run() -> Outcome:
+    """One year, with what is past retired and without, beside an empty journal."""
+    with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
+        folder = Path(name)
+        newest = _fill(folder / "full", DAYS)
+        _fill(folder / "empty", 0)
+        empty, full = _at(folder / "empty"), _at(folder / "full")
+        commands = {"status": ["status"], "explain": ["explain", newest]}
+        none = _command(folder / "empty", ["status"])
+        slow = {what: _command(folder / "full", words, 1) for what, words in commands.items()}
+        retired = json.loads(_python("benchmarks.years_at", "retire", folder / "full"))
+        kept = _at(folder / "full")
+        fast = {what: _command(folder / "full", words) for what, words in commands.items()}
+        oldest = _command(folder / "full", ["explain", retired["oldest"]], 1)
+    rows = [
+        Row("start: memory rebuilt", kept["start_s"], "s", LATER, full["start_s"], START_BAR_S),
+        Row("memory, over an empty journal's", kept["mb"] - empty["mb"], "MB", LATER,
+            full["mb"] - empty["mb"], MEMORY_BAR_MB),
+        Row("a quiet cycle, 1 000 nodes", 1e3 * kept["cycle_s"], "ms", LATER,
+            1e3 * full["cycle_s"], 1e3 * CYCLE_BAR_S),
+        *(
+            Row(f"hpctl {what}", fast[what], "s", LATER, slow[what], STATUS_BAR_S)
+            for what in commands
+        ),
+        Row("hpctl explain of what is past", oldest, "s", "of what is not", fast["explain"]),
+        Row("retiring, once a day", retired["daily_s"], "s", "nine months", retired["first_s"]),
+    ]  # fmt: skip
+    notes = [
+        f"{full['events']:,} events in {DAYS} days, {kept['events']:,} of them not past",
+        f"with an empty journal: a cycle {1e3 * empty['cycle_s']:.1f} ms,"
+        f" hpctl status {none:.2f} s",
+    ]
+    return Outcome("years: a year of a very busy cluster in the journal", rows, notes)
+
+
+def _fill(folder: Path, days: int) -> str:
+    """A state directory with so many days behind it; the id of the last recovery."""
+    folder.mkdir()
+    (folder / "hpctl.yaml").write_text(f"state_dir: {folder}\ncluster: {{provider: none}}\n")
+    store = Store(f"sqlite:///{folder}/journal.db", write=True)
+    now, past, newest = CLOCK.now(), Past(NODES_OF_YEARS), ""
+    for day in range(days, 0, -1):
+        events = list(past.day(now - timedelta(days=day)))
+        store.append(events)
+        newest = [e.recovery for e in events if isinstance(e, NodeRecoveryOpened)][-1]
+    store.close()
+    return newest
+
+
+def _python(*words: object) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, words)], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def _at(folder: Path) -> Any:
+    return json.loads(_python("benchmarks.years_at", "measure", folder))
+
+
+def _command(folder: Path, words: list[str], runs: int = STATUS_RUNS) -> float:
+    """Seconds of a whole command. Its exit code may be 3: no daemon runs here, and no Slurm."""
+    command = [sys.executable, "-m", "hpctl", *words, "--config", str(folder / "hpctl.yaml")]
+
+    def once() -> None:
+        subprocess.run(command, capture_output=True, check=False)
+
+    return median(seconds_of(once, runs))

@@ -1,0 +1,154 @@
+"""Once a day the daemon sets apart what is past, and deletes what is older than anybody wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.world import World, WorldScheduler
+from hpctl.core.catalogue import rules
+from hpctl.core.journal import SignalSeen
+from hpctl.core.model import RecoveryId, SchedulerView
+from hpctl.core.policy import Policy
+from hpctl.daemon.loop import Loop
+from hpctl.daemon.main import Daemon
+from hpctl.daemon.metrics import Metrics
+from hpctl.daemon.retirement import AGAIN_S, EVERY_S, FIRST_S, Retirement
+from hpctl.ports import Unavailable
+from hpctl.store.sql import Store
+from tests.fakes.values import T0, at, opened
+
+DAY = timedelta(days=1)
+RULES = rules()
+
+
+class Clock:
+    """Time by hand."""
+
+    def __init__(self) -> None:
+        self.passed = timedelta()
+
+    def now(self) -> datetime:
+        return T0 + self.passed
+
+    def monotonic(self) -> float:
+        return self.passed.total_seconds()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{tmp_path}/journal.db", write=True)
+    for number in (1, 2):
+        rid = RecoveryId(f"n-{number}")
+        store.append([opened(rid, seconds=number), SignalSeen(at(number), rid, "deadline", "")])
+    yield store
+    store.close()
+
+
+def ids(store: Store, *, past: bool) -> list[str]:
+    return [event.recovery for event in store.events(past=past) if isinstance(event, SignalSeen)]
+
+
+class Bench:
+    """A loop with its memory, and what sees to it once a day."""
+
+    def __init__(self, store: Store) -> None:
+        self.clock = Clock()
+        nothing: Any = lambda *_: None  # noqa: E731
+        self.loop = Loop(store, nothing, nothing, nothing, self.clock)
+        self.retirement = Retirement(store, self.clock)
+
+    def look(self, after: timedelta, keep_days: int = 400) -> None:
+        self.clock.passed += after
+        slurm = SchedulerView(self.clock.now())
+        self.retirement.look(self.loop, slurm, Policy(), RULES, keep_days)
+
+
+def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) -> None:
+    bench = Bench(store)
+    bench.clock.passed = 200 * DAY
+    bench.retirement = Retirement(store, bench.clock)
+    bench.look(timedelta(seconds=FIRST_S - 1))
+    assert ids(store, past=False) == ["n-1", "n-2"]
+    bench.look(timedelta(seconds=1))
+    assert ids(store, past=False) == ["n-2"]
+    assert list(bench.loop.state.nodes) == ["n-2"], "memory as after a restart"
+    assert bench.loop.state.retired == {"n-1"}
+    assert next(iter(store.events(past=True))) == opened("n-1", seconds=1)
+    bench.look(timedelta(seconds=EVERY_S - 1), keep_days=1)
+    assert ids(store, past=True) == ["n-1", "n-2"]
+    bench.look(timedelta(seconds=1), keep_days=1)
+    assert ids(store, past=True) == ["n-2"], "the last that was done to the node is kept for ever"
+
+
+def test_years_are_retired_in_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpctl.daemon.retirement.MOST", 2)
+    bench = Bench(store)
+    bench.look(200 * DAY)
+    assert ids(store, past=False) == ["n-2"]
+    assert list(bench.loop.state.nodes) == ["n-1", "n-2"], "it knows too much, and that is all"
+    bench.look(timedelta(seconds=AGAIN_S - 1))
+    assert not bench.loop.state.retired
+    bench.look(timedelta(seconds=1))
+    assert (list(bench.loop.state.nodes), bench.loop.state.retired) == (["n-2"], {"n-1"})
+
+
+def test_nothing_is_past_within_ninety_days_however_little_is_kept(store: Store) -> None:
+    bench = Bench(store)
+    bench.look(89 * DAY, keep_days=1)
+    assert ids(store, past=False) == ["n-1", "n-2"]
+
+
+def test_what_is_past_is_counted_no_more(store: Store) -> None:
+    bench, metrics = Bench(store), Metrics()
+
+    def ended(kind: str, end: str) -> float | None:
+        return metrics.registry.get_sample_value(
+            "hpctl_recoveries_ended", {"kind": kind, "end": end}
+        )
+
+    metrics.cycle(0.1, bench.loop.state)
+    assert ended("node", "escalated") == 2
+    bench.look(200 * DAY)
+    metrics.cycle(0.1, bench.loop.state)
+    assert ended("node", "escalated") == 1
+    bench.loop.state.nodes.clear()
+    bench.loop.state.events += 1
+    metrics.cycle(0.1, bench.loop.state)
+    assert ended("node", "escalated") == 0
+
+
+def test_the_daemon_sees_to_it_where_slurm_can_be_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "hpctl.yaml"
+    config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
+    slurm = Reads()
+    monkeypatch.setattr("hpctl.daemon.main.make_scheduler", lambda _: slurm)
+    monkeypatch.setattr("hpctl.daemon.retirement.FIRST_S", 0.0)
+    daemon = Daemon(str(config))
+    for slurm.away in (True, False):
+        daemon._waker.poke()
+        daemon._once()
+        assert ids(store, past=False) == (["n-1", "n-2"] if slurm.away else ["n-2"])
+    assert daemon.loop.state.retired == {"n-1"}
+    daemon._store.close()
+    daemon._lock.close()
+
+
+class Reads(WorldScheduler):
+    """An empty cluster's Slurm, which may not answer."""
+
+    away = True
+
+    def __init__(self) -> None:
+        super().__init__(World(0, 0))
+
+    def view(self) -> SchedulerView:
+        if self.away:
+            raise Unavailable("slurmctld does not answer", "")
+        return super().view()
