@@ -7,7 +7,7 @@ gives the same plan however its parts were ordered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -20,6 +20,7 @@ from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
 from hpctl.core.model import (
     Assessment,
     Condition,
+    FaultClass,
     Finding,
     InstanceId,
     InstanceStatus,
@@ -30,6 +31,7 @@ from hpctl.core.model import (
     SlurmJob,
     SlurmNode,
     Urgency,
+    reason_owner,
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.plan_jobs import job_decisions
@@ -40,6 +42,14 @@ from hpctl.core.view import View
 
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
+DRAIN_RESTORED: Final = FaultClass(
+    RuleId("drain-restored"),
+    "slurmctld restored a drain that was lifted",
+    Urgency.AFTER_JOBS,
+    (Remedy.NONE,),
+    source="slurmctld",
+)
+"""No fault of a node: slurmctld died within seconds of a RESUME, before it had saved that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,7 @@ def plan(
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
     candidates = node_candidates(view, rules, now)
+    candidates += _restored(view, {*view.state.open_nodes, *(c.node.name for c in candidates)}, now)
     counts = tally(view, candidates, policy, now)
     opens: list[NodeRecoveryOpened | JobRecoveryOpened] = []
     holds: list[HoldNoted] = []
@@ -167,6 +178,26 @@ def node_candidates(view: View, rules: Rules, now: datetime) -> list[Candidate]:
         candidate = _candidate(node, judged, view, rules, now)
         if candidate is not None and not _dealt_with(candidate, judged, view):
             found.append(candidate)
+    return found
+
+
+def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[Candidate]:
+    """Nodes that are drained in the name of a recovery that has seen them back in service.
+
+    Nobody else writes such a Reason. They are given back as by an operator's order: no budget is
+    spent on it, and all of them at once are one slurmctld's doing, and no mass event.
+    """
+    found = []
+    for node in view.scheduler.nodes.values():
+        owner = reason_owner(node.reason) if node.drained else None
+        lifted = view.state.nodes.get(owner) if owner is not None else None
+        health = view.health.get(node.name)
+        if lifted is None or health is None or node.name in treated:
+            continue
+        if lifted.node == node.name and lifted.phase is Phase.RETURNED:
+            why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
+            generation = health.generation
+            found.append(Candidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
     return found
 
 

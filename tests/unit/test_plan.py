@@ -83,6 +83,27 @@ def test_a_node_under_treatment_is_no_candidate() -> None:
     assert planned(view_of(sick=[faulty()], log=[opened()])) == Plan()
 
 
+def given_back(reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL) -> View:
+    """A node that bears the Reason of a recovery which is over."""
+    over = [SignalSeen(at(-5), RecoveryId("n-1"), signal, "") for signal in ended]
+    node = replace(slurm_node(1), flags=frozenset({"DRAIN"}), reason=reason)
+    return view_of(scheduler=SchedulerView(at(0), {N1: node}, {}), log=[opened(), *over])
+
+
+def test_a_drain_that_slurmctld_restored_is_lifted_again() -> None:
+    (event,) = node_opens(given_back())
+    assert (event.rule, event.ladder, event.by) == ("drain-restored", (Remedy.NONE,), "hpctl")
+    assert event.urgency is Urgency.AFTER_JOBS
+    assert "budget (waved by hpctl)" in event.passed
+
+
+def test_nobody_elses_drain_is_lifted() -> None:
+    assert node_opens(given_back("bad fan")) == []
+    assert node_opens(given_back("hpctl:n-2 xid 79")) == []
+    assert node_opens(given_back(ended=("cordon_seen", "operator_cancelled"))) == []
+    assert node_opens(given_back(ended=("cordon_seen", "needs_human"))) == []
+
+
 def test_a_node_that_slurm_does_not_know_is_no_candidate() -> None:
     assert planned(view_of(sick=[faulty(NodeName("n99"))])) == Plan()
 
