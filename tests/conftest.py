@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
@@ -37,8 +36,6 @@ def pytest_configure() -> None:
     """A shell has its background jobs ignore SIGINT, and all that they start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # For tests.integration.left_behind, which ends what hangs with SIGABRT.
-    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,11 +20,11 @@ def told(cluster: Live | Sandbox) -> dict[str, str]:
     sandbox = cluster.sandbox if isinstance(cluster, Live) else cluster
     logs = sandbox.spec.layout.logs
     sources: dict[str, Callable[[], str]] = {
+        "the jobs' output": lambda: _outputs(sandbox),
         "scontrol show job": lambda: sandbox.scontrol("show", "job"),
         "scontrol show step": lambda: sandbox.scontrol("--oneliner", "show", "step"),
         "scontrol show node": lambda: sandbox.scontrol("--oneliner", "show", "node"),
         "the jobs' processes": lambda: _processes(sandbox),
-        "the jobs' output": lambda: _outputs(sandbox),
         "slurmctld.log": lambda: _tail((logs / "slurmctld.log").read_text(errors="replace")),
         "slurmd logs": lambda: _slurmds(logs),
     }
@@ -54,10 +52,7 @@ def _outputs(sandbox: Sandbox) -> str:
 
 
 def _processes(sandbox: Sandbox) -> str:
-    """What runs in jobs, and where in the kernel each of its threads waits.
-
-    Supervisors end here: PYTHONFAULTHANDLER is set for all that the tests start.
-    """
+    """What runs in jobs, and where in the kernel each of its threads waits."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -66,8 +61,6 @@ def _processes(sandbox: Sandbox) -> str:
                 words = (place / "cmdline").read_text(errors="replace").replace("\0", " ")
                 waits = [path.read_text() for path in sorted(place.glob("task/*/wchan"))]
                 found.append(f"{place.name} ({' '.join(waits)}): {words}")
-                if " -m hpctl run " in words:
-                    os.kill(int(place.name), signal.SIGABRT)  # it tells its stack in the job's log
     return "\n".join(found)
 
 

@@ -60,9 +60,11 @@ def ranks_of(job: Job) -> list[int]:
         except OSError:
             continue
         rank = any(each.startswith(b"SLURM_PROCID=") for each in environment)
-        # srun has the environment too, and the words; a rank is the interpreter itself.
+        # srun and `hpctl run` have the environment too, and the words; a rank is the interpreter
+        # that runs the training itself.
         python = b"python" in words[0].rpartition(b"/")[2]
-        if python and b"hpctl.sandbox.training" in words and rank and mark in environment:
+        training = words[1:3] == [b"-m", b"hpctl.sandbox.training"]
+        if python and training and rank and mark in environment:
             found.append(int(entry.name))
     return found
 

@@ -75,10 +75,9 @@ def test_the_rank_that_raised_goes_before_those_that_lost_it() -> None:
 
 
 def child(code: str) -> Trouble:
-    # The tests' own faulthandler would speak for the child.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONFAULTHANDLER"}
-    words = [sys.executable, "-c", code]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=env)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     return died(ended.returncode, *ended.stderr.splitlines())
 
 

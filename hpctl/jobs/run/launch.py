@@ -117,12 +117,6 @@ class Launcher:
         heard = {NodeName(word) for word in ran.text.split()} & set(nodes)
         return heard if heard or ran.end is End.TIMED_OUT else None
 
-    def listed(self, step: Step) -> bool | None:
-        """Whether slurmctld knows the step of this srun; None where it does not say."""
-        ran = self.runner.run("scontrol", "-o", "show", "step", str(self.job))
-        # The batch script's own step is always there, so that an answer has at least one row.
-        return step_of(ran.text, step.process.pid) is not None if "StepId=" in ran.text else None
-
     def abandon(self, step: Step) -> None:
         """End srun itself: it would wait for ever for the tasks of a node that is gone."""
         with contextlib.suppress(ProcessLookupError):

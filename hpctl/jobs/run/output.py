@@ -69,8 +69,6 @@ class Output:
         self._on_note = on_note
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self.heard = Heard()
-        self.last = 0.0
-        """When anything was read last, by the monotonic clock."""
         paths = [*(_file(fd) for fd in fds), *also]
         self._followers = [Follower(path, at_end=True) for path in dict.fromkeys(paths) if path]
         self._pumped = [fd for fd in fds if _file(fd) is None]
@@ -170,7 +168,6 @@ class Output:
             block = _OWN.sub(b"", block)
         if not block:
             return
-        self.last = time.monotonic()
         found = list(said.lines(block))
         last = [line.decode("utf-8", "replace")[:LONGEST] for line in block.split(b"\n")[-TAIL:-1]]
         with self._lock:

@@ -45,8 +45,6 @@ class Ranks:
         self._looked = 0.0
         self.book: Book | None = None
         self.heard = False
-        self.last = 0.0
-        """When anything was said last, by the monotonic clock."""
         self.deaf = ""
         """Why nothing can be heard, where that is so."""
 
@@ -85,7 +83,7 @@ class Ranks:
             return None  # it reads the book; what the ranks say meanwhile is kept
         for heard in self._said():
             self.book.add(heard.note, heard.at)
-            self.heard, self.last = True, heard.at
+            self.heard = True
         if not self.heard:
             return None
         if stopped:

@@ -53,7 +53,6 @@ class Steps:
         self._account: process.Account | None = None
         self._first = ""
         self._again = given.restart > 0
-        self._unlisted: float | None = None
 
     def start(
         self,
@@ -68,7 +67,6 @@ class Steps:
         # The last words of the step before are not this one's.
         self._output.settle()
         self._events.forget()
-        self._unlisted = None
         self._resume = checkpoint.beside(resume, given.directory)
         words, told = given.words, self._told(attempt, resume, hosts)
         if given.torch is not None:
@@ -125,36 +123,6 @@ class Steps:
             self.await_end(step, WITHDRAW_S)
         return True
 
-    def deserted(self, step: Step) -> bool:
-        """Whether Slurm has ended the step and srun does not: asked now and then, and so at the
-        second look that finds no such step, where nobody has said a word since the first.
-
-        The words are for a slurmctld that forgot a step which runs: killed, it may come back with
-        a state from before.
-        """
-        if self._launcher.listed(step) is not False:
-            self._unlisted = None
-            return False
-        silent_since = max(self._output.last, self.ranks.last)
-        if self._unlisted is not None and self._unlisted > silent_since:
-            return True
-        self._unlisted = time.monotonic()
-        return False
-
-    def let_go(self, step: Step) -> int:
-        """End an srun whose step is over. Its code: 0 only where the program said that it is done,
-        for nobody else can tell how it ended."""
-        self._launcher.abandon(step)
-        self.await_end(step, KILL_S)
-        bad = [end.code for end in self._output.settle().ends if end.code]
-        self.ranks.look()
-        return 0 if self._marked else (bad or [1])[0]
-
-    @property
-    def _marked(self) -> bool:
-        mark = self._given.done_mark
-        return self.ranks.done or (mark is not None and mark.exists())
-
     def stop(self, step: Step) -> tuple[int, dict[NodeName, str]]:
         """End a step now. Its code, and the nodes that are gone, or whose ranks do not die."""
         self._launcher.kill(step)
@@ -202,6 +170,7 @@ class Steps:
         """All that is known of a step that has ended."""
         heard = self._output.settle()
         self.ranks.look()
+        mark = self._given.done_mark
         self._left = checkpoint.newest(self._given.directory)
         return Evidence(
             code=code,
@@ -209,7 +178,7 @@ class Steps:
             failed=list(heard.failed),
             lost=lost,
             tail=list(heard.tail),
-            marked=self._marked,
+            marked=self.ranks.done or (mark is not None and mark.exists()),
             stepped=self.ranks.step is not None,
             before=self._resume,
             after=self._left,

@@ -257,9 +257,6 @@ class Supervisor:
                 self.clocks.kill_by(0)
             else:
                 self.treat.unhurt(self.ground.gone(self.given.allocated))
-                if self.steps.deserted(step):
-                    self.say("Slurm has ended the step, and srun does not end: it is killed")
-                    return self._ended(step, self.steps.let_go(step), {})
         if (trouble := self.clocks.time_limit(self.ground, _now())) is not None:
             self.events.put(trouble)
         if len(step.nodes) < self.given.wanted and self.clocks.growth_due(self.steps.ranks.step):
