@@ -18,6 +18,7 @@ from hpctl.core.model import (
     FaultClass,
     Generation,
     InstanceStatus,
+    Remedy,
     RuleId,
     SlurmNode,
     reason_owner,
@@ -303,6 +304,8 @@ def observing(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime)
     """The default mode only says what it would do. Last, so that it speaks for all the others."""
     if policy.mode is not Mode.OBSERVE:
         return None
+    if c.fault.ladder[0] is Remedy.NONE:
+        return f"mode observe: would give {c.node.name} back"
     return f"mode observe: would drain {c.node.name} and {c.fault.ladder[0]} it"
 
 

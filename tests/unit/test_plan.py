@@ -35,6 +35,7 @@ from hpctl.core.model import (
     own_reason,
 )
 from hpctl.core.plan import Plan, plan, usable_ladder
+from hpctl.core.policy import Mode
 from hpctl.core.recovery import StepKind, recovery_id
 from hpctl.core.view import View, jobs_on
 from tests.fakes.values import (
@@ -95,6 +96,11 @@ def test_a_drain_that_slurmctld_restored_is_lifted_again() -> None:
     assert (event.rule, event.ladder, event.by) == ("drain-restored", (Remedy.NONE,), "hpctl")
     assert event.urgency is Urgency.AFTER_JOBS
     assert "budget (waved by hpctl)" in event.passed
+
+
+def test_mode_observe_says_that_it_would_lift_it() -> None:
+    watching = plan(given_back(), replace(OWN, mode=Mode.OBSERVE), RULES, {}, at(0))
+    assert (watching.opens, watching.holds[0].why) == ((), "mode observe: would give n1 back")
 
 
 def test_nobody_elses_drain_is_lifted() -> None:
