@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.core import lemons, peers
+from hpctl.core.compat import UTC
 from hpctl.core.journal import State, replay
 from hpctl.core.model import (
     BootId,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -69,9 +70,9 @@ def run() -> Outcome:
         lab = Lab(healing)
         try:
             outcome = _measure(lab, plain)
-        except Exception as error:
+        except Exception:
             # The sandbox and its logs are about to go.
-            error.add_note(lab.last_words())
+            print(lab.last_words(), file=sys.stderr)
             raise
     return outcome
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median, p99, seconds_of
+from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, SignalSeen, StepResolved, StepStarted
 from hpctl.core.model import Outcome as StepOutcome
 from hpctl.core.model import RecoveryId

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 
 from hpctl.core import job_recovery, node_recovery
+from hpctl.core.compat import StrEnum
 from hpctl.core.gates import GATES
 from hpctl.core.policy import JobPolicy, NodePolicy
 from hpctl.core.run_gates import RUN_GATES

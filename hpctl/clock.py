@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
+
+from hpctl.core.compat import UTC
 
 
 class SystemClock:

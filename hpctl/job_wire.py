@@ -7,13 +7,14 @@ limits; what is too long is cut by the sender, what is wrong is refused by the r
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from hpctl import wire
+from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action

@@ -11,11 +11,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from hpctl.core.compat import UTC
 from hpctl.ports import HpctlError, Unavailable
 
 _OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9

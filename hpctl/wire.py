@@ -18,12 +18,13 @@ import hmac
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from hpctl.core.compat import UTC
 from hpctl.core.health import key
 from hpctl.core.model import (
     BootId,

@@ -4,7 +4,7 @@
  * In plugstack.conf:  optional /path/hpctl_spank.so python=/opt/hpctl/bin/python [timeout=10]
  *
  * Does nothing until a user gives the option. Then it asks hpctl, once and for at most `timeout`
- * seconds, which command does the same resiliently (python -P -m hpctl.cli.spank, which says what it
+ * seconds, which command does the same resiliently (python ... hpctl.cli.spank, which says what it
  * would do and does nothing), and runs that command instead of this one. Whatever goes wrong up to
  * there, hpctl missing, broken, slow or of another mind, is said on stderr, and this sbatch or srun
  * goes on as if the option had not been given. Nothing is done on compute nodes.
@@ -28,6 +28,11 @@
 #include <unistd.h>
 
 #include <slurm/spank.h>
+
+/* hpctl.core.compat.SAFE_PATH: -P, which Python 3.10 lacks. */
+#define SAFE_PATH                                                                                  \
+	"import sys; sys.path = [p for p in sys.path if p]; import runpy;"                             \
+	" runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 SPANK_PLUGIN(hpctl, 1);
 
@@ -221,8 +226,8 @@ static char **instead(const char *kind, const char *directory, char **words, int
 	if (!ask)
 		return NULL;
 	ask[n++] = (char *)python;
-	ask[n++] = (char *)"-P";
-	ask[n++] = (char *)"-m";
+	ask[n++] = (char *)"-c";
+	ask[n++] = (char *)SAFE_PATH;
 	ask[n++] = (char *)"hpctl.cli.spank";
 	ask[n++] = (char *)kind;
 	ask[n++] = (char *)directory;

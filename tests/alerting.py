@@ -6,12 +6,13 @@ import copy
 import http.client
 import json
 from collections.abc import Callable, Set
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Finding,

@@ -6,11 +6,12 @@ import http.client
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hpctl import munge, wire
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.munged import ADDRESSES, Realm

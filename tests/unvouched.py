@@ -7,10 +7,11 @@ them into its own process. Whoever asks is believed to be root on node n1.
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import IPv4Address
 
 from hpctl import munge
+from hpctl.core.compat import UTC
 from tests.munged import ADDRESSES
 
 

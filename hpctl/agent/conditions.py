@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hpctl.agent.check import Observation, Spec
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Verdict
 
 MAX_THINGS = 128

@@ -18,9 +18,10 @@ import re
 import stat
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
+from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
 
 RECORD_BYTES = 8192

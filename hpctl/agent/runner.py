@@ -13,12 +13,13 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from hpctl.agent.budget import Budget
 from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation, Spec
 from hpctl.agent.conditions import Conditions
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Verdict
 
 log = logging.getLogger(__name__)

@@ -20,12 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from hpctl import wire
 from hpctl.agent.client import Answer, HeadClient, Reply
 from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
+from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Report
 
 log = logging.getLogger(__name__)

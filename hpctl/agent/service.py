@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import FrameType
 
 from hpctl import wire
@@ -22,6 +22,7 @@ from hpctl.agent.pace import Pace
 from hpctl.agent.send import Sender
 from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Generation, Verdict
 from hpctl.ports import HpctlError, Unavailable
 from hpctl.systemd import notify, watchdog_interval

@@ -70,7 +70,8 @@ def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
         mend = "install slurm-client, or set slurm.bin to the folder that has them"
         yield CheckView("slurm commands", "fail", f"not in {place}: {', '.join(missing)}", mend)
     else:
-        yield CheckView("slurm commands", "ok", f"all in {place}", "")
+        found = Path(str(shutil.which(SLURM_COMMANDS[0], path=where))).parent
+        yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
 
 
 def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
@@ -110,12 +111,22 @@ def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
         return
     version, shown = scheduler.version(), scheduler.show_config()
     release = f"{version[0]}.{version[1]:02}.{version[2]}"
-    found = hazards(version, shown)
+    found = hazards(version, shown, _topology(Path(shown.get("SLURM_CONF", ""))))
     if not any(h.severity in ("fail", "warn") for h in found):
         yield CheckView("slurm.conf", "ok", f"Slurm {release}: nothing that harms recovery", "")
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.mend, h.source)
     yield _rights(shown.get("SlurmUser", ""))
+
+
+def _topology(conf: Path) -> dict[str, str] | None:
+    """The topology files beside slurm.conf; None where it is not on this machine."""
+    from hpctl.slurm.hazards import TOPOLOGY
+
+    if not conf.is_file():
+        return None
+    beside = (conf.with_name(name) for name in TOPOLOGY)
+    return {path.name: path.read_text(errors="replace") for path in beside if path.is_file()}
 
 
 def _rights(slurm_user: str) -> CheckView:

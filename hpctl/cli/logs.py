@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 from hpctl.cli import output
 from hpctl.cli.complete_files import complete_preset
 from hpctl.cli.output import Exit
+from hpctl.core.compat import UTC
 
 if TYPE_CHECKING:
     from hpctl.jobs.logs.engine import Watch

@@ -18,6 +18,9 @@ from hpctl.cli.lazy import LazyGroup
 COMPLETED_IN_S = 3
 """How long completion may ask around, in seconds; names that take longer are not completed."""
 
+SLURM_BIN = "/opt/slurm/bin"
+"""Where HyperPod's AMIs have Slurm; neither systemd's units nor sudo look there by themselves."""
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
     "nodes": ("hpctl.cli.nodes:nodes", "Every node: what is known of it and what is done to it."),
@@ -81,6 +84,7 @@ def main() -> None:
     """Run the program, turning an HpctlError into one message, its mend and exit code."""
     if "_HPCTL_COMPLETE" in os.environ:
         _complete_quietly()
+    os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH") or os.defpath, SLURM_BIN))
     from hpctl.ports import HpctlError, InDoubt, Unavailable
 
     try:

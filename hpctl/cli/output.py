@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpctl.cli.durations import seconds_of
+from hpctl.core.compat import UTC, iso_time
 from hpctl.ports import HpctlError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
         if ago is not None:
             return now() - timedelta(seconds=ago)
         try:
-            at = datetime.fromisoformat(text)
+            at = iso_time(text)
         except ValueError:
             self.fail(
                 f"{text!r} is no time: write 30min, 12h, 7d or 2026-01-31T12:00:00Z", param, ctx

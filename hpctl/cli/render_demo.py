@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -21,7 +20,7 @@ _STYLES = {"hpctl": "bold green", "plain": "yellow", "both": "cyan"}
 class PlainScreen:
     """One line a thing that happened."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> PlainScreen:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,7 +49,7 @@ class LiveScreen:
         self._facts: dict[str, str] = {}
         self._begun = time.monotonic()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LiveScreen:
         self._live.__enter__()
         return self
 

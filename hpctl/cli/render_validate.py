@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby, zip_longest
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.padding import Padding
 from rich.text import Text
@@ -27,7 +27,7 @@ class Gathering:
     def __init__(self, out: TextIO) -> None:
         self._out = out if out.isatty() else None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Gathering:
         self._say("asking AWS ...")
         return self
 

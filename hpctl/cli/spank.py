@@ -1,4 +1,4 @@
-"""What the SPANK plugin asks: `python -P -m hpctl.cli.spank sbatch|srun DIRECTORY POLICY WORDS...`
+"""What the SPANK plugin asks: `python ... hpctl.cli.spank sbatch|srun DIRECTORY POLICY WORDS...`
 
 Not a command for people. It writes into DIRECTORY the command to run instead of `sbatch WORDS` or
 `srun WORDS`, its words NUL-terminated, and the files that they name, and exits with 0; or says on
@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.jobs import own_policy
 from hpctl.jobs.own import Mention, Wishes
 from hpctl.ports import HpctlError
@@ -61,7 +62,7 @@ def _srun(_directory: Path, policy: str, words: list[str]) -> list[str]:
         asked = Wishes(policy=Mention(policy, f"--resilient={policy}"))
         own_policy.compact(asked, os.environ, os.getcwd())
         options = ["--policy", str(own_policy.find(policy, os.environ, os.getcwd()))]
-    return [sys.executable, "-P", "-m", "hpctl", "run", *options, "--", *words]
+    return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *words]
 
 
 if __name__ == "__main__":

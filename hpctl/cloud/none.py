@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, Outcome, ProviderView
 
 

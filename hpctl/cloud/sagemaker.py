@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 import boto3
@@ -21,6 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from hpctl.cloud import scaling
 from hpctl.cloud.classify import hint_for, of_batch, of_error, words_of, worth_retrying
 from hpctl.cloud.session import open_session
+from hpctl.core.compat import UTC
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import (
     Instance,

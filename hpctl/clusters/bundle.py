@@ -141,8 +141,7 @@ def _entries(manifest: str) -> dict[str, str]:
 def _files(directory: Path) -> Iterator[BundleFile]:
     paths = (p for p in directory.rglob("*") if p.is_file() and not _left_out(p, directory))
     for path in sorted(paths, key=lambda one: one.relative_to(directory).as_posix()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
         yield BundleFile(path.relative_to(directory).as_posix(), path.stat().st_size, digest)
 
 

@@ -98,8 +98,8 @@ def prune(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
 
 def _md5(bundle: Bundle, path: str) -> str:
     """What S3 calls the ETag of an object that was put whole; with KMS keys it is another."""
-    with (bundle.directory / path).open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    content = (bundle.directory / path).read_bytes()
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _put(s3: Service, bundle: Bundle, to: S3Prefix, path: str) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from hpctl.clusters.observed import filled, leaves, request_of
+from hpctl.core.compat import StrEnum
 
 
 class Kind(StrEnum):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from hpctl.core.compat import UTC
 from hpctl.ports import Aws, HpctlError, Refused, Service, Unavailable
 
 AT_ONCE = 16

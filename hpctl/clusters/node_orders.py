@@ -8,11 +8,11 @@ with InUse or NotFound. A reboot keeps its id, and is never repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from hpctl.clusters.names import NodeRow
 from hpctl.clusters.progress import FAILURE, RUNNING
+from hpctl.core.compat import StrEnum
 from hpctl.core.hostlist import batches
 from hpctl.core.model import Outcome, OutcomeKind
 from hpctl.ports import Absent, InDoubt, Refused, Service, Unavailable

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from hpctl.clusters import lifecycle_log
 from hpctl.clusters.names import NodeRow, node_rows, targets_of
 from hpctl.clusters.node_orders import MOVING, Verb, after_doubt, mend, send
 from hpctl.clusters.order_plan import Plan, Target, began
 from hpctl.clusters.trouble import Cause, Where, understand
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, SchedulerView, SlurmJob
 from hpctl.core.view import jobs_on
 from hpctl.ports import Aws, ByHand, Refused, Unavailable

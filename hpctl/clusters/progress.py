@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from hpctl.clusters.trouble import Trouble
+from hpctl.core.compat import StrEnum
 
 DELETED = "Deleted"
 """Progress.status of a cluster that the service does not know (any more)."""

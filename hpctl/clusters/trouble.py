@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+
+from hpctl.core.compat import StrEnum
 
 
 class Cause(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from hpctl.clusters import failures, zones
@@ -25,6 +25,7 @@ from hpctl.clusters.progress import (
 )
 from hpctl.clusters.trouble import Cause, Trouble, Where
 from hpctl.clusters.until import Until
+from hpctl.core.compat import UTC
 from hpctl.ports import Absent, Aws, Refused, Service, Unavailable
 
 EVERY_S = 10.0

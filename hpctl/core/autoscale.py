@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
 from hpctl.core.packing import Pool
 from hpctl.core.recovery import later

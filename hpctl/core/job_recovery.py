@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import Attempt, NodeName, RecoveryId
 from hpctl.core.recovery import IllegalSignal, StepRecord, Trail
 from hpctl.core.run_policy import Action

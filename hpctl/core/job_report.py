@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Trouble

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import NewType
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import (
     Finding,
     Generation,

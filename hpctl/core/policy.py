@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
 from hpctl.core.scale_policy import AutoscalePolicy
 from hpctl.core.trouble import STOP_EXIT_CODE

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import (
     NodeName,
     Outcome,

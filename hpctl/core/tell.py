@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
 from hpctl.core import job_recovery, node_recovery, tell_change
 from hpctl.core.change import Change, ChangeOpened, Phase
+from hpctl.core.compat import StrEnum
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import (
     DaemonStarted,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.trouble import Kind
 
 

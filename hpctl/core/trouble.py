@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
 
 EVIDENCE_CHARS = 2000

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, NodeName, Verdict
 from hpctl.daemon.alert_book import Alert
 from hpctl.ports import HpctlError

@@ -18,19 +18,22 @@ async def read_body(
     """
     if announced.isdecimal() and int(announced) > most:
         raise too_large
-    body = bytearray()
     try:
-        async with asyncio.timeout(within_s):
-            more = True
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Refusal(400, "disconnected", "the client left in mid-body")
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(body) > most:
-                    raise too_large
-    except TimeoutError as error:
+        return await asyncio.wait_for(_read(receive, most, too_large), within_s)
+    except asyncio.TimeoutError as error:
         text = f"the body was not here within {within_s:.0f} s"
         raise Refusal(408, "slow_body", text) from error
+
+
+async def _read(receive: Receive, most: int, too_large: Refusal) -> bytes:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "disconnected", "the client left in mid-body")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > most:
+            raise too_large
     return bytes(body)

@@ -54,6 +54,9 @@ from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
 
 log = logging.getLogger("hpctl.daemon")
 
+WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=waiting until Slurm answers"
+"""Instead of READY=1: a start takes as long as slurmctld needs, in steps of two minutes."""
+
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
 
@@ -131,6 +134,7 @@ class Daemon:
         )
         self._intake = self._make_intake()
         self._stopping = False
+        self._ready = False
         self._reload_wanted = False
         self._config_trouble = ""
         self._next_flush = 0.0
@@ -223,7 +227,6 @@ class Daemon:
         self._cloud.start()
         self._grey.start()
         self._intake.start()
-        notify("READY=1")
         log.info("running mode=%s intake=%s", self.config.mode, self._intake.url)
         try:
             while not self._stopping:
@@ -247,10 +250,11 @@ class Daemon:
     def _once(self) -> None:
         if self._reload_wanted:
             self._reload()
-        notify("WATCHDOG=1")
+        notify("WATCHDOG=1" if self._ready else WAITING)
         begun = time.monotonic()
         try:
             pace = self.loop.cycle(self._policy, self._rules)
+            self._tell_ready()
             spent = time.monotonic() - begun
             self._grey.look_back(self.loop.state)
             self._housekeeping(spent)
@@ -267,6 +271,12 @@ class Daemon:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
             time.sleep(self.config.loop.gather_s)
+
+    def _tell_ready(self) -> None:
+        """Ready is who has read Slurm once; it serves agents and acts on what it knows before."""
+        if not self._ready and not self._observer.slurm_trouble:
+            self._ready = True
+            notify("READY=1\nSTATUS=")
 
     def _without_journal(self, error: Exception) -> None:
         """A full disk: nothing is done and no report is taken until it can be written down.

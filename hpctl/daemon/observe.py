@@ -11,12 +11,13 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
+from hpctl.core.compat import UTC
 from hpctl.core.health import standing
 from hpctl.core.journal import State
 from hpctl.core.model import (

@@ -26,6 +26,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.core.trouble import STOP_EXIT_CODE
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -69,7 +70,7 @@ _RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
     for hpctl_pause in 2 5 10 0; do
         hpctl_line="unreadable @BASE_TEXT@ is not there on this node"
         if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then
-            hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" -P -m hpctl \
+            hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" @SAFE_PATH@ hpctl \
                 checkpoint last --export --tell "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
         fi
         case $hpctl_line in unreadable*) sleep "$hpctl_pause" ;; *) break ;; esac
@@ -158,6 +159,7 @@ def render(parts: Parts) -> str:
     path = f"PYTHONPATH={shlex.quote(parts.python_path)} " if parts.python_path else ""
     values = {
         "PYTHON": shlex.quote(parts.python),
+        "SAFE_PATH": shlex.join(SAFE_PATH),
         "SEARCH": "".join(f" {shell_word(tier)}" for tier in parts.tiers),
         "LIMIT": str(FETCH_S if any(t.startswith("s3://") for t in parts.tiers) else LOOK_S),
         "BASE": shlex.quote(root),

@@ -14,11 +14,12 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from hpctl.config import load
+from hpctl.core.compat import UTC, iso_time
 from hpctl.core.journal import Event, State
 from hpctl.core.tell import Line, event_line
 from hpctl.ports import HpctlError
@@ -270,7 +271,7 @@ class Demo:
         begun = [a for a in attempts(directory) if a.get("event") == "first_step"]
         if len(begun) < 2:
             return None
-        at = datetime.fromisoformat(str(begun[1]["at"]))
+        at = iso_time(str(begun[1]["at"]))
         return round((at - self._fault_at).total_seconds(), 3)
 
     def _standing(

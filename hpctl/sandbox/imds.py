@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import threading
-from datetime import UTC, datetime
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from hpctl.core.compat import UTC
 
 TOKEN = "sandbox"  # noqa: S105 -- it protects nothing
 ACTION = "/latest/meta-data/spot/instance-action"

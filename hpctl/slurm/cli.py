@@ -7,8 +7,9 @@ Reads are repeated (three times, jittered); orders are sent once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,

@@ -32,14 +32,23 @@ class Hazard:
 class _Slurm:
     version: Version
     config: Config
+    files: Mapping[str, str] | None
 
 
 Rule = Callable[[_Slurm], Iterator[Hazard]]
 
 
-def hazards(version: Version, config: Config) -> list[Hazard]:
-    """All findings for this release under this configuration, the worst first."""
-    found = [hazard for rule in RULES for hazard in rule(_Slurm(version, config))]
+TOPOLOGY = ("topology.conf", "topology.yaml")
+
+
+def hazards(
+    version: Version, config: Config, files: Mapping[str, str] | None = None
+) -> list[Hazard]:
+    """All findings for this release under this configuration, the worst first.
+
+    `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
+    """
+    found = [hazard for rule in RULES for hazard in rule(_Slurm(version, config, files))]
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 
@@ -295,10 +304,42 @@ def _batch_license(slurm: _Slurm) -> Iterator[Hazard]:
         )
 
 
+def _topology(slurm: _Slurm) -> Iterator[Hazard]:
+    """HyperPod's cluster agent writes these files, and has left out either."""
+    source = "aws-samples/sample-physical-ai-scaffolding-kit#"
+    plugin = slurm.config.get("TopologyPlugin", "").rpartition("/")[2].lower()
+    known = TOPOLOGY if slurm.version >= (25, 5, 0) else TOPOLOGY[:1]
+    files = slurm.files
+    if files is not None and plugin in ("tree", "block") and not any(f in files for f in known):
+        yield Hazard(
+            "topology-file",
+            "fail",
+            f"TopologyPlugin={plugin} and no {' or '.join(known)} beside slurm.conf:"
+            " every sbatch is rejected",
+            "restore the file and run `scontrol reconfigure`, or set TopologyPlugin=topology/flat",
+            source + "14",
+        )
+    text = (files or {}).get("topology.yaml")
+    if slurm.version >= (25, 5, 0) and text is not None and not _yaml_says(text):
+        yield Hazard(
+            "topology-empty",
+            "fail" if slurm.version >= (25, 11, 0) else "warn",
+            "topology.yaml beside slurm.conf is empty: slurmctld 25.11 dies of it at every start",
+            "remove the file, or write the topology into it, before slurmctld is restarted",
+            source + "23",
+        )
+
+
+def _yaml_says(text: str) -> bool:
+    lines = (line.strip() for line in text.splitlines())
+    return any(line and not line.startswith("#") and line not in ("---", "[]") for line in lines)
+
+
 RULES: tuple[Rule, ...] = (
     _begin_delay, _batch_sched_delay, _return_to_service, _slurmd_timeout, _kill_wait, _unkillable,
     _job_requeue, _max_batch_requeue, _rate_limit, _expansion, _expedited, _requeue_exit,
     _requeue_completing, _accounting, _min_job_age, _batch_license,
+    _topology,
 )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.slurm.records import (

@@ -6,11 +6,12 @@ Only the fields that hpctl reads are decoded; what a release adds is passed over
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.slurm.parse import hosts
 from hpctl.slurm.records import JOB_BASE, JobRecord, Size, least_nodes, node_states, tasks_of

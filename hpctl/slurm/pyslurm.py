@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,

@@ -13,8 +13,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
+
+from hpctl.core.compat import StrEnum
 
 MAX_OUTPUT = 256 * 1024 * 1024
 """Bytes of standard output after which a command is killed: 10 000 nodes are 8 MB of text."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
@@ -56,7 +56,9 @@ def make_engine(url: str, *, write: bool) -> Engine:
     except ArgumentError as error:
         raise HpctlError(f"database_url cannot be read: {error}", _example()) from error
     if parsed.get_backend_name() == "sqlite":
-        return _sqlite(parsed, write)
+        # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it as it stands.
+        path = unquote(url.partition("?")[0].partition("///")[2])
+        return _sqlite(parsed.set(database=path), write)
     driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))
     if not driver:
         raise HpctlError(f"database_url: no driver for {parsed.drivername!r}", _example())

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.view import Request
 from hpctl.ports import JournalCorrupt

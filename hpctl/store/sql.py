@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
+from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request

@@ -55,6 +55,20 @@ class Node:
         return parts[3] if len(parts) > 3 else ""
 
     @property
+    def guess(self) -> str:
+        """What to warn of where nothing says this group's role; empty where something does."""
+        groups = self.parameters.get("worker_groups") or []
+        workers = [one.get("instance_group_name") for one in groups]
+        if not self.parameters or self.role != "compute" or self.group in workers:
+            return ""
+        if self.group in self.config["roles"]:
+            return ""
+        return (
+            "WARNING: group {} is no group of provisioning_parameters.json, whose worker_groups "
+            "are {}: taken for compute".format(self.group, ", ".join(map(str, workers)) or "none")
+        )
+
+    @property
     def slurm_etc(self) -> Path:
         """Where slurm.conf is, or would be: HyperPod's place first, then Debian's."""
         for etc in ("/opt/slurm/etc", "/etc/slurm"):
@@ -217,12 +231,4 @@ def _role(
         return "controller"
     if name == parameters.get("login_group") or _node_type(group) == "login":
         return "login"
-    workers = [one.get("instance_group_name") for one in parameters.get("worker_groups") or []]
-    if parameters and name not in workers:
-        raise Failure(
-            "group {} is no group of provisioning_parameters.json: controller_group is {}, "
-            "worker_groups are {}".format(
-                name, parameters.get("controller_group"), ", ".join(map(str, workers)) or "none"
-            )
-        )
     return "compute"

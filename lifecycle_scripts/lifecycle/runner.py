@@ -106,6 +106,8 @@ class Runner:
                 node.role, node.group, node.instance_id, node.mode, self.digest[:12] or "unsigned"
             )
         )
+        if node.guess:
+            self.log.say(node.guess)
         did = 0
         for step in STEPS:
             weight = node.config.weight(step.name, step.weight)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.checkpoints.library import BEGIN, END, Held
 
@@ -69,7 +69,7 @@ class Template:
         scratch.mkdir(parents=True, exist_ok=True)
         self.log = scratch / "library.log"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Template:
         self.ear, mouth = os.pipe()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from botocore import xform_name
 
+from hpctl.core.compat import UTC
 from hpctl.ports import Absent, Refused
 from hpctl.sandbox.emulator import shapes
 from tests.cli import worlds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import JobId
 from hpctl.jobs.run.history import HISTORIES, History
 from tests.cli.conftest import Head

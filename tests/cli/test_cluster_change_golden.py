@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from hpctl.cli.cluster.change_view import CallView, ClusterChangeView, RemovalVi
 from hpctl.clusters.diff import Change, Kind
 from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
 from hpctl.clusters.trouble import Cause, Trouble, Where, understand
+from hpctl.core.compat import UTC
 from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
 from tests.cli.test_golden import compare
 from tests.cli.test_json_contract import IS, documented, printed

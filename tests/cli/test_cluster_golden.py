@@ -57,7 +57,7 @@ def test_the_json_is_as_before(history: Head, name: str) -> None:
 
 
 def test_a_failure_that_repeats_is_told_once() -> None:
-    from datetime import UTC, datetime
+    from datetime import datetime
     from io import StringIO
 
     from rich.console import Console
@@ -65,6 +65,7 @@ def test_a_failure_that_repeats_is_told_once() -> None:
     from hpctl.cli.cluster.events import ClusterEventsView, EventLine
     from hpctl.cli.render_cluster import events
     from hpctl.clusters.events import ClusterEvent
+    from hpctl.core.compat import UTC
 
     at, why = datetime(2026, 1, 1, tzinfo=UTC), "no such disk"
     again = [
@@ -80,7 +81,7 @@ def test_a_failure_that_repeats_is_told_once() -> None:
 
 
 def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
-    from datetime import UTC, datetime, timedelta
+    from datetime import datetime, timedelta
     from io import StringIO
 
     from rich.console import Console
@@ -88,6 +89,7 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
     from hpctl.cli.cluster.events import ClusterEventsView, folded, lines
     from hpctl.cli.render_cluster import events
     from hpctl.clusters.events import ClusterEvent
+    from hpctl.core.compat import UTC
 
     begun, text = datetime(2026, 1, 1, tzinfo=UTC), "script of EC2InstanceId {} has Failed"
     tries = []

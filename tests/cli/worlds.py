@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hpctl.cli.gather import World
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.change import ChangeOpened, Signal
 from hpctl.core.change import Kind as Capacity
+from hpctl.core.compat import UTC
 from hpctl.core.gates import GATES
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     JobId,
     NodeName,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from hpctl.clusters.imported import images_of, spec_from, spec_of, to_yaml, unsa
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from hpctl.clusters.spec.rules import broken
+from hpctl.core.compat import UTC
 from hpctl.ports import Aws, HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.any_spec import specs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
@@ -20,6 +20,7 @@ from hpctl.clusters.names import (
     with_instance_names,
     with_slurm,
 )
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Assessment,
     BootId,

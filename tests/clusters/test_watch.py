@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import boto3
@@ -17,6 +17,7 @@ from hpctl.clusters import lifecycle_log, until
 from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdict
 from hpctl.clusters.trouble import Cause, Where, cause_of, understand
 from hpctl.clusters.watch import watch
+from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from tests.clusters.bed import CLUSTER, REGION, AwsBed

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hpctl.agent.nvml.snapshot import DriverHung, Gpu, NvmlError, Snapshot
 from hpctl.agent.runner import Check, load
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Assessment,
     BootId,

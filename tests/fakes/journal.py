@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, NodeRecoveryOpened, State, replay
 from hpctl.core.model import (
     Assessment,

@@ -10,9 +10,10 @@ that were withdrawn, and replacements that end a lemon under the same node name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 
+from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
 from hpctl.core.model import (
     Attempt,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from statistics import median
 
 from hpctl.core import peers
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Generation,

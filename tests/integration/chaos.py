@@ -233,10 +233,10 @@ def cluster(
         live = Chaos(sandbox)
         try:
             yield live
-        except BaseException as error:
+        except BaseException:
             # Here, because the report of the failed test is made when the cluster is gone.
             for title, text in told(live).items():
-                error.add_note(f"--- {title} ---\n{text}")
+                print(f"--- {title} ---\n{text}", file=sys.stderr)
             raise
     finally:
         sandbox.down()

@@ -8,12 +8,13 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpctl.core.compat import UTC
 from tests.alerting import N1, Head
 from tests.waiting import until
 

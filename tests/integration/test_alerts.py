@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Override, rules
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Clears,
     Condition,

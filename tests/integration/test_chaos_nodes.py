@@ -6,12 +6,13 @@ import http.client
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hpctl import munge, wire
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until

@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
 from hpctl.sandbox.proctree import descendants
 from hpctl.wiring import open_store

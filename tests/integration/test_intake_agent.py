@@ -9,12 +9,13 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from hpctl.agent.spool import Spool
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Report, Verdict
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.agent_process import AgentProcess

@@ -6,12 +6,13 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hpctl.clock import SystemClock
+from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
 from hpctl.daemon.book import Book
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from hpctl import job_wire, munge, wire
 from hpctl.clock import SystemClock
+from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob

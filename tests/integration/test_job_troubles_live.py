@@ -39,7 +39,8 @@ PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
 TELLER = f"""
 PYTHONPATH={ROOT} {sys.executable} - <<'END'
 import os
-from datetime import UTC, datetime
+from datetime import datetime
+from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
@@ -112,7 +113,9 @@ def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
 
 
 def live_now() -> Any:
-    from datetime import UTC, datetime
+    from datetime import datetime
+
+    from hpctl.core.compat import UTC
 
     return datetime.now(UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from hpctl.agent.checks.kernel import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.agent.slurm_job import Jobs
+from hpctl.core.compat import UTC
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hpctl.agent.outside.hma import (
     Source,
 )
 from hpctl.agent.outside.hma_watch import MAX_KEPT, HealthAgentWatch, booted_at
+from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 from hpctl.ports import Unavailable
 from tests.waiting import until

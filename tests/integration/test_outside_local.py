@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hpctl.agent.outside.local import MAX_PEERS, LocalServer
 from hpctl.agent.outside.reported import MAX_REPORTED, Reported
 from hpctl.agent.outside.verdict import NodeVerdict, judge
 from hpctl.core.catalogue import rules
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
 from hpctl.ports import Unavailable
 

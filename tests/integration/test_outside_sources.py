@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from hpctl.agent.outside.ask import ask
 from hpctl.agent.outside.sources import Places, Sources, theirs
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Clears,

@@ -6,10 +6,11 @@ import sys
 import textwrap
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.book import Book

@@ -1,10 +1,11 @@
 """A hang that a book shows, explained by a RAS service on a socket. Short waits stand for long."""
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.book import Book

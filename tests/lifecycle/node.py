@@ -7,8 +7,8 @@ import hashlib
 import json
 import re
 import shutil
-import tomllib
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,8 @@ def wheelhouse(target: Path, whole: bool = False) -> tuple[Path, ...]:
     `whole`: with all that it needs, for daemon and agent.
     """
     target.mkdir()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needs = list(project["dependencies"]) if whole else ["click"]
+    everything = [need for need in requires("hpctl") or () if "extra ==" not in need]
+    needs = everything if whole else ["click"]
     entry = "[console_scripts]\nhpctl = hpctl.cli.main:main\n"
     files = {
         path.relative_to(ROOT).as_posix(): path.read_bytes()

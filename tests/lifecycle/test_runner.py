@@ -211,13 +211,49 @@ def test_a_second_controller_is_one_too_and_the_primary_is_known(tmp_path: Path)
     assert (place.root / "said").read_text() == "10.9.0.5,10.9.2.5\n"
 
 
-def test_a_group_that_the_parameters_do_not_name_is_told(place: Place) -> None:
+def test_a_group_that_the_parameters_do_not_name_is_compute_and_told(place: Place) -> None:
     parameters = {**PARAMETERS, "worker_groups": [{"instance_group_name": "h200"}]}
     place.put("provisioning_parameters.json", json.dumps(parameters))
     code, lines = place.run()
-    assert code == 1
-    assert "group h100 is no group of provisioning_parameters.json" in lines[-1]
-    assert "worker_groups are h200" in lines[-1]
+    assert (code, place.state("run")["role"]) == (0, "compute")
+    assert any(
+        line.endswith(
+            "WARNING: group h100 is no group of provisioning_parameters.json, "
+            "whose worker_groups are h200: taken for compute"
+        )
+        for line in lines
+    )
+
+
+def test_the_platforms_own_parameters_are_taken_where_the_bundle_has_none(tmp_path: Path) -> None:
+    place = Place(tmp_path, "login")
+    theirs = place.root / "opt/ml/config/provisioning_parameters.json"
+    theirs.parent.mkdir(parents=True)
+    (place.scripts / "provisioning_parameters.json").rename(theirs)
+    code, lines = place.run()
+    assert (code, place.state("run")["role"]) == (0, "login"), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [("ClusterName=demo\n", 0, "names none of the controllers 10.9.0.5: going on"), ("", 1, "no ")],
+)
+def test_a_slurm_conf_of_other_names_is_waited_for_a_minute_and_then_taken(
+    tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    place = Place(tmp_path, "controller")
+    shared = {"slurm_configurations": {"slurm_shared_directory": "/shared"}}
+    place.put("provisioning_parameters.json", json.dumps({**PARAMETERS, **shared}))
+    (place.root / "shared").mkdir()
+    conf = place.root / "opt/slurm/etc/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text(text)
+    waits = place.scripts / "lifecycle/slurm_files.py"
+    assert "CONF_S = 60.0" in waits.read_text()
+    waits.write_text(waits.read_text().replace("CONF_S = 60.0", "CONF_S = 0.1"))
+    ended, lines = place.run()
+    assert ended == code, lines
+    assert any(said in line and "slurm.conf" in line for line in lines)
 
 
 def test_an_address_that_is_in_no_group_is_told(place: Place) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Condition,

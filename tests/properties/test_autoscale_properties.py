@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from hpctl.core.autoscale import (
     Waiting,
     decide,
 )
+from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
 from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
 from benchmarks.past import Past
 from hpctl.core.change import ChangeOpened
+from hpctl.core.compat import UTC
 from hpctl.core.journal import (
     Corrupt,
     Event,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Finding,

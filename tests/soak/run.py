@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -91,8 +92,8 @@ def soak(minutes: float, seed: int, steps: int, pause_s: tuple[float, float], sa
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
                 live.settle()
-            except BaseException as error:
-                error.add_note(_last_words(base))
+            except BaseException:
+                print(_last_words(base), file=sys.stderr)
                 raise
             account.twice = writers.twice
         for job in account.jobs:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import botocore.session
 from botocore.validate import ParamValidator
+
+from hpctl.core.compat import UTC
 
 Body = dict[str, Any]
 MODEL = botocore.session.get_session().get_service_model("fsx")

@@ -1,7 +1,8 @@
 """Books, what ranks say to them, and the hang that comes of it."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
+from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.book import Book

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from hpctl import wire
 from hpctl.agent.check import Observation, Spec
 from hpctl.agent.conditions import MAX_THINGS, Conditions
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)

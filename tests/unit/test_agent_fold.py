@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl import wire
 from hpctl.agent.fold import MAX_DETAILED, MAX_KEPT, Findings
+from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from hpctl.agent.client import Answer, Reply
 from hpctl.agent.send import REPEATS_EVERY, Sender
 from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
 from hpctl.heads import Head
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hpctl.agent.spool import Recalled, Spool
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

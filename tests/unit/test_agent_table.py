@@ -6,7 +6,7 @@ import inspect
 import re
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
@@ -15,6 +15,7 @@ from hpctl.agent.check import Spec
 from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.runner import AGENT_CHECKS, load
 from hpctl.core.catalogue import SHIPPED
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

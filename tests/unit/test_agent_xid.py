@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
 from hpctl.agent.checks import xid
 from hpctl.agent.kmsg import Record
+from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Override, rules
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Condition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from hpctl.core.autoscale import (
     budget_left,
     decide,
 )
+from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
 from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
 from hpctl.core.tres import Demand, Tres

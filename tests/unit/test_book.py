@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from hpctl import wire
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Clears,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
@@ -10,6 +10,7 @@ from hpctl.config import parse
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, deviations, rules
 from hpctl.core.catalogue_outside import OUTSIDE
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Assessment,
     BootId,

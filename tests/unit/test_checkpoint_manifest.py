@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.checkpoints.manifest import Defect, File, Manifest
 

@@ -263,8 +263,8 @@ def test_tiers_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.executable", str(asked))
     there["HPCTL_TIERS"] = '["s3://bucket/run"]'
     assert resume(there, 1, was_empty=False).path == f"{far}/step-9"
-    assert (tmp_path / "words").read_text().split()[3:] == [
-        "checkpoint", "last", "--export", str(far), "s3://bucket/run",
+    assert (tmp_path / "words").read_text().split()[-6:] == [
+        "hpctl", "checkpoint", "last", "--export", str(far), "s3://bucket/run",
     ]  # fmt: skip
 
 

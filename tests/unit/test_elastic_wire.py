@@ -103,9 +103,8 @@ async def _told_the_end(place: Place) -> wire.Message:
         with contextlib.suppress(OSError, wire.Refused):
             line = await wire.connect("127.0.0.1", port, place.secret, hello)
             break
-    async with asyncio.timeout(10):
-        while "end" not in (message := await line.receive()):
-            pass
+    while "end" not in (message := await line.receive_within(10)):
+        pass
     await line.close()
     await group
     return message

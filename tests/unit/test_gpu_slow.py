@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from hpctl.agent.checks import gpu_clocks, gpu_throttle
 from hpctl.agent.conditions import Conditions
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot, Throttle
+from hpctl.core.compat import UTC
 from hpctl.core.model import Finding
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
 

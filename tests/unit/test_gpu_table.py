@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from hpctl.agent.nvml.snapshot import (
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, rules
 from hpctl.core.catalogue_gpu import GPU_ROWS
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
     Clears,

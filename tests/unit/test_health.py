@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report, standing
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.job_advance import JobFacts, advance
 from hpctl.core.job_recovery import JobRecovery, Phase
 from hpctl.core.model import Attempt, JobId, Outcome, RecoveryId, SlurmJob

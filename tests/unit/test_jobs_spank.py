@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.cli import spank
+from hpctl.core.compat import SAFE_PATH
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_a_refusal_is_no_answer(
 def test_a_step(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
-    python = [sys.executable, "-P", "-m", "hpctl", "run"]
+    python = [sys.executable, *SAFE_PATH, "hpctl", "run"]
     assert spank.main(["srun", str(answers), "", "-n2", "python", "x.py", "--", "y"]) == 0
     assert words(answers) == [*python, "--", "-n2", "python", "x.py", "--", "y"]
     assert spank.main(["srun", str(answers), "policy.yaml", "true"]) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpctl import wire
 from hpctl.agent.checks.kernel import Kernel
 from hpctl.agent.kmsg import RECORD_BYTES, Record
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, InstanceId, NodeName, Report
 from tests.unit.kernel_cases import CASES
 

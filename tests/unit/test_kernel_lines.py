@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -10,6 +10,7 @@ from hpctl.agent.checks import table_kernel
 from hpctl.agent.checks.kernel import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.catalogue import SHIPPED
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, RuleId, Verdict
 from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, V2, WATCH, oom
 

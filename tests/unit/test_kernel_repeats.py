@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.incidents import incidents_of, repeated
 from hpctl.core.model import Finding, Verdict
 

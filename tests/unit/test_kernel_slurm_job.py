@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from hpctl.agent import slurm_job
 from hpctl.agent.slurm_job import Jobs, job_of_cgroup
+from hpctl.core.compat import UTC
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

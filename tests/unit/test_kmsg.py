@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from hpctl.agent import kmsg
 from hpctl.agent.checks import xid
 from hpctl.agent.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
+from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
 
 

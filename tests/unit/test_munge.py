@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from hpctl import munge
+from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
 from tests.munged import Realm, realm
 

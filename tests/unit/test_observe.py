@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from hpctl.core.advance import Progress
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
+from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, replay
 from hpctl.core.model import (
     BootId,

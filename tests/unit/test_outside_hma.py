@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from hpctl.agent.outside.hma_records import Detection, Malformed, read
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears
 
 HEARD = datetime(2026, 7, 20, 23, tzinfo=UTC)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hpctl.agent.check import Observation, Spec
 from hpctl.agent.conditions import Conditions
+from hpctl.core.compat import UTC
 from hpctl.core.model import Clears
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

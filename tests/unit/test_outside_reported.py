@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hpctl.agent.outside import request as wire
 from hpctl.agent.outside.reported import MAX_REPORTED, Full, Reported
 from hpctl.agent.outside.request import AskVerdict, BadRequest, Report, decode
+from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Verdict
 from hpctl.core.model import Report as ToHead

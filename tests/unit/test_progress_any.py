@@ -1,10 +1,11 @@
 """The book under anything that ranks may say, in any order: bounded, total, the same each time."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind
 from hpctl.jobs.progress.book import Book

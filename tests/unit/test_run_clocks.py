@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind
 from hpctl.jobs.run.clocks import Clocks

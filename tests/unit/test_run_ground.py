@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import cast
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.jobs.run.allocation import Allocation, NoSuchJob, Questions
 from hpctl.jobs.run.ground import Ground

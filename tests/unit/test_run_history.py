@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action, Past, RunPolicy

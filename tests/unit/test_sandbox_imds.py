@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
 from hpctl.agent.check import Expected, Machine
 from hpctl.agent.checks import host_spot
+from hpctl.core.compat import UTC
 from hpctl.sandbox.imds import Imds
 
 

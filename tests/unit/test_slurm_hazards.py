@@ -134,3 +134,26 @@ def test_the_worst_come_first() -> None:
 
 def test_slurms_defaults_have_no_failure() -> None:
     assert not [h for h in hazards(LATEST, {}) if h.severity in ("fail", "warn")]
+
+
+TREE = {"TopologyPlugin": "topology/tree"}
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "files", "rules"),
+    [
+        (OLD, TREE, {}, {"topology-file"}),
+        (OLD, TREE, {"topology.yaml": "- topology: a"}, {"topology-file"}),
+        (OLD, TREE, {"topology.conf": "SwitchName=s0 Nodes=n1"}, set()),
+        (OLD, {"TopologyPlugin": "topology/flat"}, {}, set()),
+        (OLD, TREE, None, set()),
+        (NEW, TREE, {"topology.yaml": "- topology: a"}, set()),
+        (NEW, TREE, {"topology.yaml": "# by the agent\n---\n"}, {"topology-empty"}),
+        (NEW, TREE, {}, {"topology-file"}),
+    ],
+)
+def test_topology_files_that_are_missing_or_empty(
+    version: Version, config: dict[str, str], files: dict[str, str] | None, rules: set[str]
+) -> None:
+    found = {h.rule for h in hazards(version, config, files) if h.rule.startswith("topology-")}
+    assert found == rules

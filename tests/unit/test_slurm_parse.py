@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import JobId
 from hpctl.core.tres import Demand, Tres
 from hpctl.slurm import parse, parse_json

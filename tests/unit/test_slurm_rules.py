@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Attempt,
     JobId,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl import wire
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

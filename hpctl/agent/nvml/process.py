@@ -15,6 +15,7 @@ import msgspec
 
 from hpctl.agent.nvml.inflight import InFlight
 from hpctl.agent.nvml.snapshot import Event, Snapshot
+from hpctl.core.compat import SAFE_PATH
 
 MODULE = "hpctl.agent.nvml.child"
 LENGTH = struct.Struct(">I")
@@ -67,7 +68,7 @@ class Child:
             try:
                 self._process = subprocess.Popen(
                     # No site: it costs memory, and the paths are ours in any case.
-                    [sys.executable, "-S", "-P", "-m", MODULE, str(every_s), str(self._page.fd)],
+                    [sys.executable, "-S", *SAFE_PATH, MODULE, str(every_s), str(self._page.fd)],
                     stdin=theirs.fileno(),
                     # Not our own: a child that hangs would hold them open after we are gone.
                     stdout=subprocess.DEVNULL,

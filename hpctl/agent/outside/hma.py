@@ -16,13 +16,14 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from hpctl.agent.outside.trust import why_not, why_not_directory
+from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
 
 UNIT = "sagemaker-health-monitoring-agent.service"

@@ -18,12 +18,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from hpctl.agent.checks.xid import normalise
+from hpctl.core.compat import UTC, iso_time
 from hpctl.core.model import Clears, Finding, Verdict
 
 MARK = "HealthMonitoringAgentDetectionEvent"
@@ -181,7 +182,7 @@ def _time(value: object) -> datetime | None:
     try:
         if isinstance(value, int | float):
             return datetime.fromtimestamp(value, UTC)
-        at = datetime.fromisoformat(str(value))
+        at = iso_time(str(value))
     except (ValueError, OverflowError, OSError):
         return None
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hpctl.agent.fold import fold
 from hpctl.agent.outside.hma import Line, NotBelieved, Source
 from hpctl.agent.outside.hma_records import Detection, Malformed, read
+from hpctl.core.compat import UTC
 from hpctl.core.health import Key, key
 from hpctl.core.model import Clears, Finding, Verdict
 from hpctl.ports import Unavailable

@@ -13,12 +13,13 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from hpctl.agent.outside.request import Report
+from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, Verdict
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from hpctl.agent.budget import Budget
@@ -25,6 +25,7 @@ from hpctl.agent.outside.verdict import NodeVerdict, judge
 from hpctl.agent.runner import Check, Runner
 from hpctl.agent.start import boot_age_s
 from hpctl.core.catalogue import rules
+from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation
 from hpctl.ports import Unavailable
 

@@ -83,7 +83,7 @@ class BundleView:
     "--python",
     type=FILE,
     metavar="TAR.GZ",
-    help="A relocatable Python 3.11 or later, for AMIs that have none.",
+    help="A relocatable Python 3.10 or later, for AMIs that have none.",
 )
 @json_option
 def bundle(

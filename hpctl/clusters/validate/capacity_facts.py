@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from hpctl.clusters.validate.ask import ask, rows
 from hpctl.clusters.validate.network_facts import Listed, listed
 from hpctl.clusters.validate.verdict import Unanswered
 from hpctl.clusters.validate.wanted import Wanted
+from hpctl.core.compat import UTC
 from hpctl.ports import Aws
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from hpctl.core.compat import StrEnum
 
 if TYPE_CHECKING:
     from hpctl.clusters.validate.facts import Facts

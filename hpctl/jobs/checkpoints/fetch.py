@@ -15,9 +15,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 
+from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints.files import for_each
 from hpctl.jobs.checkpoints.manifest import sync_directory
 from hpctl.jobs.checkpoints.reasons import NotWhole

@@ -15,11 +15,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints.files import Place, for_each, opened, size_of
 from hpctl.jobs.checkpoints.reasons import Defect, Missing, NotWhole
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
+from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints.files import content
 from hpctl.jobs.checkpoints.last import every, judge
 from hpctl.jobs.checkpoints.manifest import sync_directory

@@ -79,10 +79,8 @@ class Controller:
         assert self._server is not None
         beat = asyncio.create_task(self._beat())
         try:
-            async with asyncio.timeout(self._timing.join_s) as waiting:
-                await self._begun.wait()
-                waiting.reschedule(None)
-                await self._ended.wait()
+            await wire.wait_for(self._begun.wait(), self._timing.join_s)
+            await self._ended.wait()
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
             self._do(

@@ -7,8 +7,8 @@ started before every launcher has said that none of generation g is left.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from hpctl.core.compat import StrEnum
 from hpctl.core.trouble import UNSTARTED
 from hpctl.jobs.elastic.failure import Failure, code_text, root_cause
 

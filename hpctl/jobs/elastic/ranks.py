@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from hpctl.jobs.elastic import linux
 from hpctl.jobs.elastic.program import Program
 from hpctl.jobs.elastic.warm import Template
+from hpctl.jobs.elastic.wire import wait_for
 
 KILL_S = 30.0
 """How long after SIGKILL a process may still be there. Longer, and the node is faulty: a process
@@ -85,7 +86,7 @@ class Ranks:
         while self._alive and (left := limit - time.monotonic()) > 0:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                await wait_for(self._changed.wait(), left)
         await self._sweep()
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.jobs.resuming import PAUSES_S, further_places
 from hpctl.ports import HpctlError
 
@@ -94,7 +95,7 @@ def _look(directory: str, tiers: list[str], nodes: int) -> Resume:
 def _ask(directory: str, tiers: list[str]) -> Resume:
     """Have a process of hpctl look, which may import what S3 needs. Its one line is that of
     `checkpoint last --export`."""
-    words = ["-P", "-m", "hpctl", "checkpoint", "last", "--export", directory, *tiers]
+    words = [*SAFE_PATH, "hpctl", "checkpoint", "last", "--export", directory, *tiers]
     try:
         line = subprocess.run(
             [sys.executable, *words],

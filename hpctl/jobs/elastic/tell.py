@@ -32,8 +32,7 @@ async def _tell(host: str, run_id: str, secret: str, line: str) -> str:
     for port in range(first, first + wire.PORTS):
         with contextlib.suppress(OSError, wire.Refused, TimeoutError):
             proven = await wire.connect(host, port, secret, {"tell": line})
-            async with asyncio.timeout(wire.HANDSHAKE_S):
-                answer = await proven.receive()
+            answer = await wire.wait_for(proven.receive(), wire.HANDSHAKE_S)
             await proven.close()
             return str(answer.get("said", ""))
     raise Unavailable(

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpctl.jobs.elastic import template as template_file
 from hpctl.jobs.elastic.program import Program
+from hpctl.jobs.elastic.wire import wait_for
 
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """With it `torch.cuda.is_available()`, which many libraries call when they are imported, asks NVML
@@ -52,7 +53,7 @@ class Template:
         if self._process is None:
             self._start()
         try:
-            await asyncio.wait_for(self._ready.wait(), READY_S)
+            await wait_for(self._ready.wait(), READY_S)
         except TimeoutError:
             self._unfit(f"its imports took longer than {READY_S:g} s")
         return self._fit and self._process is not None
@@ -76,7 +77,7 @@ class Template:
         }
         self._send(order)
         try:
-            return await asyncio.wait_for(told, FORK_S)
+            return await wait_for(told, FORK_S)
         except TimeoutError:
             self._unfit(f"it did not fork within {FORK_S:g} s")
             return 0

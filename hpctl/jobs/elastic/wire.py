@@ -14,7 +14,8 @@ import hmac
 import json
 import secrets
 import socket
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 LIMIT = 64 * 1024
 HANDSHAKE_S = 5.0
@@ -23,10 +24,19 @@ PORTS = 16
 """How many ports, from the first that the secret gives, are tried."""
 
 Message = dict[str, Any]
+_T = TypeVar("_T")
 
 
 class Refused(Exception):
     """The other side did not prove itself, or broke the rules. The connection is of no use."""
+
+
+async def wait_for(awaited: Awaitable[_T], seconds: float) -> _T:
+    """`asyncio.wait_for` with the builtin TimeoutError, which 3.10's is not."""
+    try:
+        return await asyncio.wait_for(awaited, seconds)
+    except asyncio.TimeoutError as error:
+        raise TimeoutError from error
 
 
 class Line:
@@ -79,7 +89,7 @@ class Line:
         """Send what is queued, then close. Waits at most a second."""
         self._writer.close()
         try:
-            await asyncio.wait_for(self._writer.wait_closed(), 1.0)
+            await wait_for(self._writer.wait_closed(), 1.0)
         except (OSError, TimeoutError):
             self._writer.transport.abort()
 
@@ -96,22 +106,25 @@ def first_port(secret: str, run_id: str) -> int:
 
 async def connect(host: str, port: int, secret: str, hello: Message) -> Line:
     """Connect and prove each other. Raises Refused, OSError, TimeoutError."""
-    async with asyncio.timeout(HANDSHAKE_S):
-        reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
-        line = Line(reader, writer)
-        try:
-            nonce = secrets.token_hex(16)
-            theirs = _text(await line.receive(), "nonce")
-            said = json.dumps(hello)
-            proof = _proof(secret, "client", theirs, nonce, said)
-            line.send({"nonce": nonce, "hello": said, "proof": proof})
-            answer = _text(await line.receive(), "proof")
-            if not hmac.compare_digest(answer, _proof(secret, "server", theirs, nonce, said)):
-                raise Refused("the other side does not know the secret")
-        except BaseException:
-            line.abort()
-            raise
-        return line
+    return await wait_for(_connect(host, port, secret, hello), HANDSHAKE_S)
+
+
+async def _connect(host: str, port: int, secret: str, hello: Message) -> Line:
+    reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
+    line = Line(reader, writer)
+    try:
+        nonce = secrets.token_hex(16)
+        theirs = _text(await line.receive(), "nonce")
+        said = json.dumps(hello)
+        proof = _proof(secret, "client", theirs, nonce, said)
+        line.send({"nonce": nonce, "hello": said, "proof": proof})
+        answer = _text(await line.receive(), "proof")
+        if not hmac.compare_digest(answer, _proof(secret, "server", theirs, nonce, said)):
+            raise Refused("the other side does not know the secret")
+    except BaseException:
+        line.abort()
+        raise
+    return line
 
 
 async def accept(
@@ -120,18 +133,17 @@ async def accept(
     """The server's half: the proven line and the hello. Raises Refused, OSError, TimeoutError."""
     line = Line(reader, writer)
     try:
-        async with asyncio.timeout(HANDSHAKE_S):
-            ours = secrets.token_hex(16)
-            line.send({"nonce": ours})
-            answer = await line.receive()
-            nonce, said = _text(answer, "nonce"), _text(answer, "hello")
-            wanted = _proof(secret, "client", ours, nonce, said)
-            if not hmac.compare_digest(_text(answer, "proof"), wanted):
-                raise Refused("a stranger")
-            hello = json.loads(said)
-            if not isinstance(hello, dict):
-                raise Refused("not a hello")
-            line.send({"proof": _proof(secret, "server", ours, nonce, said)})
+        ours = secrets.token_hex(16)
+        line.send({"nonce": ours})
+        answer = await wait_for(line.receive(), HANDSHAKE_S)
+        nonce, said = _text(answer, "nonce"), _text(answer, "hello")
+        wanted = _proof(secret, "client", ours, nonce, said)
+        if not hmac.compare_digest(_text(answer, "proof"), wanted):
+            raise Refused("a stranger")
+        hello = json.loads(said)
+        if not isinstance(hello, dict):
+            raise Refused("not a hello")
+        line.send({"proof": _proof(secret, "server", ours, nonce, said)})
     except (ValueError, RecursionError) as error:
         line.abort()
         raise Refused("not a hello") from error

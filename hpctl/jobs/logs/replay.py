@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from hpctl.core.compat import UTC, iso_time
 from hpctl.jobs.logs.engine import Engine, Verdict
 from hpctl.jobs.logs.follow import Follower
 from hpctl.jobs.logs.patterns import Pattern
@@ -58,7 +58,7 @@ def stamps(block: bytes) -> Iterator[tuple[int, float]]:
     """The offset and time of every line that carries a time (UTC where it names no zone)."""
     for match in STAMP.matches(block):
         try:
-            at = datetime.fromisoformat((match.captured or b"").decode())
+            at = iso_time((match.captured or b"").decode())
         except ValueError:
             continue
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from hpctl.core.compat import StrEnum
 from hpctl.jobs.ras.values import (
     RUNNING,
     Absence,

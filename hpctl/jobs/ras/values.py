@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+
+from hpctl.core.compat import StrEnum
 
 RUNNING, FINALIZE, ABORT, INIT = "RUNNING", "FINALIZE", "ABORT", "INIT"
 IN_PROGRESS, REMOTE_ERROR = 7, 6

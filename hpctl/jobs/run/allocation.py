@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.ports import Unavailable
 from hpctl.slurm.read import Reader

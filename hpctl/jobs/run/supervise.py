@@ -9,10 +9,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from types import FrameType
 
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Action, Answer

@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import NodeName

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
+from hpctl.core.compat import UTC
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.logs.engine import Verdict
 

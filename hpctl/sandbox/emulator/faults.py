@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from hpctl.core.compat import StrEnum
 from hpctl.ports import HpctlError
 
 

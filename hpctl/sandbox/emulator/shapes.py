@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 import botocore.session
 from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
 from botocore.validate import ParamValidator
+
+from hpctl.core.compat import UTC, iso_time
 
 Body = dict[str, Any]
 
@@ -150,7 +152,7 @@ def _convert(value: Any, shape: Shape, timestamp: Any) -> Any:
 def _to_datetime(value: Any) -> Any:
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC)
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
+    return iso_time(value) if isinstance(value, str) else value
 
 
 def _to_epoch(value: Any) -> Any:

@@ -14,9 +14,10 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
 from hpctl.sandbox.emulator.errors import not_found
 from hpctl.sandbox.machines import Machine

@@ -96,7 +96,7 @@ class Group:
         if self.place.rank:
             _send(self._peers[0], vector.tobytes())
             return np.frombuffer(_receive(self._peers[0]))
-        total = vector.copy()
+        total: Floats = vector.copy()
         for peer in self._peers:
             total += np.frombuffer(_receive(peer))
         time.sleep(max(0.0, not_before - time.monotonic()))

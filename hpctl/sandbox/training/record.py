@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hpctl import progress
+from hpctl.core.compat import UTC
 from hpctl.sandbox.training.model import Floats
 
 ATTEMPTS = "attempts.jsonl"

@@ -18,7 +18,7 @@ PACKED = "python.tar.gz"
 MARK = "/opt/hpctl/.wheels"
 ETC = "/etc/hpctl"
 UNITS = {"controller": "hpctl-daemon.service", "compute": "hpctl-agent.service"}
-CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.14", "python3")
+CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.10", "python3.14", "python3")
 
 
 def _wheels(node: Node) -> list[Path]:
@@ -174,10 +174,10 @@ def _python(node: Node) -> str:
         return _unpacked(node, packed)
     for name in CANDIDATES:
         found: str | None = shutil.which(name)
-        fits = "import sys, venv; sys.exit(sys.version_info < (3, 11))"
+        fits = "import sys, venv; sys.exit(sys.version_info < (3, 10))"
         if found and node.machine.works(found, "-I", "-c", fits):
             return found
-    raise Failure("no Python 3.11 or later here: hpctl lifecycle bundle --python packs one")
+    raise Failure("no Python 3.10 or later here: hpctl lifecycle bundle --python packs one")
 
 
 def _unpacked(node: Node, packed: Path) -> str:

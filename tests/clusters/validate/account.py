@@ -9,13 +9,14 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
 
 from hpctl.cloud.aws import AwsAccount
+from hpctl.core.compat import UTC
 from hpctl.ports import Aws, Refused, Service
 from hpctl.sandbox import iam_simulation
 from hpctl.sandbox.emulator import Emulator, NullMachines

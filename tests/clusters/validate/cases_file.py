@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from hpctl.clusters.bundle import MANIFEST
 from hpctl.clusters.validate.capacity_facts import CapacityFacts
@@ -12,6 +12,7 @@ from hpctl.clusters.validate.living_facts import LivingFacts
 from hpctl.clusters.validate.model_facts import ModelFacts
 from hpctl.clusters.validate.quota_facts import QuotaFacts
 from hpctl.clusters.validate.script_facts import CONFIG, PARAMETERS, ScriptFacts
+from hpctl.core.compat import UTC
 from tests.clusters.validate.cases import FAIL, NO_ANSWER, UNKNOWN, WARN, case, net
 from tests.clusters.validate.world import (
     PLAN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import yaml
@@ -24,6 +24,7 @@ from hpctl.clusters.validate.script_facts import PARAMETERS, Script, ScriptFacts
 from hpctl.clusters.validate.storage_facts import Guarded, StorageFacts
 from hpctl.clusters.validate.verdict import Level, Verdict
 from hpctl.clusters.validate.wanted import of_spec
+from hpctl.core.compat import UTC
 
 REGION = "us-east-1"
 ROLE = "arn:aws:iam::111122223333:role/hyperpod"

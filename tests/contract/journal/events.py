@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, SignalSeen
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName, RecoveryId
 

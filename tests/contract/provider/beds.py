@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.core.compat import UTC
 from hpctl.core.model import Instance, InstanceId, NodeName
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
 from hpctl.ports import HpctlError, Unavailable
 from hpctl.sandbox.emulator.errors import validation

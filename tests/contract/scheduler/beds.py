@@ -8,10 +8,11 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.ports import Scheduler
 from hpctl.sandbox.api import Sandbox

@@ -7,11 +7,12 @@ before step 101. A preset must tell each of them that its framework's log shows,
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from hpctl.core.compat import UTC
 from hpctl.jobs.logs import presets
 from hpctl.jobs.logs.replay import Replay, replay
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 SOURCE = Path(__file__).with_name("nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
@@ -108,7 +108,7 @@ class Stub:
         """What a process needs in its environment to meet this machine."""
         return {"LD_LIBRARY_PATH": str(self._library.parent), "HPCTL_NVML_STUB": str(self.script)}
 
-    def gpus(self, count: int, answers: dict[str, Any] = H100) -> Self:
+    def gpus(self, count: int, answers: dict[str, Any] = H100) -> Stub:
         """So many healthy GPUs."""
         self._values["count"] = str(count)
         self._values |= {f"{FAMILY}.{key}": str(value) for key, value in answers.items()}
@@ -120,7 +120,7 @@ class Stub:
             }
         return self._write()
 
-    def set(self, gpu: int | None, /, *, at: object = None, **answers: object) -> Self:
+    def set(self, gpu: int | None, /, *, at: object = None, **answers: object) -> Stub:
         """Change what one GPU (None: every one that has no answer of its own) answers.
 
         `set(0, field230=2)`, `set(0, nvmlDeviceGetPcieReplayCounter=7)`; `at` is the selector:
@@ -133,7 +133,7 @@ class Stub:
             self._values[key] = " ".join(str(word) for word in words)
         return self._write()
 
-    def fail(self, gpu: int | None, error: int, /, *calls: str) -> Self:
+    def fail(self, gpu: int | None, error: int, /, *calls: str) -> Stub:
         """Answer an NVML error: to these calls or fields, or to all that ask (the node, for None).
 
         `fail(2, 15)`: GPU_IS_LOST, whatever is asked. `fail(0, 999, "field230")`.
@@ -145,25 +145,25 @@ class Stub:
             self._values[f"{place}error"] = str(error)
         return self._write()
 
-    def fail_init(self, error: int) -> Self:
+    def fail_init(self, error: int) -> Stub:
         """Answer an error to nvmlInit: 9 DRIVER_NOT_LOADED, 18 LIB_RM_VERSION_MISMATCH."""
         self._values["init"] = str(error)
         return self._write()
 
-    def hang(self, *calls: str, gpu: int | None = None) -> Self:
+    def hang(self, *calls: str, gpu: int | None = None) -> Stub:
         """Let these calls not come back, until `mend`. Calls that wait already go on waiting."""
         return self._switch("hang", calls, gpu)
 
-    def crash(self, *calls: str, gpu: int | None = None) -> Self:
+    def crash(self, *calls: str, gpu: int | None = None) -> Stub:
         """Let these calls kill the process that makes them (SIGABRT)."""
         return self._switch("crash", calls, gpu)
 
-    def slow(self, milliseconds: int) -> Self:
+    def slow(self, milliseconds: int) -> Stub:
         """Let every call that is not about one GPU take so long."""
         self._values["delay_ms"] = str(milliseconds)
         return self._write()
 
-    def mend(self) -> Self:
+    def mend(self) -> Stub:
         """Take back every hang, crash, delay, lost GPU and failed init."""
         ends = ("hang", "crash", "delay_ms", "error", "init")
         self._values = {
@@ -171,16 +171,16 @@ class Stub:
         }
         return self._write()
 
-    def event(self, gpu: int, *, xid: int | None = None, kind: int = XID, data: int = 0) -> Self:
+    def event(self, gpu: int, *, xid: int | None = None, kind: int = XID, data: int = 0) -> Stub:
         """Let something happen now: an Xid, or an event of another kind with its data."""
         self._events.append(f"event gpu{gpu} {kind:#x} {data if xid is None else xid}")
         return self._write()
 
-    def _switch(self, what: str, calls: tuple[str, ...], gpu: int | None) -> Self:
+    def _switch(self, what: str, calls: tuple[str, ...], gpu: int | None) -> Stub:
         self._values[what if gpu is None else f"gpu{gpu}.{what}"] = " ".join(calls)
         return self._write()
 
-    def _write(self) -> Self:
+    def _write(self) -> Stub:
         # A file of its own each time: the stub knows a new script by its inode.
         lines = [f"{key}={value}" for key, value in self._values.items()] + self._events
         with tempfile.NamedTemporaryFile("w", dir=self.script.parent, delete=False) as file:
