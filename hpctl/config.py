@@ -6,6 +6,7 @@ Nothing here probes the world; `hpctl doctor` does that.
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -70,6 +71,12 @@ class Intake(_Section):
     listen: Annotated[str, Field(pattern=r"^[^\s:]*:\d{1,5}$")] = "0.0.0.0:8470"
     munge_socket: Path | None = None
     allowed_uids: tuple[int, ...] = (0,)
+
+
+class Access(_Section):
+    """Who may ask the daemon for something: members of a Unix group, beside root."""
+
+    group: Annotated[str, Field(max_length=32)] = ""
 
 
 class Alerts(_Section):
@@ -227,6 +234,7 @@ class Config(_Section):
     cluster: Cluster = Cluster(provider="none")
     slurm: Slurm = Slurm()
     intake: Intake = Intake()
+    access: Access = Access()
     alerts: Alerts = Alerts()
     loop: Loop = Loop()
     journal: JournalSection = JournalSection()
@@ -263,6 +271,16 @@ class Config(_Section):
         own = self.run_policies.get(partition)
         return (self.run_policy,) if own is None else (self.run_policy, own)
 
+    def changed(self) -> dict[str, str]:
+        """What differs from the defaults, by dotted name, as the audit trail keeps it."""
+        from sqlalchemy import make_url
+
+        found = _flat(self.model_dump(mode="json"))
+        plain = _flat(type(self)().model_dump(mode="json"))
+        if self.database_url is not None:
+            found["database_url"] = make_url(self.database_url).render_as_string()
+        return {k: v for k, v in found.items() if v != plain.get(k)}
+
     def policy(self) -> Policy:
         """The numbers, as the core takes them."""
         return Policy(
@@ -297,6 +315,14 @@ def example() -> str:
         body = {name: _plain(default)}
         out.append(yaml.safe_dump(body, sort_keys=False, default_flow_style=False).rstrip())
     return "\n".join(out) + "\n"
+
+
+def _flat(value: Any, name: str = "") -> dict[str, str]:
+    """Nested keys as `a.b.c`, each with its value as JSON; lists are values."""
+    if not isinstance(value, dict):
+        return {name: json.dumps(value)}
+    inner = (_flat(v, f"{name}.{k}" if name else str(k)) for k, v in value.items())
+    return {key: said for one in inner for key, said in one.items()}
 
 
 def _plain(value: Any) -> Any:

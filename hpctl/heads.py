@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from hpctl import munge, wire
 from hpctl.ports import HpctlError
 
 DEFAULT_PORT = 8470
+_ANSWER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,30 @@ class Head:
             hint = f"Write it as http://HOST:{DEFAULT_PORT}; MUNGE protects what is sent."
             raise HpctlError(f"not a head node's URL: {url!r}", hint)
         return cls(host, port or DEFAULT_PORT)
+
+    def post(
+        self, path: str, body: bytes, until: float, munge_socket: str | Path | None
+    ) -> tuple[int, bytes]:
+        """Send a body in the caller's own name, once; answers status and body.
+
+        `until`: when to give up, by the monotonic clock. Raises OSError and
+        http.client.HTTPException where the head node is not reached, MungeUnavailable.
+        """
+        credential = munge.encode(wire.payload(body), munge_socket)
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time left to ask")
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=left)
+        headers = {
+            "Authorization": f"{wire.AUTH_SCHEME} {credential}",
+            "Content-Type": "application/json",
+        }
+        try:
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read(_ANSWER_BYTES)
+        finally:
+            connection.close()
 
 
 def explained(text: bytes) -> str:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,11 +40,14 @@ from hpctl.ports import HpctlError
 
 VERSION = 1
 PATH = "/v1/reports"
+REQUESTS_PATH = "/v1/requests"
 AUTH_SCHEME = "MUNGE"
 SESSION_SCHEME = "HPCTL"
 KEY_BYTES = 32
 MAX_BODY = 256 * 1024
 """Bytes of one report's body."""
+MAX_REQUEST = 4096
+"""Bytes of one operator's request."""
 MAX_FINDINGS = 512
 MAX_EVIDENCE = 2048
 """Characters of one finding's evidence."""
@@ -134,6 +137,16 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
         return Generation(NodeName(self.node), InstanceId(self.instance), BootId(self.boot))
 
 
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator's request: `hpctl approve` and its siblings. `by`: the person behind sudo, whom
+    root alone may name."""
+
+    v: int
+    verb: Literal["pause", "resume", "approve", "cancel", "replace", "reboot", "return"]
+    target: Annotated[str, Meta(max_length=255)] = ""
+    by: Annotated[str, Meta(max_length=64)] = ""
+
+
 class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
     report: _Report | None = None
@@ -174,6 +187,7 @@ class Ack(Struct, frozen=True, omit_defaults=True):
 _version = msgspec.json.Decoder(_Version)
 _envelope = msgspec.json.Decoder(_Envelope)
 _ack = msgspec.json.Decoder(Ack)
+_asked = msgspec.json.Decoder(Asked)
 _encoder = msgspec.json.Encoder()
 
 
@@ -274,6 +288,25 @@ def read(body: bytes) -> Message:
     if envelope.heartbeat is not None and envelope.report is None:
         return Message(envelope.heartbeat, envelope.open_session)
     raise InvalidReportError("not a valid report: either `report` or `heartbeat` - at `$`")
+
+
+def encode_request(verb: str, target: str, by: str) -> bytes:
+    """The body of an operator's request."""
+    return _encoder.encode({"v": VERSION, "verb": verb, "target": target, "by": by})
+
+
+def read_request(body: bytes) -> Asked:
+    """The request that a body holds. Raises MalformedReportError or one of its kinds."""
+    try:
+        asked = _asked.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidReportError(f"not a valid request: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReportError(f"not JSON: {error}") from error
+    check_version(asked.v)
+    if not (asked.target + asked.by).isprintable():
+        raise InvalidReportError("not a valid request: control characters in a name")
+    return asked
 
 
 def check_version(version: int) -> None:

@@ -5,6 +5,7 @@ The CLI never acts: the daemon takes the request, decides under its own gates, a
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 5.0
 LOOK_S = 0.05
+SEND_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +62,26 @@ def invoking_user() -> str:
         return str(uid)
 
 
-def may_ask(config: Config) -> None:
-    """Raise where a request could only fail: no journal yet, or not for this user to write."""
-    if config.database_url is not None:
-        return
+def ask(
+    config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S
+) -> RequestsView:
+    """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
+
+    The daemon's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
+    who may write to the journal's file leaves the request there for the next one.
+    """
+    from hpctl.wiring import open_store
+
+    by = invoking_user()
     journal = config.state_dir / "journal.db"
-    if not journal.exists():
+    if config.database_url is None and not journal.exists():
         raise Unavailable(
             f"there is no journal at {journal}",
             "start the daemon first (hpctl daemon run), or name its file with --config",
         )
-    # SQLite writes its log beside the database, so the directory counts as well.
-    if not (os.access(journal, os.W_OK) and os.access(config.state_dir, os.W_OK)):
-        raise HpctlError(
-            f"{invoking_user()} may not write to {journal}",
-            "requests are for those who may write there: try sudo",
-        )
-
-
-def ask(
-    config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S
-) -> RequestsView:
-    """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds."""
-    from hpctl.daemon.wake import wake
-    from hpctl.wiring import open_store
-
-    may_ask(config)
-    by = invoking_user()
-    store = open_store(config, write=True)
+    ids = {_send(config, verb, target, by): target for target in targets}
+    store = open_store(config)
     try:
-        ids = {store.ask(verb, target, by, output.now()): target for target in targets}
-        wake(config.state_dir)
         taken: dict[int, RequestTaken] = {}
         if wait_s > 0:
             click.echo("hpctl: waiting for the daemon ...", err=True)
@@ -120,6 +111,52 @@ def ask(
             )
         )
     return RequestsView(tuple(rows))
+
+
+def _send(config: Config, verb: str, target: str, by: str) -> int:
+    """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
+    import http.client
+
+    from hpctl import wire
+    from hpctl.heads import Head, explained
+
+    host, _, port = config.intake.listen.rpartition(":")
+    head = Head("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
+    named = by if os.getuid() == 0 else ""
+    body = wire.encode_request(verb, target, named)
+    until = time.monotonic() + SEND_S
+    try:
+        status, said = head.post(wire.REQUESTS_PATH, body, until, config.intake.munge_socket)
+    except (OSError, http.client.HTTPException, Unavailable) as error:
+        return _leave(config, verb, target, by, f"{head.host}:{head.port}: {error}")
+    if status == http.client.OK:
+        return int(json.loads(said)["request"])
+    if status >= http.client.INTERNAL_SERVER_ERROR:
+        raise Unavailable(f"the daemon cannot take the request: {explained(said)}")
+    raise HpctlError(f"the daemon refuses: {explained(said)}")
+
+
+def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
+    """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
+    from hpctl.daemon.wake import wake
+    from hpctl.wiring import open_store
+
+    journal = config.state_dir / "journal.db"
+    # SQLite writes its log beside the database, so the directory counts as well.
+    mine = os.access(journal, os.W_OK) and os.access(config.state_dir, os.W_OK)
+    if config.database_url is not None or not mine:
+        raise Unavailable(
+            f"no daemon answers ({why})",
+            "start it (hpctl doctor says what is wrong); while none runs, only who may write to a"
+            " SQLite journal can leave a request: try sudo",
+        )
+    store = open_store(config, write=True)
+    try:
+        number = store.ask(verb, target, by, output.now())
+        wake(config.state_dir)
+        return number
+    finally:
+        store.close()
 
 
 def report(view: RequestsView, as_json: bool, waited: bool) -> None:

@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
     "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
     "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
+    "audit": (
+        "hpctl.cli.audit:audit",
+        "Who asked what, and by which configuration the daemon acted.",
+    ),
     "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the mends."),
     "sbatch": ("hpctl.cli.sbatch:sbatch", "Submit a batch job that resumes from checkpoints."),
     "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),

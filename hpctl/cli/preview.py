@@ -71,7 +71,7 @@ def _preview(
     rec, instance = w.state.node_recovery(name), view.instance(name)
     health = w.health.get(name)
     # The daemon's own decision, on what is known here: a preview that cannot disagree with it.
-    *opened, answer = take(Request(0, w.now, verb, name, by), view, w.policy, w.now)
+    *opened, answer = take(Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now)
     assert isinstance(answer, RequestTaken)
     return PreviewView(
         node=name,

@@ -162,8 +162,24 @@ class StepResolved:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationTaken:
+    """The daemon acts by another configuration from now on, its recovery policies included.
+
+    `settings`: what differs from the defaults, by dotted name, passwords left out. `by`: the
+    file's owner.
+    """
+
+    at: datetime
+    settings: dict[str, str]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestTaken:
-    """An operator's request was consumed. `answer` is what the operator is told."""
+    """An operator's request was consumed. `answer` is what the operator is told.
+
+    `proof`: how the daemon knows that it was `by` who asked.
+    """
 
     at: datetime
     request: int
@@ -172,6 +188,7 @@ class RequestTaken:
     by: str
     answer: str
     ok: bool
+    proof: str = ""
 
 
 Event = (
@@ -184,6 +201,7 @@ Event = (
     | StepStarted
     | StepResolved
     | RequestTaken
+    | ConfigurationTaken
     | JobReported
     | ChangeOpened
 )
@@ -214,6 +232,7 @@ class State:
     changes: dict[RecoveryId, Change] = field(default_factory=dict)
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
     paused_by: str = ""
+    configuration: ConfigurationTaken | None = None
     events: int = 0
     retired: frozenset[RecoveryId] = frozenset()
     """The ids of what is in the journal's past alone (`core.retire`)."""
@@ -254,6 +273,8 @@ class State:
                 self._report(event)
             case ChangeOpened():
                 self._open_change(event)
+            case ConfigurationTaken():
+                self.configuration = event
             case DaemonStarted():
                 pass
 

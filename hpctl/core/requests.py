@@ -37,8 +37,9 @@ ORDERS: dict[str, FaultClass] = {
 def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Event]:
     """The events of one request: what it changes, then its answer."""
     ok, answer, events = _answer(request, view, policy, now)
+    by = request.by or "operator"
     taken = RequestTaken(
-        now, request.id, request.verb, request.target, request.by or "operator", answer, ok
+        now, request.id, request.verb, request.target, by, answer, ok, request.proof
     )
     return [*events, taken]
 
@@ -46,6 +47,8 @@ def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Ev
 def _answer(
     request: Request, view: View, policy: Policy, now: datetime
 ) -> tuple[bool, str, Sequence[Event]]:
+    if not request.proof:
+        return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
     if request.verb == "pause":
         return True, "paused: nothing new is opened and no step is taken", []
     if request.verb == "resume":

@@ -20,6 +20,7 @@ from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import (
+    ConfigurationTaken,
     DaemonStarted,
     Event,
     HoldLifted,
@@ -74,6 +75,8 @@ class Retired:
                 stays = event.report.job in self.jobs
             case RequestTaken():
                 stays = self._in_force(event)
+            case ConfigurationTaken():
+                stays = event == self.state.configuration
             case DaemonStarted() | HoldLifted():
                 stays = False
             case _:

@@ -15,6 +15,7 @@ from hpctl.core.change import Change, ChangeOpened, Phase
 from hpctl.core.compat import StrEnum
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import (
+    ConfigurationTaken,
     DaemonStarted,
     Event,
     HoldLifted,
@@ -319,6 +320,8 @@ def event_line(event: Event, state: State) -> Line | None:
             return report_line(event)
         case ChangeOpened():
             return change_opened(event)
+        case ConfigurationTaken():
+            return Line(event.at, f"Configuration taken from {event.by}'s file.", Mark.SAW)
         case DaemonStarted():
             started = f"Daemon {event.version} started on {event.host}, mode {event.mode}."
             return Line(event.at, started, Mark.SAW)

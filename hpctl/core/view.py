@@ -34,13 +34,17 @@ from hpctl.core.registration import Ruled
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an operator asked for, as the CLI wrote it down."""
+    """What an operator asked for, as the CLI wrote it down.
+
+    `proof`: how the daemon knows that it was `by` who asked; empty: it does not.
+    """
 
     id: int
     at: datetime
     verb: str
     target: str
     by: str
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from hpctl.clock import SystemClock
 from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
 from hpctl.core.catalogue import Rules
-from hpctl.core.journal import Corrupt, DaemonStarted
+from hpctl.core.journal import ConfigurationTaken, Corrupt, DaemonStarted
 from hpctl.core.model import (
     Health,
     NodeName,
@@ -43,6 +43,8 @@ from hpctl.daemon.jobs import routes as job_routes
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.requests import routes as request_routes
 from hpctl.daemon.retirement import Retirement
 from hpctl.daemon.run_policies import RunPolicies
 from hpctl.daemon.wake import Waker
@@ -84,6 +86,14 @@ def lock(state_dir: Path) -> IO[str]:
     return handle
 
 
+def file_owner(path: Path) -> str:
+    """Who owns a file, by name; empty where nobody can tell."""
+    try:
+        return path.owner()
+    except (OSError, KeyError):
+        return ""
+
+
 class Daemon:
     """Everything that lives as long as the process."""
 
@@ -119,16 +129,14 @@ class Daemon:
             RunPolicies(self.config.run_policy_layers),
         )
         self._observer.capacity = self.config.sizes_capacity
-        self._desk = Desk(
-            self._store, self._observer.heard_slurm, self._shut, self._waker.poke, self._clock
-        )
+        self._desk, self._requests = self._make_desks()
         self._metrics = Metrics()
         self._retirement = Retirement(self._store, self._clock)
         self.loop = Loop(
             self._store,
             lambda append: Executor(scheduler, provider, append, self._clock, self._waker.poke),
             self._observer.look,
-            self._store.requests,
+            self._requests.pending,
             self._clock,
             self._desk.news,
         )
@@ -150,6 +158,18 @@ class Daemon:
             return self._observer.slurm, self._cloud.view
 
         return book, Grey(book, views, poke, self._clock, age_s)
+
+    def _make_desks(self) -> tuple[Desk, RequestDesk]:
+        """Where supervisors and operators are heard."""
+        store, slurm, poke = self._store, self._observer.heard_slurm, self._waker.poke
+        return Desk(store, slurm, self._shut, poke, self._clock), RequestDesk(
+            store,
+            slurm,
+            lambda: self.loop.state,
+            lambda: self.config.access.group,
+            poke,
+            self._clock,
+        )
 
     def _make_alerts(self) -> AlertBook:
         def changed(nodes: Set[NodeName]) -> None:
@@ -181,6 +201,7 @@ class Daemon:
             routes=[
                 *alert_routes(alerts.token_file, webhook, registry),
                 *job_routes(self._desk, intake.munge_socket, registry),
+                *request_routes(self._requests, intake.munge_socket, registry),
             ],
         )
         host, _, port = intake.listen.rpartition(":")
@@ -224,6 +245,7 @@ class Daemon:
                 )
             ]
         )
+        self._audit_configuration()
         self._cloud.start()
         self._grey.start()
         self._intake.start()
@@ -342,7 +364,15 @@ class Daemon:
         self._observer.runs = RunPolicies(fresh.run_policy_layers)
         self._observer.capacity = fresh.sizes_capacity
         self._observer.kill_switch = fresh.kill_switch
+        self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
+
+    def _audit_configuration(self) -> None:
+        """Write down by what the daemon acts, where that is not what it was. Raises OSError."""
+        settings, known = self.config.changed(), self.loop.state.configuration
+        if known is None or known.settings != settings:
+            by = file_owner(Path(self._path))
+            self.loop.append([ConfigurationTaken(self._clock.now(), settings, by)])
 
 
 def run(config_path: str, say: Callable[[str], None]) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl import job_wire, munge, wire
+from hpctl import job_wire
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
 from hpctl.heads import Head, explained
@@ -36,7 +36,6 @@ AGENT_ENV = "HPCTL_AGENT_ENV"
 AGENT_ENV_FILE = Path("/etc/hpctl/agent.env")
 MUNGE_SOCKET = "HPCTL_AGENT_MUNGE_SOCKET"
 _MAX_FILE = 256 * 1024
-_ANSWER_BYTES = 64 * 1024
 _AUTH_INFO = re.compile(r"^\s*AuthInfo\s*=.*?\bsocket=([^\s,;]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -151,22 +150,7 @@ def _slurms_socket(conf: str | None) -> str | None:
 def _ask(url: str, body: bytes, munge_socket: str | None, until: float) -> Reply | None:
     """One head node's answer; None where it was not reached in time."""
     try:
-        address = Head.parse(url)
-        credential = munge.encode(wire.payload(body), munge_socket)
-        left = until - time.monotonic()
-        if left <= 0:
-            return None
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=left)
-        try:
-            headers = {
-                "Authorization": f"{wire.AUTH_SCHEME} {credential}",
-                "Content-Type": "application/json",
-            }
-            connection.request("POST", job_wire.PATH, body, headers)
-            response = connection.getresponse()
-            return _reply(response.status, response.read(_ANSWER_BYTES))
-        finally:
-            connection.close()
+        return _reply(*Head.parse(url).post(job_wire.PATH, body, until, munge_socket))
     except (OSError, http.client.HTTPException, HpctlError) as error:
         log.info("the head node %s was not told: %s", url, error or type(error).__name__)
         return None

@@ -84,10 +84,10 @@ def heard_of(row: Any) -> dict[NodeName, datetime]:
         return {NodeName(node): utc(stamp) for node, stamp in _times.decode(row.times).items()}
 
 
-def request_of(row: Any) -> Request:
+def request_of(row: Any, proof: str) -> Request:
     """What an operator asked for. Raises JournalCorrupt."""
     with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
-        return Request(row.id, utc(row.at), row.verb, row.target, row.asked_by)
+        return Request(row.id, utc(row.at), row.verb, row.target, row.asked_by, proof)
 
 
 def info_of(row: Any) -> DaemonInfo:

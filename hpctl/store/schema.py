@@ -67,6 +67,19 @@ past = Table(
     **_server,
 )
 
+audit = Table(
+    # Who asked what, and by which configuration the daemon acted: each row's digest covers the
+    # one before it, and nothing here is ever retired. Later than the other tables, like `past`.
+    "hpctl_audit",
+    metadata,
+    Column("seq", _id, primary_key=True, autoincrement=True),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    sqlite_autoincrement=True,
+    **_server,
+)
+
 agents = Table(
     "hpctl_agents",
     metadata,

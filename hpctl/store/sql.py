@@ -33,6 +33,7 @@ from hpctl.core.journal import Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store import audit
 from hpctl.store import schema as t
 from hpctl.store.codec import decode, encode
 from hpctl.store.engine import make_engine, reading, said, writing
@@ -160,6 +161,7 @@ class Store:
         with writing("the journal"), self._engine.begin() as c:
             self._still_mine(c)
             c.execute(insert(t.events), rows)
+            audit.record(c, batch)
             if taken:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
 
@@ -277,13 +279,16 @@ class Store:
             ) from error
 
     def requests(self) -> list[Request]:
-        """The requests that nobody has taken yet, oldest first.
+        """The requests that nobody has taken yet, oldest first. One in a SQLite file is root's or
+        the daemon's user's; in a database that several hosts write to, a row proves nothing.
 
         Raises Unavailable, JournalCorrupt.
         """
+        local = self._engine.dialect.name == "sqlite"
+        proof = "written to the journal's file" if local else ""
         query = select(t.requests).where(t.requests.c.taken.is_(False)).order_by(t.requests.c.id)
         with reading("the requests"), self._engine.connect() as c:
-            return [request_of(row) for row in c.execute(query)]
+            return [request_of(row, proof) for row in c.execute(query)]
 
     def answer(self, request: int) -> RequestTaken | None:
         """What the daemon answered to a request, once it did.
@@ -302,6 +307,12 @@ class Store:
                 if isinstance(event, RequestTaken) and event.request == request:
                     return event
         return None
+
+    def audit_trail(self) -> list[audit.AuditRow]:
+        """Who asked what, oldest first. Raises Unavailable, JournalCorrupt."""
+        with reading("the audit trail"), self._engine.connect() as c:
+            # A journal that no daemon of this version has opened has none.
+            return audit.rows(c) if inspect(c).has_table(t.audit.name) else []
 
     # --- the lease ---
 

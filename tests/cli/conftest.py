@@ -78,6 +78,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
     config = tmp_path / "hpctl.yaml"
     config.write_text(
         f"mode: own\nstate_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n"
+        "intake: {listen: '127.0.0.1:1'}\n"
         "cluster: {provider: sagemaker, name: llm-prod, region: us-west-2}\n"
     )
     made = Head(tmp_path, config)

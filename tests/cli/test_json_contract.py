@@ -35,6 +35,8 @@ SHOWS = {
     "lemons": [("lemons", "--all")],
     "explain": [("explain", "n-44444444"), ("explain", "ip-10-1-0-5"), ("explain", "4545")],
     "requests": [("pause", "--no-wait")],
+    "audit": [("audit",)],
+    "audit-verify": [("audit", "verify")],
     "preview": [("replace", "ip-10-1-0-3", "--dry-run")],
     "cluster-list": [("cluster", "list")],
     "cluster-describe": [("cluster", "describe")],

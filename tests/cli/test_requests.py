@@ -16,7 +16,7 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.requests import take
 from hpctl.core.view import View, instances_by_node
 from hpctl.daemon.wake import Waker
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.ports import Unavailable
 from tests.cli import worlds
 from tests.cli.conftest import Head
 
@@ -193,7 +193,8 @@ def test_who_may_not_write_is_told_so_and_nothing_is_created(
     head.write(worlds.healed())
     monkeypatch.setattr("os.access", lambda path, mode: False)
     refused = head.run("pause")
-    assert type(refused.exception) is HpctlError
+    assert type(refused.exception) is Unavailable
+    assert "no daemon answers" in str(refused.exception)
     assert "sudo" in refused.exception.hint
 
 

@@ -119,7 +119,9 @@ class MemoryJournal:
     def ask(self, verb: str, target: str, by: str, at: datetime) -> int:
         """Append a request; answers its number."""
         number = len(self.disk.asked) + 1
-        self.disk.asked.append(Request(number, at.astimezone(UTC), verb, target, by))
+        self.disk.asked.append(
+            Request(number, at.astimezone(UTC), verb, target, by, "the fake's own")
+        )
         return number
 
     def requests(self) -> list[Request]:

@@ -35,7 +35,7 @@ OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(RecoveryId("n-0"), "
 
 
 def asked(verb: str, target: str, view: View) -> tuple[RequestTaken, list[Event]]:
-    events = take(Request(7, at(-1), verb, target, "eve"), view, OWN, at(0))
+    events = take(Request(7, at(-1), verb, target, "eve", "MUNGE uid 1001"), view, OWN, at(0))
     taken = events[-1]
     assert isinstance(taken, RequestTaken)
     assert (taken.request, taken.by) == (7, "eve")

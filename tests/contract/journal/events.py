@@ -40,6 +40,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return _PLAIN[kind]
     if get_origin(kind) is tuple:
         return st.lists(values(get_args(kind)[0]), max_size=3).map(tuple)
+    if get_origin(kind) is dict:
+        return st.dictionaries(*map(values, get_args(kind)), max_size=3)
     if get_args(kind):
         return st.one_of([values(one) for one in get_args(kind)])
     if is_dataclass(kind):

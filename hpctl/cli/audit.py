@@ -1,0 +1,150 @@
+"""`hpctl audit`: who asked what, and by which configuration the daemon acted."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.cli import output
+from hpctl.core.journal import ConfigurationTaken, RequestTaken
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.store.audit import AuditRow
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One row. `what`: the request, or the settings that changed. `digest` chains it to those
+    before it."""
+
+    seq: int
+    at: datetime
+    by: str
+    proof: str
+    what: str
+    ok: bool
+    answer: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditView:
+    """What `hpctl audit` shows, oldest first."""
+
+    entries: tuple[AuditEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerifyView:
+    """What `hpctl audit verify` found. `broken_at`: the first row that does not follow from the
+    rows before it. `expected`: whether the digest that was asked for is in the chain."""
+
+    rows: int
+    ok: bool
+    broken_at: int | None
+    expected: bool | None
+    digest: str
+
+
+def entries(trail: list[AuditRow]) -> list[AuditEntry]:
+    """Rows as people read them. Raises JournalCorrupt where one cannot be read."""
+    found = []
+    before: dict[str, str] = {}
+    for row in trail:
+        match row.event:
+            case RequestTaken() as e:
+                what = f"{e.verb} {e.target}".strip()
+                entry = AuditEntry(row.seq, e.at, e.by, e.proof, what, e.ok, e.answer, row.digest)
+            case ConfigurationTaken() as e:
+                what = _difference(before, e.settings)
+                before = e.settings
+                entry = AuditEntry(row.seq, e.at, e.by, "owns the file", what, True, "", row.digest)
+            case _:
+                continue
+        found.append(entry)
+    return found
+
+
+def _difference(before: dict[str, str], after: dict[str, str]) -> str:
+    moved = [
+        f"{key}: {before.get(key, 'default')} -> {after.get(key, 'default')}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+    return "configuration: " + ("; ".join(moved) or "all defaults")
+
+
+def _draw(out: Console, view: AuditView) -> None:
+    for e in view.entries:
+        answer = f": {e.answer}" if e.answer else ""
+        refused = "" if e.ok else " (refused)"
+        proof = f" ({e.proof})" if e.proof else ""
+        line = f"{e.at:%Y-%m-%d %H:%M:%S}  {e.by}{proof}  {e.what}{refused}{answer}"
+        out.print(line, markup=False, soft_wrap=True)
+    if not view.entries:
+        out.print("Nobody has asked for anything yet.")
+
+
+def _trail(config: str) -> list[AuditRow]:
+    from hpctl.wiring import open_store
+
+    with closing(open_store(output.load_config(config))) as store:
+        return store.audit_trail()
+
+
+@click.group(invoke_without_command=True)
+@click.option("--since", type=output.SinceType(), help="What was asked since (30min, 7d, ISO).")
+@output.json_option
+@output.config_option
+@click.pass_context
+def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool) -> None:
+    """Who asked what, and by which configuration the daemon acted."""
+    if ctx.invoked_subcommand is not None:
+        return
+    rows = [e for e in entries(_trail(config)) if since is None or e.at >= since]
+    output.show("audit", AuditView(tuple(rows)), as_json, _draw)
+
+
+@audit.command()
+@click.option("--expect", metavar="DIGEST", help="A digest that the daemon logged: is it there?")
+@output.json_option
+@output.config_option
+def verify(expect: str | None, config: str, as_json: bool) -> None:
+    """Prove that no row was changed, removed or put in between.
+
+    Whoever may write to the database can make the whole chain anew: compare with a digest that
+    the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 whole, 1 not.
+    """
+    from hpctl.store.audit import FIRST, broken
+
+    trail = _trail(config)
+    bad = broken(trail)
+    known = None if expect is None else any(row.digest == expect for row in trail)
+    view = AuditVerifyView(
+        rows=len(trail),
+        ok=bad is None and known is not False,
+        broken_at=bad.seq if bad else None,
+        expected=known,
+        digest=trail[-1].digest if trail else FIRST,
+    )
+    output.show("audit-verify", view, as_json, _draw_verify)
+    if not view.ok:
+        output.leave(output.Exit.PROBLEM)
+
+
+def _draw_verify(out: Console, view: AuditVerifyView) -> None:
+    if view.broken_at is not None:
+        out.print(
+            f"Row {view.broken_at} does not follow from the rows before it: the trail was changed"
+            " there. Compare with a backup of the journal and the daemon's log (digest=)."
+        )
+    elif view.expected is False:
+        out.print("The chain is whole, but has no such digest: it was made anew or cut short.")
+    else:
+        out.print(f"{view.rows} rows, each follows from the one before. Newest: {view.digest}")

@@ -1,0 +1,67 @@
+"""`hpctl audit`: who asked what, what changed, and whether the trail is whole."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import text
+
+from hpctl.core.journal import ConfigurationTaken, RequestTaken
+from hpctl.store.engine import make_engine
+from tests.cli import worlds
+from tests.cli.conftest import Head
+
+ASKED = RequestTaken(
+    worlds.at(5), 3, "replace", "n1", "carol", "recovery n-1 opened", True, "MUNGE uid 1001"
+)
+REFUSED = RequestTaken(worlds.at(6), 4, "return", "n2", "eve", "not drained by hpctl", False)
+
+
+@pytest.fixture
+def audited(head: Head) -> Head:
+    observe = ConfigurationTaken(worlds.at(0), {"mode": '"assist"'}, "root")
+    own = ConfigurationTaken(worlds.at(1), {"mode": '"own"', "budgets.per_hour": "20"}, "root")
+    head.write([observe, own], [ASKED], [REFUSED])
+    return head
+
+
+def test_requests_and_configurations_are_listed(audited: Head) -> None:
+    lines = audited.run("audit", width=200).stdout.splitlines()
+    assert lines[0].endswith('root (owns the file)  configuration: mode: default -> "assist"')
+    assert 'budgets.per_hour: default -> 20; mode: "assist" -> "own"' in lines[1]
+    assert lines[2].endswith("carol (MUNGE uid 1001)  replace n1: recovery n-1 opened")
+    assert lines[3].endswith("eve  return n2 (refused): not drained by hpctl")
+
+
+def test_since_leaves_out_what_is_older(audited: Head) -> None:
+    shown = json.loads(audited.run("audit", "--since", worlds.at(6).isoformat(), "--json").stdout)
+    assert [e["by"] for e in shown["entries"]] == ["eve"]
+
+
+def test_nobody_has_asked_for_anything(head: Head) -> None:
+    head.write()
+    assert audit_says(head) == "Nobody has asked for anything yet.\n"
+
+
+def audit_says(head: Head) -> str:
+    return head.run("audit").stdout
+
+
+def test_a_whole_trail_verifies_and_knows_its_digests(audited: Head) -> None:
+    shown = json.loads(audited.run("audit", "--json").stdout)
+    for entry in shown["entries"]:
+        assert audited.run("audit", "verify", "--expect", entry["digest"]).exit_code == 0
+    missing = audited.run("audit", "verify", "--expect", "0" * 64)
+    assert missing.exit_code == 1
+    assert "made anew or cut short" in missing.stdout
+
+
+def test_a_changed_row_is_named(audited: Head) -> None:
+    engine = make_engine(f"sqlite:///{audited.dir / 'journal.db'}", write=True)
+    with engine.begin() as c:
+        c.execute(text("UPDATE hpctl_audit SET payload = replace(payload, 'carol', 'alice')"))
+    engine.dispose()
+    result = audited.run("audit", "verify")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Row 3 does not follow")

@@ -1,0 +1,185 @@
+"""Operators' requests over real HTTP with real munged: who may ask for what."""
+
+from __future__ import annotations
+
+import grp
+import http.client
+import json
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpctl import munge, wire
+from hpctl.clock import SystemClock
+from hpctl.core.compat import UTC
+from hpctl.core.journal import JobRecoveryOpened, State
+from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.requests import PER_MINUTE, RequestDesk, routes
+from hpctl.store.sql import Store
+from tests.munged import Realm, realm
+
+pytestmark = pytest.mark.slurm
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+NOBODY = pwd.getpwnam("nobody")
+GROUP = grp.getgrgid(NOBODY.pw_gid).gr_name
+
+
+class Head:
+    """A running intake with a desk for requests, on a journal of its own."""
+
+    def __init__(self, munges: Realm, directory: Path) -> None:
+        self.munges = munges
+        self.store = Store(f"sqlite:///{directory / 'journal.db'}", write=True)
+        self.state, self.group, self.poked = State(), "", 0
+        mine = SlurmJob(JobId(7), "RUNNING", NOON, uid=NOBODY.pw_uid)
+        others = SlurmJob(JobId(8), "RUNNING", NOON, uid=1)
+        self.view = SchedulerView(NOON, {}, {mine.id: mine, others.id: others})
+        for rid, job in (("j-7", mine), ("j-8", others)):
+            opened = JobRecoveryOpened(
+                NOON, RecoveryId(rid), Attempt(job.id, NOON, 0), RecoveryId(""), (), ""
+            )
+            self.state.fold(opened)
+        self.desk = RequestDesk(
+            self.store,
+            lambda: self.view,
+            lambda: self.state,
+            lambda: self.group,
+            self.poke,
+            SystemClock(),
+        )
+        settings = IntakeSettings(munge_socket=munges.head)
+        app = intake_app(
+            settings, lambda *_: None, lambda _: None, routes=routes(self.desk, munges.head)
+        )
+        self.server = IntakeServer(app, "127.0.0.1")
+
+    def poke(self) -> None:
+        self.poked += 1
+
+    def ask(self, uid: int, verb: str, target: str = "", by: str = "") -> tuple[int, Any]:
+        """As this user, whose credential the real munge command makes."""
+        body = wire.encode_request(verb, target, by)
+        command = ["munge", "--socket", str(self.munges.head), "--string", wire.payload(body)]
+        made = subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            user=uid if os.geteuid() == 0 else None,
+        )
+        return self.post(body, f"MUNGE {made.stdout.strip()}")
+
+    def post(self, body: bytes, authorization: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        headers = {"Authorization": authorization}
+        connection.request("POST", wire.REQUESTS_PATH, body, headers)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        connection.close()
+        return response.status, answer
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    with realm() as running:
+        yield running
+
+
+@pytest.fixture
+def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
+    running = Head(munges, tmp_path)
+    running.server.start()
+    yield running
+    running.server.stop()
+    running.store.close()
+
+
+def test_root_may_ask_and_name_the_person_behind_sudo(head: Head) -> None:
+    status, answer = head.ask(0, "replace", "n1", by="carol")
+    assert status == 200
+    (request,) = head.desk.pending()
+    assert (request.id, request.verb, request.by) == (answer["request"], "replace", "carol")
+    assert request.proof == "MUNGE uid 0 from 127.0.1.1"
+    assert head.poked == 1
+
+
+@pytest.mark.parametrize("verb", ["pause", "approve", "cancel", "replace", "return"])
+def test_a_stranger_may_ask_for_nothing(head: Head, verb: str) -> None:
+    status, answer = head.ask(NOBODY.pw_uid, verb, "n1", by="root")
+    assert (status, answer["error"]) == (403, "forbidden_uid")
+    assert "access.group" in answer["hint"]
+    assert head.desk.pending() == []
+
+
+def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head: Head) -> None:
+    head.group = GROUP
+    assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
+    (request,) = head.desk.pending()
+    assert request.by == "nobody"
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "status"),
+    [
+        ("cancel", "j-7", 200),
+        ("cancel", "7", 200),
+        ("approve", "7", 200),
+        ("cancel", "j-8", 403),
+        ("cancel", "8", 403),
+        ("approve", "9", 403),
+        ("replace", "7", 403),
+        ("cancel", "7" * 200, 403),
+    ],
+)
+def test_a_job_s_owner_may_ask_about_that_job(
+    head: Head, verb: str, target: str, status: int
+) -> None:
+    assert head.ask(NOBODY.pw_uid, verb, target)[0] == status
+
+
+def test_what_nothing_proves_is_not_taken(head: Head) -> None:
+    body = wire.encode_request("pause", "", "root")
+    assert head.post(body, "")[1]["error"] == "missing_credential"
+    other = munge.encode(wire.payload(b"{}"), head.munges.head)
+    assert head.post(body, f"MUNGE {other}")[1]["error"] == "bad_digest"
+    stranger = munge.encode(wire.payload(body), head.munges.stranger)
+    assert head.post(body, f"MUNGE {stranger}")[0] == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"v":1,"verb":"erase"}',
+        b'{"v":1,"verb":"pause","target":"' + b"x" * 300 + b'"}',
+        b'{"v":1,"verb":"pause","target":"\\u001b[2J"}',
+        b'{"v":9,"verb":"pause"}',
+        b'{"v":1,"verb":"pause","extra":1}',
+        b" " * 5000,
+    ],
+)
+def test_what_is_no_request_is_refused(head: Head, body: bytes) -> None:
+    proof = munge.encode(wire.payload(body), head.munges.head)
+    status, answer = head.post(body, f"MUNGE {proof}")
+    assert status in (400, 413, 422), answer
+    assert head.desk.pending() == []
+
+
+def test_one_user_can_ask_so_often_and_no_other_suffers(head: Head) -> None:
+    head.group = GROUP
+    answers = [head.ask(NOBODY.pw_uid, "pause")[0] for _ in range(PER_MINUTE + 1)]
+    assert answers == [200] * PER_MINUTE + [429]
+    assert head.ask(0, "resume")[0] == 200
+
+
+def test_a_row_that_came_by_another_way(head: Head) -> None:
+    head.store.ask("pause", "", "eve", NOON)
+    (request,) = head.desk.pending()
+    assert request.proof == "written to the journal's file"
