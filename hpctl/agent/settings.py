@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,12 +39,6 @@ class AgentSettings:
     root: Path = Path("/")
     config: AgentConfig = field(default_factory=AgentConfig)
     places: Places = field(default_factory=Places)
-
-
-def this_node() -> NodeName:
-    """The name Slurm runs this node under: $SLURMD_NODENAME, else the short host name."""
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    return NodeName(name)
 
 
 def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:

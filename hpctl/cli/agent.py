@@ -69,7 +69,7 @@ def agent() -> None:
 @click.option(
     "--node",
     envvar="HPCTL_AGENT_NODE",
-    help="This node's NodeName. Default: $SLURMD_NODENAME, else the short host name.",
+    help="This node's NodeName. Default: Slurm's node with the address that munged vouches for.",
 )
 @click.option(
     "--instance-id",
@@ -146,6 +146,7 @@ def run(
     """Watch this node and report to the head node until SIGTERM."""
     from hpctl.agent.checks.table import CHECKS
     from hpctl.agent.config import load
+    from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
     from hpctl.heads import Head
@@ -154,7 +155,7 @@ def run(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
     )
-    name = NodeName(node) if node else defaults.this_node()
+    name = NodeName(node) if node else this_node(munge_socket, spool)
     Agent(
         defaults.AgentSettings(
             heads=tuple(Head.parse(url) for url in head.split(",") if url),

@@ -170,7 +170,7 @@ def autoscale_view(
 
 def _view(w: World, reservations: Mapping[str, tuple[NodeName, ...]]) -> View:
     from hpctl.core.model import ProviderView, SchedulerView
-    from hpctl.core.view import View, instances_by_node
+    from hpctl.core.view import View
 
     cloud = w.cloud or ProviderView(as_of=w.now)
     return View(
@@ -179,7 +179,7 @@ def _view(w: World, reservations: Mapping[str, tuple[NodeName, ...]]) -> View:
         health=w.health,
         assessments=w.assessments,
         state=w.state,
-        instances=instances_by_node(cloud),
+        instances=w.joined.instances,
         current=w.slurm is not None,
         stopped=w.stopped,
         reservations=reservations,

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hpctl.config import Config
-from hpctl.core.model import ProviderView
+from hpctl.core.model import InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
 from hpctl.core.tell import duration
+from hpctl.joining import joined_now
 from hpctl.ports import HpctlError, Unavailable
 
 
@@ -266,10 +267,24 @@ def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     yield one_doctor(view, config.mode)
     if config.autoscale.enabled:
         yield from scaled(view, config)
-    nameless = [i.id for i in view.instances.values() if i.node is None and not i.protected]
-    if nameless:
-        what = f"{len(nameless)} instances have no Slurm node, {nameless[0]} for one"
-        yield CheckView("instance names", "warn", what, "hpctl nodes; is slurmd up there?")
+
+
+def instance_names(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """Each instance stands for one Slurm node, whatever their names are."""
+    from hpctl.wiring import make_provider, make_scheduler
+
+    slurm = make_scheduler(config).view()
+    view, join = joined_now(make_provider(config).view(), slurm)
+    lost = [
+        i.id
+        for i in view.instances.values()
+        if i.node not in slurm.nodes and i.status is InstanceStatus.RUNNING and not i.protected
+    ]
+    if lost:
+        why = join.unjoined.get(lost[0], "no NodeAddr or name fits")
+        what = f"{len(lost)} instances have no Slurm node, {lost[0]} for one: {why}"
+        mend = "compare `scontrol show node` (NodeAddr) with `hpctl cluster nodes --details`"
+        yield CheckView("instance names", "warn", what, mend)
 
 
 def _in_file(recovery: str) -> str:
@@ -350,4 +365,5 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("state directory", state_dir),
     ("daemon", daemon),
     ("cloud", cloud),
+    ("instance names", instance_names),
 )

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hpctl.core.join import Joined
 from hpctl.core.journal import Corrupt, Event, State
 from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
 from hpctl.core.policy import Policy
-from hpctl.core.view import instances_by_node
+from hpctl.joining import joined_now
 from hpctl.ports import JournalCorrupt, Unavailable
 from hpctl.remember import remember
 
@@ -90,6 +91,8 @@ class World:
     slurm_error: str = ""
     cloud: ProviderView | None = None
     cloud_error: str = ""
+    joined: Joined = field(default_factory=Joined)
+    """Which of the cloud's instances stands for which node."""
 
     @property
     def daemon_alive(self) -> bool:
@@ -118,11 +121,14 @@ def gather(
             health, daemon = store.health(), store.daemon()
         slurm_view, slurm_error = nodes.result()
         cloud_view, cloud_error = instances.result()
+    joined = Joined()
+    if cloud_view is not None:
+        cloud_view, joined = joined_now(cloud_view, slurm_view)
     rules = make_rules(config)
     # The daemon stores plain heartbeats only now and then; silence is what lasts longer.
     lag = timedelta(seconds=config.loop.lease_s / 2)
     rules = replace(rules, silent_after=rules.silent_after + lag)
-    left = _left(state, health, slurm_view, cloud_view)
+    left = _left(state, health, slurm_view, joined)
     health = {
         node: h
         for node, h in health.items()
@@ -144,6 +150,7 @@ def gather(
         slurm_error=slurm_error,
         cloud=cloud_view,
         cloud_error=cloud_error,
+        joined=joined,
     )
 
 
@@ -151,7 +158,7 @@ def _left(
     state: State,
     health: Mapping[NodeName, Health],
     slurm: SchedulerView | None,
-    cloud: ProviderView | None,
+    joined: Joined,
 ) -> set[NodeName]:
     """Whom slurmctld does not know, nor the cloud where it was asked, and nothing is done to.
 
@@ -159,7 +166,7 @@ def _left(
     """
     if slurm is None:
         return set()
-    there = set(slurm.nodes) | set(instances_by_node(cloud) if cloud else ())
+    there = set(slurm.nodes) | set(joined.instances)
     treated = {r.node for r in state.nodes.values() if not r.ended}
     return set(health) - there - treated
 

@@ -13,7 +13,6 @@ from hpctl.cli.gather import World, gather
 from hpctl.cli.output import Exit
 from hpctl.clusters.names import natural
 from hpctl.core.model import Condition, NodeName
-from hpctl.core.view import instances_by_node
 
 UNKNOWN = "UNKNOWN"
 NOT_FOUND = "NOT_FOUND"
@@ -75,7 +74,7 @@ def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
 
 
 def _rows(w: World, names: list[NodeName]) -> list[NodeView]:
-    instances = instances_by_node(w.cloud) if w.cloud else {}
+    instances = w.joined.instances
     rows = []
     for name in names:
         node = w.slurm.nodes.get(name) if w.slurm else None

@@ -9,7 +9,7 @@ from hpctl.cli.gather import World
 from hpctl.core.journal import RequestTaken
 from hpctl.core.model import NodeName, ProviderView, SlurmJob
 from hpctl.core.requests import take
-from hpctl.core.view import Request, View, instances_by_node, jobs_on
+from hpctl.core.view import Request, View, jobs_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ def previews(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsVi
         health=w.health,
         assessments=w.assessments,
         state=w.state,
-        instances=instances_by_node(provider),
+        instances=w.joined.instances,
+        unjoined=w.joined.unjoined,
         stopped=w.stopped,
     )
     here = jobs_on([NodeName(n) for n in names], w.slurm.jobs)

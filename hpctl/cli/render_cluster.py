@@ -176,7 +176,7 @@ def _remarks(row: NodeRow) -> list[tuple[str, str]]:
     if row.message and row.status != "Running" and not failed:
         said.append((row.message, BAD))
     if row.unread:
-        said.append((f"not described: {row.unread}", WARN))
+        said.append((f"not known: {row.unread}", WARN))
     if row.slurm_reason and row.slurm_state not in (UNKNOWN, NOT_FOUND):
         said.append((f"Slurm's Reason: {row.slurm_reason}", ""))
     return said

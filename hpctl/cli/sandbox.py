@@ -72,6 +72,13 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
     "--empty", is_flag=True, help="No cluster yet: `hpctl cluster create` makes it, of --nodes."
 )
 @click.option(
+    "--node-names",
+    type=click.Choice(["ip", "group"]),
+    default="ip",
+    show_default=True,
+    help="Slurm's names: ip-127-0-1-2, or gpu-compute-2, which replacements keep at new addresses.",
+)
+@click.option(
     "--cluster-name", default="demo", help="With --empty: the cluster of the daemon's file."
 )
 @_as_json
@@ -169,7 +176,7 @@ def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
     NODE hardware --kind efa|neuron --count N
     NODE gpu [--index N] --set field230=2       (needs played GPUs)
     NODE partition | heal                       (needs up --netns)
-    api throttle | latency | drop-reply | partial | no-capacity | stuck-replace |
+    api throttle | latency | drop-reply | partial | no-capacity | stuck-replace | no-dns |
         capacity ml.p5.48xlarge=3 | spot-interruption node=NODE | second-actor | clear
     """
     if len(words) < 2:

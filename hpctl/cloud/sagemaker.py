@@ -20,9 +20,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from hpctl.cloud import scaling
 from hpctl.cloud.classify import hint_for, of_batch, of_error, words_of, worth_retrying
+from hpctl.cloud.details import Details
 from hpctl.cloud.session import open_session
 from hpctl.core.compat import UTC
 from hpctl.core.instance_group import InstanceGroup
+from hpctl.core.join import guessed, spelled
 from hpctl.core.model import (
     Instance,
     InstanceId,
@@ -76,6 +78,7 @@ class SageMakerProvider:
         session = _session(cluster, region, profile)
         self._read = _client(session, endpoint_url, read_timeout_s)
         self._mutate = _client(session, endpoint_url, mutate_timeout_s)
+        self._details = Details(cluster, self._read.describe_cluster_node)
         self._retrying = Retrying(
             stop=stop_after_attempt(read_attempts),
             wait=wait_random_exponential(multiplier=0.2, max=3.0),
@@ -99,11 +102,11 @@ class SageMakerProvider:
             for group in cluster.get("InstanceGroups", ())
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
-        found = [
-            _instance(summary, protected)
-            for summary in self._summaries(continuous=_continuous(cluster))
-            if summary.get("InstanceId")
+        summaries = self._summaries(continuous=_continuous(cluster))
+        listed = [
+            _instance(summary, protected) for summary in summaries if summary.get("InstanceId")
         ]
+        found = self._details.complete(listed)
         return ProviderView(
             as_of=as_of,
             present=True,
@@ -288,18 +291,20 @@ def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
 
 def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instance:
     status, message = _status(summary.get("InstanceStatus", {}))
-    host = str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
+    dns = str(summary.get("PrivateDnsHostname") or "")
     logical = summary.get("NodeLogicalId")
     group = str(summary["InstanceGroupName"])
     return Instance(
         id=InstanceId(summary["InstanceId"]),
         status=status,
         group=group,
-        node=NodeName(host) if host else None,
+        node=NodeName(guessed("", dns)) if dns else None,
         logical_id=LogicalId(logical) if logical else None,
         protected=group in protected,
         message=message,
         launched=summary.get("LaunchTime"),
+        address=spelled(dns),
+        dns=dns,
     )
 
 

@@ -1,8 +1,8 @@
 """A node's many names in one row: Slurm's, SageMaker's, its address, and what each says of it.
 
-ListClusterNodes names instances and, by their DNS host name, their Slurm nodes; the address, the
-zone and the image stand in DescribeClusterNode alone, one call a node. Those calls go side by
-side, and begin while the list is still being read.
+ListClusterNodes names instances and mostly their DNS host names; the address, the zone and the
+image stand in DescribeClusterNode alone, one call a node. Those calls go side by side, and begin
+while the list is still being read. Slurm's name is Slurm's to say: `with_slurm`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from datetime import datetime
 from typing import Any
 
 from hpctl.core.hostlist import HostlistError, expand
-from hpctl.core.model import Assessment, NodeName, SchedulerView
+from hpctl.core.join import guessed, spelled
+from hpctl.core.model import (
+    Assessment,
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    NodeName,
+    ProviderView,
+    SchedulerView,
+)
 from hpctl.core.view import jobs_on
+from hpctl.joining import joined_now
 from hpctl.ports import Absent, Aws, HpctlError, Refused, Service, Unavailable
 
 AT_ONCE = 32
@@ -32,8 +42,6 @@ NOT_FOUND = "NOT_FOUND"
 PROTECTED = ("controller", "login")
 """Roles whose nodes no command here replaces, reboots or deletes."""
 
-_IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
-
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
@@ -42,7 +50,8 @@ class NodeRow:
 
     `status` is the API's; `message` is its last failure, which stays after the failure has gone.
     `role` is controller, login or compute, empty where neither the API nor Slurm tells.
-    `unread` says why DescribeClusterNode did not answer for this node alone.
+    `unread` says why DescribeClusterNode did not answer for this node alone, or why it cannot be
+    told which node of Slurm's it is.
     """
 
     node: str = ""
@@ -192,9 +201,9 @@ def _row(said: Mapping[str, Any]) -> NodeRow:
     """A row of a summary or of a node's details: their words are the same."""
     status = said.get("InstanceStatus", {})
     dns = str(said.get("PrivateDnsHostname") or "")
-    ip = str(said.get("PrivatePrimaryIp") or _address(dns))
+    ip = str(said.get("PrivatePrimaryIp") or spelled(dns))
     return NodeRow(
-        node=dns.partition(".")[0] or (f"ip-{ip.replace('.', '-')}" if ip else ""),
+        node=guessed(ip, dns),
         instance_id=str(said.get("InstanceId") or ""),
         logical_id=str(said.get("NodeLogicalId") or ""),
         ip=ip,
@@ -209,12 +218,6 @@ def _row(said: Mapping[str, Any]) -> NodeRow:
         image_status=str(said.get("ImageVersionStatus") or ""),
         capacity=str(said.get("CapacityType") or ""),
     )
-
-
-def _address(dns: str) -> str:
-    """The address that a host name of the form ip-10-1-0-3 spells; else nothing."""
-    match = _IP_HOST.match(dns.partition(".")[0])
-    return ".".join(match.groups()) if match else ""
 
 
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
@@ -234,25 +237,38 @@ def _order(row: NodeRow) -> tuple[Any, ...]:
 
 
 def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
-    """The rows with Slurm's state, reason and running jobs: by node name, else by address.
+    """The rows with Slurm's name, state, reason and running jobs, joined as the daemon joins them.
 
-    A node that Slurm has in a partition is a compute node, where the API gives no roles.
+    A node that Slurm has in a partition is a compute node, where the API gives no roles. A row
+    that fits several nodes, or whose node fits several, says so in `unread`.
     """
-    by_address = {node.address: name for name, node in slurm.nodes.items() if node.address}
-    found = {}
     listed = list(rows)
-    for row in listed:
-        name = NodeName(row.node)
-        name = name if name in slurm.nodes else by_address.get(row.ip, name)
-        found[row] = slurm.nodes.get(name)
-    holding = jobs_on([node.name for node in found.values() if node], slurm.jobs)
+    going = InstanceStatus.SHUTTING_DOWN
+    at = [
+        InstanceId(row.instance_id or row.logical_id or f"row {n}") for n, row in enumerate(listed)
+    ]
+    told = {
+        key: Instance(
+            key,
+            going if row.status == going else InstanceStatus.RUNNING,
+            node=NodeName(row.node) if row.node else None,
+            launched=row.launched,
+            address=row.ip,
+            dns=row.dns,
+        )
+        for key, row in zip(at, listed, strict=True)
+    }
+    provider, join = joined_now(ProviderView(slurm.as_of, instances=told), slurm)
+    names = [provider.instances[key].node or NodeName("") for key in at]
+    holding = jobs_on([name for name in names if name in slurm.nodes], slurm.jobs)
     joined = []
-    for row in listed:
-        node = found[row]
+    for key, name, row in zip(at, names, listed, strict=True):
+        node = slurm.nodes.get(name)
         if node is None:
             # Head nodes are in slurm.conf only where somebody also runs jobs there.
             state = "" if row.role in PROTECTED else NOT_FOUND
-            joined.append(replace(row, slurm_state=state))
+            why = "; ".join(filter(None, (row.unread, join.unjoined.get(key, ""))))
+            joined.append(replace(row, node=name, slurm_state=state, unread=why))
             continue
         jobs = (j.id for j in holding[node.name] if j.running or j.completing)
         joined.append(

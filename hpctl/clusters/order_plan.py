@@ -166,6 +166,8 @@ def _refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool) -> 
     if not row.role:
         where = "Slurm has it in no partition" if row.slurm_state != NOT_FOUND else "nor does Slurm"
         return f"the API does not say whether it is a controller, and {where}"
+    if row.unread and row.slurm_state == NOT_FOUND:
+        return f"jobs may run there, as nobody can tell which Slurm node it is: {row.unread}"
     owner = reason_owner(node.reason) if node is not None and node.drained else None
     if owner is not None and daemon:
         return f"hpctl's daemon treats it ({owner}): `hpctl cancel {owner}` first"

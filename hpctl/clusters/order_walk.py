@@ -326,14 +326,17 @@ class Walk:
         return text, trouble.mend
 
     def _successor(self, target: Target, rows: Sequence[NodeRow]) -> NodeRow | None:
-        """The instance in the old one's place: by logical id, by node name, or as the only new one.
+        """The instance in its place: by logical id, else by address or as the only new one.
 
-        The address, and so the name, is usually kept; no one promises it.
+        The address is usually kept; no one promises it.
         """
         fresh = [r for r in rows if r.instance_id and r.instance_id != target.instance]
         for row in fresh:
-            same = row.logical_id and row.logical_id == target.row.logical_id
-            if same or (row.node and row.node == target.row.node):
+            if row.logical_id and target.row.logical_id:
+                same = row.logical_id == target.row.logical_id
+            else:
+                same = bool(row.ip) and row.ip == target.row.ip
+            if same:
                 return row
         mine = {one.new_instance_id for one in self.progress.values()}
         new = [r for r in fresh if r.group == target.row.group]

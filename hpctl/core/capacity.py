@@ -232,9 +232,9 @@ def unregistered(
     """
     found = []
     for instance in instances:
-        name = instance.node
-        if name is None or instance.status is not InstanceStatus.RUNNING:
+        if instance.status is not InstanceStatus.RUNNING:
             continue
+        name = instance.node or NodeName(instance.id)
         launched = instance.launched
         if launched is not None and now >= later(launched, policy.autoscale.arrive_deadline_s):
             continue

@@ -241,7 +241,11 @@ class InstanceStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One cluster node as the provider lists it. `node` is its Slurm name where known."""
+    """One cluster node as the provider lists it.
+
+    `node` is its Slurm name where known, until `join` has asked Slurm the provider's guess at it.
+    `address` (IPv4) and `dns` are empty where the provider has not said them.
+    """
 
     id: InstanceId
     status: InstanceStatus
@@ -251,6 +255,8 @@ class Instance:
     protected: bool = False
     message: str = ""
     launched: datetime | None = None
+    address: str = ""
+    dns: str = ""
 
 
 @dataclass(frozen=True, slots=True)

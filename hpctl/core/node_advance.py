@@ -47,9 +47,10 @@ from hpctl.core.recovery import (
 class NodeFacts:
     """What is known now of the node that a recovery treats.
 
-    `instance` is the one that stands for the node now, by the provider. `running` and
-    `completing` are the jobs that hold the node. `movable` are the running ones whose own job
-    recovery is ready to let them be stopped. `heard` is the generation the agent speaks for.
+    `instance` is the one that stands for the node now, by the provider; `unjoined` says why none
+    does where several might. `running` and `completing` are the jobs that hold the node.
+    `movable` are the running ones whose own job recovery is ready to let them be stopped.
+    `heard` is the generation the agent speaks for.
     `correlated` says why its fault is taken for a mass event, empty where it is not.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`.
@@ -57,6 +58,7 @@ class NodeFacts:
 
     slurm: SlurmNode | None = None
     instance: Instance | None = None
+    unjoined: str = ""
     provider_fresh: bool = False
     provider_present: bool = False
     assessment: Assessment | None = None
@@ -234,7 +236,8 @@ def _remedy(
         return Move(Signal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for")
     if instance is None or instance.status not in (InstanceStatus.RUNNING, InstanceStatus.FAILURE):
         state = instance.status if instance else "not in the cloud's list"
-        return Wait(deadline, f"instance {rec.generation.instance} is {state}", look=Look.SLOWLY)
+        why = facts.unjoined or f"instance {rec.generation.instance} is {state}"
+        return Wait(deadline, why, look=Look.SLOWLY)
     ripe = later(rec.opened, policy.node.remedy_after_s)
     if now < ripe and not rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")

@@ -58,7 +58,9 @@ class View:
     """Only of nodes that are not plainly healthy; see `assess`."""
     state: State
     instances: Mapping[NodeName, Instance] = field(default_factory=dict)
-    """The instance that stands for each node now."""
+    """The instance that stands for each node now, by `join`."""
+    unjoined: Mapping[str, str] = field(default_factory=dict)
+    """Why a node, or an instance id, is joined to nothing where that is not plain."""
     current: bool = True
     """Slurm was read for this very view. Where not, nothing moves: unknown is never drained."""
     able_since: datetime | None = None
@@ -75,18 +77,6 @@ class View:
     def instance(self, node: NodeName) -> Instance | None:
         """The instance that stands for a node now."""
         return self.instances.get(node)
-
-
-def instances_by_node(provider: ProviderView) -> dict[NodeName, Instance]:
-    """Index a provider's list by node; an instance on its way out yields to its successor."""
-    index: dict[NodeName, Instance] = {}
-    for instance in provider.instances.values():
-        if instance.node is None:
-            continue
-        held = index.get(instance.node)
-        if held is None or held.status == "ShuttingDown":
-            index[instance.node] = instance
-    return index
 
 
 def jobs_on(
@@ -135,6 +125,7 @@ def node_facts(
     return NodeFacts(
         slurm=view.scheduler.nodes.get(rec.node),
         instance=view.instance(rec.node),
+        unjoined=view.unjoined.get(rec.node, ""),
         provider_present=view.provider.present,
         provider_fresh=fresh(view.provider.as_of, policy.ages.provider_s, now),
         assessment=judged(rec.node, view),

@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -30,6 +29,7 @@ from hpctl import munge, wire
 from hpctl.core.model import NodeName
 from hpctl.daemon.refusal import Refusal
 from hpctl.daemon.sessions import LASTS_S, Sessions
+from hpctl.joining import ipv4
 from hpctl.ports import Unavailable
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Gatekeeper:
         except Unavailable as error:
             raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         if address is None:
-            hint = "The agent's --node must be the NodeName in slurm.conf."
+            hint = "The agent asks Slurm for its name; --node must be a NodeName of slurm.conf."
             raise Refusal(403, "unknown_node", f"Slurm knows no node {node}", hint)
         return address
 
@@ -160,16 +160,11 @@ def _read(body: bytes) -> wire.Message:
         raise Refusal(status, error.code, str(error), error.hint) from error
 
 
-def _addresses(address: str) -> set[IPv4Address]:
+def _addresses(address: str) -> frozenset[IPv4Address]:
     """The IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
     try:
-        return {IPv4Address(address)}
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)
+        return ipv4(address)
     except OSError as error:
         hint = "Give the node a NodeAddr that resolves on the head node."
         message = f"NodeAddr {address!r} does not resolve: {error}"
         raise Refusal(503, "slurm_unavailable", message, hint) from error
-    return {IPv4Address(entry[4][0]) for entry in found}

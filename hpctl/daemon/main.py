@@ -155,7 +155,7 @@ class Daemon:
         age_s = self._policy.ages.scheduler_s
 
         def views() -> tuple[SchedulerView, ProviderView]:
-            return self._observer.slurm, self._cloud.view
+            return self._observer.slurm, self._observer.provider
 
         return book, Grey(book, views, poke, self._clock, age_s)
 

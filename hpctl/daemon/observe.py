@@ -17,7 +17,6 @@ from typing import Protocol
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
-from hpctl.core.compat import UTC
 from hpctl.core.health import standing
 from hpctl.core.journal import State
 from hpctl.core.model import (
@@ -30,13 +29,14 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
 )
-from hpctl.core.view import View, instances_by_node
+from hpctl.core.view import View
 from hpctl.daemon.run_policies import RunPolicies
+from hpctl.joining import NEVER as LONG_AGO
+from hpctl.joining import Joiner
 from hpctl.ports import Clock, Provider, Scheduler, Unavailable
 
 log = logging.getLogger(__name__)
 
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _JUST_AFTER = timedelta(milliseconds=1)
 
 AGAIN_S = 5.0
@@ -59,6 +59,7 @@ class CloudWatch:
         self.interval_s = interval_s
         self.view = ProviderView(as_of=LONG_AGO, present=True)
         self.trouble = ""
+        self.joiner = Joiner()
         self._hurry = threading.Event()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="cloud-watch", daemon=True)
@@ -96,7 +97,8 @@ class CloudWatch:
             log.exception("the cloud could not be read")
             self.trouble = f"the cloud could not be read: {type(error).__name__}: {error}"
             return
-        changed = view.instances != self.view.instances or bool(self.trouble)
+        changed = self.joiner.resolve()
+        changed |= view.instances != self.view.instances or bool(self.trouble)
         self.view, self.trouble = view, ""
         if changed:
             self._poke()
@@ -130,6 +132,7 @@ class Observer:
         self._clock = clock
         self.kill_switch = kill_switch
         self._slurm = SchedulerView(as_of=LONG_AGO)
+        self._provider = cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self.capacity = False
         """Whether reservations are read too: autoscaling and spares need them, and whoever has to
@@ -142,6 +145,11 @@ class Observer:
     def slurm(self) -> SchedulerView:
         """What Slurm said last, with its time. Any thread."""
         return self._slurm
+
+    @property
+    def provider(self) -> ProviderView:
+        """What the cloud said last, its instances joined to Slurm's nodes. Any thread."""
+        return self._provider
 
     @property
     def trouble(self) -> str:
@@ -188,16 +196,18 @@ class Observer:
         health = self._book.snapshot()
         for node in state.returned.keys() & health.keys():
             health[node] = standing(health[node], state.returned[node])
-        provider, now, stopped = self._cloud.view, self._clock.now(), self.stopped()
+        now, stopped = self._clock.now(), self.stopped()
+        self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         return View(
             scheduler=self._slurm,
-            provider=provider,
+            provider=self._provider,
             health=health,
             assessments=self._assess(health, rules, now),
             silent_at=next_silence(health, rules, now),
             state=state,
-            instances=instances_by_node(provider),
+            instances=joined.instances,
+            unjoined=joined.unjoined,
             current=not self.slurm_trouble,
             stopped=stopped,
             able_since=self._able(hindered, now),

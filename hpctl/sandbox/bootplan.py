@@ -96,8 +96,6 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         "run",
         "--head",
         head,
-        "--node",
-        machine.node,
         "--instance-id",
         machine.instance_id,
         "--boot-id-file",

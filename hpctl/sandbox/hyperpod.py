@@ -38,6 +38,7 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "internal-error": ("internal_error", {"calls": 1}),
     "access-denied": ("access_denied", {}),
     "vanish": ("vanish", {}),
+    "no-dns": ("no_dns", {}),
     "list-lag": ("list_lag", {"seconds": 10.0}),
 }
 
@@ -73,6 +74,7 @@ class HyperPod:
         )
         self.emulator.give_notice = lambda m, at: machines.imds.give_notice(m.address, at)
         self.emulator.capacity.places = spec.places + 1
+        self.emulator.world.moved = spec.moved
         if aws:
             self.emulator.world.zones.update(aws.filled["subnets"])
             self._machines.service = Service(self._resource_config, aws.fetch, self._log)

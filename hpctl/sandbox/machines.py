@@ -19,8 +19,8 @@ class Machine:
     """One instance of a cluster, from its creation to its end.
 
     `name` is HyperPod's `<group>-<n>` (n from 1), as in resource_config.json. `role` is
-    `controller`, `login` or `compute`. `node` is the Slurm node name, `ip-127-0-1-7` for address
-    127.0.1.7; both stay when the instance is replaced. The three lifecycle fields are those of
+    `controller`, `login` or `compute`. `node` is the Slurm node name, which stays when the
+    instance is replaced; `address` may be another then. The three lifecycle fields are those of
     the group's LifeCycleConfig, "" where it has none. `spot`: EC2 may take it back.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, LogicalId, NodeName
 from hpctl.sandbox.machines import Machine
 from hpctl.sandbox.spec import Spec
@@ -35,7 +36,7 @@ def initial(spec: Spec) -> list[Machine]:
 
 def head_node(spec: Spec) -> NodeName:
     """The head node's name, which is no Slurm node's."""
-    return NodeName("ip-" + spec.head_address.replace(".", "-"))
+    return NodeName(guessed(spec.head_address, ""))
 
 
 def _worker(spec: Spec, number: int) -> Machine:

@@ -36,6 +36,8 @@ class Slots:
         self._programs = programs
         self._lock = threading.Lock()
         self._members = slurmconf.initial_members(spec)
+        places = range(1, spec.places + 1)
+        self._addresses = {spec.node(n): spec.address(n) for n in places}
         self._partitions = list(dict.fromkeys(self._members.values()))
 
     def text(self) -> str:
@@ -46,6 +48,7 @@ class Slots:
             self._spec.layout.munge_socket,
             self._members,
             self._partitions,
+            self._addresses,
         )
 
     def join(self, machine: Machine) -> bool:
@@ -55,9 +58,10 @@ class Slots:
         """
         with self._lock:
             node, partition = str(machine.node), machine.partition
-            if self._members.get(node) == partition:
+            moved = self._addresses[node] != machine.address
+            if self._members.get(node) == partition and not moved:
                 return False
-            self._members[node] = partition
+            self._members[node], self._addresses[node] = partition, machine.address
             if partition and partition not in self._partitions:
                 self._partitions.append(partition)
             self._apply()

@@ -12,6 +12,7 @@ import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.spec import Spec
@@ -62,12 +63,14 @@ def render(
     munge_socket: Path,
     members: Mapping[str, str],
     partitions: Sequence[str] = (),
+    addresses: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """slurm.conf for whoever uses this munged: the head node's, or a node's own.
 
     `members` are the nodes that are in the cluster, with their partitions; the other slots are
-    FUTURE. A node's own copy names every slot, so that it need not change when others come and
-    go. It differs from the head's, which is what NO_CONF_HASH is for.
+    FUTURE. `addresses` are those of nodes whose instance has moved. A node's own copy names every
+    slot, so that it need not change when others come and go. It differs from the head's, which is
+    what NO_CONF_HASH is for.
     """
     text = _TEMPLATE.format(
         cluster=spec.cluster,
@@ -82,7 +85,7 @@ def render(
         text += f"PluginDir={programs.prefix}/lib/slurm\n"
     if epilog := spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec))):
         text += f"EpilogSlurmctld={epilog}\n"
-    text += "".join(_node(spec, n, members) for n in range(1, spec.places + 1))
+    text += "".join(_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
     for name in partitions or dict.fromkeys(members.values()):
         if name and name != "dev":
             text += _partition(name, [n for n, p in members.items() if p == name])
@@ -132,10 +135,11 @@ def _partition(name: str, nodes: Sequence[str], more: str = "") -> str:
     return f"PartitionName={name} {there}{more}MaxTime=INFINITE State=UP\n"
 
 
-def _node(spec: Spec, number: int, members: Mapping[str, str]) -> str:
-    state = "UNKNOWN" if spec.node(number) in members else "FUTURE"
+def _node(spec: Spec, number: int, members: Mapping[str, str], addresses: Mapping[str, str]) -> str:
+    name = spec.node(number)
+    state = "UNKNOWN" if name in members else "FUTURE"
     return (
-        f"NodeName={spec.node(number)} NodeAddr={spec.address(number)} "
+        f"NodeName={name} NodeAddr={addresses.get(name, spec.address(number))} "
         f"Port={spec.ports.slurmd + number} CPUs={CPUS} RealMemory=1000 Gres=gpu:{GPUS} "
         f"State={state}\n"
     )

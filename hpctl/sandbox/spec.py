@@ -16,16 +16,17 @@ from typing import Any, Literal
 import msgspec
 
 from hpctl import shipped
+from hpctl.core.join import guessed
 from hpctl.ports import HpctlError
 
 MAX_NODES = 200
-"""Addresses 127.0.1.1 to 127.0.1.200 stand for instances."""
+"""Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""
 
 SOCKET_PATH_MAX = 107
 """sun_path holds 108 bytes with the closing zero (unix(7))."""
 
 # slurmstepd's socket is the deepest path: <state>/spool/<node>/<node>_<job>.<step>
-_DEEPEST = "/spool/ip-10-77-1-200/ip-10-77-1-200_999999.4294967295"
+_DEEPEST = "/spool/gpu-compute-200/gpu-compute-200_999999.4294967295"
 
 # Below Linux's default ephemeral range (32768-60999), so that no outgoing connection takes one.
 _PORTS = range(12000, 32000)
@@ -44,6 +45,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
+    `node_names` is how HyperPod names Slurm's nodes: `ip` by the address, `group` as with
+    UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
     a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
@@ -76,6 +79,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     emulator: bool = True
     moto: bool = False
     cluster_name: str = "demo"
+    node_names: Literal["ip", "group"] = "ip"
     retry_time: float = 5.0
     health_check_time: float = 2.0
     node_recovery: Literal["None", "Automatic"] = "None"
@@ -113,8 +117,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return f"10.77.1.{number}" if self.netns else f"127.0.1.{number}"
 
     def node(self, number: int) -> str:
-        """The Slurm name of node `number`, as HyperPod makes it from the address."""
-        return "ip-" + self.address(number).replace(".", "-")
+        """The Slurm name of node `number`: made from the address, or `gpu-compute-<number>`."""
+        if self.node_names == "group":
+            return f"gpu-compute-{number}"
+        return guessed(self.address(number), "")
+
+    def moved(self, address: str) -> str:
+        """The address of an instance that takes the place of one at `address`.
+
+        The last octet stays: it is the place's number, which its slurmd's port is made from.
+        """
+        if self.node_names == "ip" or self.netns:
+            return address
+        _, _, third, number = address.split(".")
+        return f"127.0.{3 - int(third)}.{number}"
 
     @property
     def names(self) -> list[str]:

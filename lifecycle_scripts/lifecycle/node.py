@@ -45,7 +45,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Slurm's NodeName, as HyperPod makes it from the address."""
+        """The host name, which HyperPod makes from the address; Slurm's NodeName may be another."""
         return name_of(self.address)
 
     @property
@@ -82,7 +82,7 @@ class Node:
 
 
 def name_of(address: str) -> str:
-    """Slurm's NodeName of an address."""
+    """The host name of an address."""
     return "ip-" + address.replace(".", "-")
 
 

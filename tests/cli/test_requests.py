@@ -14,8 +14,9 @@ from hpctl.cli import ask
 from hpctl.core.journal import replay
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.requests import take
-from hpctl.core.view import View, instances_by_node
+from hpctl.core.view import View
 from hpctl.daemon.wake import Waker
+from hpctl.joining import joined_now
 from hpctl.ports import Unavailable
 from tests.cli import worlds
 from tests.cli.conftest import Head
@@ -32,10 +33,8 @@ def consumer(head: Head) -> Iterator[None]:
             store = head.store()
             for request in store.requests():
                 state = replay(store.events())
-                cloud = worlds.cloud()
-                view = View(
-                    worlds.slurm(), cloud, worlds.health(), {}, state, instances_by_node(cloud)
-                )
+                cloud, joined = joined_now(worlds.cloud(), worlds.slurm())
+                view = View(worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances)
                 store.append(take(request, view, Policy(mode=Mode.OWN), worlds.NOW))
             store.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hpctl.cli.gather import World
@@ -54,6 +54,7 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
+from hpctl.joining import joined_now
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOW = T0 + timedelta(seconds=90)
@@ -331,4 +332,7 @@ def world(*events: list[Event], **change: object) -> World:
         "cloud": cloud(),
         **change,
     }
-    return World(**settings)  # type: ignore[arg-type]
+    made = World(**settings)  # type: ignore[arg-type]
+    return (
+        made if made.cloud is None else replace(made, joined=joined_now(made.cloud, made.slurm)[1])
+    )

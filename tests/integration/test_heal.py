@@ -15,14 +15,17 @@ pytestmark = pytest.mark.slurm
 NO_REQUEUE = SLEEPER.replace("--requeue", "--no-requeue")
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Chaos]:
-    with cluster() as live:
+@pytest.fixture(scope="module", params=["ip", "group"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Chaos]:
+    """Slurm's names made from addresses, and names that tell nothing of moving instances."""
+    with cluster(node_names=request.param) as live:
         yield live
 
 
 @pytest.fixture
 def live(shared: Chaos) -> Iterator[Chaos]:
+    if shared.sandbox.spec.node_names == "group":
+        shared.sandbox.inject_api("no-dns")
     yield shared
     shared.settle()
 
@@ -54,12 +57,14 @@ def test_slurmctld_and_the_cloud_may_be_away(live: Chaos) -> None:
 def test_a_fault_under_a_job_is_healed(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     victim = str(live.job(job).nodes[-1])
-    before = live.instance(victim)
+    before, address = live.instance(victim), live.node(victim).address
     live.xid(victim)
     until(lambda: live.running(job, restarts=1), 15, "job runs again, without Slurm's 121 s")
     assert_off_the_fault(live, job, victim)
     live.returned(victim)
     assert live.instance(victim) != before
+    kept = live.sandbox.spec.node_names == "ip"
+    assert (live.node(victim).address == address) is kept
     assert live.accepted(before) == 1
     until(lambda: all(r.ended for r in live.of_job(job)), 20, "job recovery ends")
     (recovery,) = live.of_job(job)

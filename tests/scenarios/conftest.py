@@ -125,8 +125,13 @@ class World:
 
 
 @pytest.fixture
-def world(sandbox_factory: SandboxFactory, tmp_path: Path) -> World:
+def node_names() -> str:
+    """How Slurm's nodes are named: a test may ask for `group`."""
+    return "ip"
+
+
+@pytest.fixture
+def world(sandbox_factory: SandboxFactory, tmp_path: Path, node_names: str) -> World:
     """An empty sandbox of four places, with nothing of hpctl's running in it."""
-    return World(
-        sandbox_factory(empty=True, nodes=4, moto=True, agents=False, slurm_conf=EAGER), tmp_path
-    )
+    empty = {"empty": True, "nodes": 4, "moto": True, "agents": False, "slurm_conf": EAGER}
+    return World(sandbox_factory(node_names=node_names, **empty), tmp_path)

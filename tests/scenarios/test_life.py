@@ -10,8 +10,15 @@ from tests.waiting import until
 pytestmark = pytest.mark.slurm
 
 
-def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(world: World) -> None:
+@pytest.mark.parametrize("node_names", ["ip", "group"])
+def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
+    world: World, node_names: str
+) -> None:
+    if node_names == "group":
+        world.sandbox.inject_api("no-dns")
     said = world.create()
+    prefix = {"ip": "ip-127-0-1-", "group": "gpu-compute-"}[node_names]
+    assert all(name.startswith(prefix) for name in world.slurm())
     assert "create demo: done; InService, controller 1/1, workers 2/2" in said
     assert world.slurm() == {node["node"]: "idle" for node in world.nodes()}
     assert len(world.slurm()) == 2
@@ -34,6 +41,14 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(world: World) -
     (kept,) = world.where(second)
     (other,) = set(world.slurm()) - {kept}
     until(lambda: world.slurm()[other] == "idle", 20)
+    # It is replaced by hand: its name stays, its address need not.
+    (before,) = (node for node in world.nodes() if node["node"] == other)
+    said = world.hpctl("cluster", "replace", other, "--yes", *EVERY)
+    assert f"{other}: done" in said
+    (after,) = (node for node in world.nodes() if node["node"] == other)
+    assert after["slurm_state"] == "IDLE"
+    assert after["instance_id"] != before["instance_id"]
+    assert (after["ip"] == before["ip"]) is (node_names == "ip")
     short = world.submit("sleep 4", "-N1", f"--nodelist={other}")
     until(lambda: world.runs(short), 20)
     words = ("cluster", "scale", "workers", "1", "--nodes", other)

@@ -44,13 +44,6 @@ def test_no_head_at_all_is_an_error() -> None:
         HeadClient((), None)
 
 
-def test_the_node_is_slurms_name_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURMD_NODENAME", "ip-10-0-0-7")
-    assert settings.this_node() == "ip-10-0-0-7"
-    monkeypatch.delenv("SLURMD_NODENAME")
-    assert settings.this_node() == socket.gethostname().partition(".")[0]
-
-
 @pytest.mark.parametrize(
     ("tag", "instance"),
     [("i-0123456789abcdef0\n", "i-0123456789abcdef0"), ("Not Specified\n", "n1"), (None, "n1")],

@@ -246,7 +246,7 @@ def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[Checke
                 for row in after
                 if (row.logical_id and row.logical_id == old.logical_id)
                 or row.instance_id == old.instance_id
-                or (row.node and row.node == old.node)
+                or (row.ip and row.ip == old.ip and not row.logical_id)
             ),
             None,
         )

@@ -43,6 +43,9 @@ class FaultKind(StrEnum):
     """A replacement stays Pending until this kind of fault is cleared."""
     VANISH = "vanish"
     """ListClusterNodes leaves the named nodes out."""
+    NO_DNS = "no_dns"
+    """No PrivateDnsHostname, which the model has as optional, in ListClusterNodes and
+    DescribeClusterNode."""
     LIST_LAG = "list_lag"
     """Lists and counts show the cluster as it was `seconds` ago."""
 

@@ -165,6 +165,8 @@ class Launches:
         state = replace(node.state, status=status)
         if fresh:
             state = replace(state, instance_id=new_instance_id(), launched=self.world.now())
+            if node.state.instance_id and node.group.role == "compute":
+                node.address = self.world.moved(node.address)
         with self.world.lock:
             self.world.set(node, state)
             self.events.record(cluster, description, node=node)

@@ -94,13 +94,14 @@ class NodeOperations:
 
     def _summary(self, cluster: Cluster, node: Node, state: NodeState) -> dict[str, Any]:
         status = {"Status": state.status, **({"Message": state.message} if state.message else {})}
+        named = state.instance_id and not self.faults.holds(FaultKind.NO_DNS, names=node.names)
         return {
             "InstanceGroupName": node.group.name,
             "InstanceId": state.instance_id or "",
             "InstanceType": node.instance_type or node.group.instance_type,
             "LaunchTime": state.launched,
             "InstanceStatus": status,
-            **({"PrivateDnsHostname": self.world.dns_name(node)} if state.instance_id else {}),
+            **({"PrivateDnsHostname": self.world.dns_name(node)} if named else {}),
             **({"NodeLogicalId": node.logical_id} if cluster.continuous else {}),
             **({"LastSoftwareUpdateTime": node.updated} if node.updated else {}),
             "CurrentImageReleaseVersion": node.release,

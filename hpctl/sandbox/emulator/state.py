@@ -1,6 +1,7 @@
 """The clusters, groups and nodes that the emulator keeps, and their identity rules.
 
-A node is a place in a group: its name, address, Slurm node name and logical id stay for life.
+A node is a place in a group: its name, Slurm node name and logical id stay for life, its address
+too unless `World.moved` says otherwise.
 The instance in it comes and goes, and with it the instance id. Every change of a node is kept
 with its time, so that lists can be shown late, as the service's are.
 """
@@ -18,6 +19,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from hpctl.core.compat import UTC
+from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
 from hpctl.sandbox.emulator.errors import not_found
 from hpctl.sandbox.machines import Machine
@@ -248,6 +250,8 @@ class World:
         self.changed = threading.Condition(self.lock)
         self.clusters: dict[str, Cluster] = {}
         self.releases = [FIRST_RELEASE]
+        self.moved: Callable[[str], str] = lambda address: address
+        """The address of an instance that replaces one at an address."""
         self.zones: dict[str, str] = {}
         """Availability zones by subnet, where a test has told them."""
 
@@ -267,10 +271,11 @@ class World:
         return f"arn:aws:sagemaker:{self.region}:{self.account}:cluster/{secrets.token_hex(6)}"
 
     def dns_name(self, node: Node) -> str:
-        """PrivateDnsHostname: the Slurm node name and the region's domain."""
+        """PrivateDnsHostname: EC2's name by the address, and the region's domain."""
+        host = guessed(node.address, "")
         if self.region == "us-east-1":
-            return f"{node.node}.ec2.internal"
-        return f"{node.node}.{self.region}.compute.internal"
+            return f"{host}.ec2.internal"
+        return f"{host}.{self.region}.compute.internal"
 
     def placement(self, cluster: Cluster, node: Node) -> dict[str, str]:
         """Where a node's instance stands."""
@@ -330,7 +335,7 @@ def loopback_addresses() -> Allocate:
         if name not in given:
             high, low = divmod(len(given), 250)
             address = f"127.0.{high + 1}.{low + 1}"
-            given[name] = (address, NodeName(f"ip-{address.replace('.', '-')}"))
+            given[name] = (address, NodeName(guessed(address, "")))
         return given[name]
 
     return allocate

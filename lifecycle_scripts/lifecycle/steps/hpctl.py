@@ -77,12 +77,7 @@ def _agent_env(node: Node) -> str:
     heads = node.config["hpctl"]["head"] or ",".join(
         f"http://{address}:{port}" for address in node.controllers
     )
-    lines = [
-        "# Written by hpctl at the node's birth.",
-        f"HPCTL_AGENT_HEAD={heads}",
-        f"HPCTL_AGENT_NODE={node.name}",
-    ]
-    return "\n".join(lines) + "\n"
+    return f"# Written by hpctl at the node's birth.\nHPCTL_AGENT_HEAD={heads}\n"
 
 
 def _yaml(node: Node) -> str:

@@ -9,10 +9,19 @@ from typing import Any, Protocol
 
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
-from hpctl.core.model import Instance, InstanceId, NodeName
+from hpctl.core.model import (
+    Instance,
+    InstanceId,
+    NodeName,
+    ProviderView,
+    SchedulerView,
+    SlurmNode,
+)
+from hpctl.joining import Joiner
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.calls import CallLog
+from hpctl.sandbox.emulator.state import Allocate, Role, loopback_addresses
 from tests.fakes.provider import FakeProvider
 
 ROLE = "arn:aws:iam::000000000000:role/hyperpod"
@@ -44,6 +53,7 @@ class Bed(Protocol):
     """A Provider, its fault switches, and the truth behind it."""
 
     provider: Provider
+    prefix: str
 
     def worker(self, at: int = 0) -> Instance: ...
     def controller(self) -> Instance: ...
@@ -67,6 +77,8 @@ class Bed(Protocol):
 
 class _Nodes:
     provider: Provider
+    prefix = "ip-127-0-1-"
+    """What the workers' names in Slurm begin with."""
 
     def worker(self, at: int = 0) -> Instance:
         found = [i for i in self.provider.view().instances.values() if i.group == "workers"]
@@ -134,9 +146,11 @@ class FakeBed(_Nodes):
 
 
 class EmulatorBed(_Nodes):
-    def __init__(self, workers: int = 4, **more: Any) -> None:
+    provider: SageMakerProvider
+
+    def __init__(self, workers: int = 4, allocate: Allocate | None = None, **more: Any) -> None:
         self.machines = NullMachines()
-        self.emulator = Emulator(self.machines, boot_time_s=0.05)
+        self.emulator = Emulator(self.machines, boot_time_s=0.05, allocate=allocate)
         self.emulator.start()
         self.emulator.create(cluster(workers=workers, **more))
         self.emulator.wait_in_service(CLUSTER, 20)
@@ -226,6 +240,57 @@ class EmulatorBed(_Nodes):
 
     def act_by_itself(self, instance: InstanceId) -> bool:
         return self.emulator.act_by_itself(instance)
+
+
+class JoinedProvider:
+    """The adapter, and its view joined to the Slurm that the emulator's nodes would make."""
+
+    def __init__(self, real: SageMakerProvider, emulator: Emulator) -> None:
+        self._real, self._world, self._joiner = real, emulator.world, Joiner()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def view(self) -> ProviderView:
+        """Both as of one moment: an instance that moves between two reads is joined to nothing."""
+        nodes = self._nodes()
+        while True:
+            view, before, nodes = self._real.view(), nodes, self._nodes()
+            if nodes == before:
+                return self._joiner.join(view, SchedulerView(view.as_of, nodes))[0]
+
+    def _nodes(self) -> dict[NodeName, SlurmNode]:
+        with self._world.lock:
+            return {
+                node.node: SlurmNode(node.node, "IDLE", address=node.address)
+                for found in self._world.clusters.values()
+                for node in found.nodes.values()
+                if node.group.role == "compute"
+            }
+
+
+class GroupBed(EmulatorBed):
+    """Names by instance group, no DNS names, and a new address with each replacement."""
+
+    prefix = "gpu-compute-"
+
+    def __init__(self, workers: int = 4) -> None:
+        addresses = loopback_addresses()
+
+        def allocate(name: str, role: Role) -> tuple[str, NodeName]:
+            address, host = addresses(name, role)
+            number = address.rpartition(".")[2]
+            return address, NodeName(f"{self.prefix}{number}") if role == "compute" else host
+
+        super().__init__(workers, allocate)
+        world = self.emulator.world
+        world.moved = lambda address: address.replace("127.0.", "127.1.")
+        self.emulator.faults.add("no_dns")
+        self.provider = JoinedProvider(self.provider, self.emulator)  # type: ignore[assignment]
+
+    def reset(self) -> None:
+        super().reset()
+        self.emulator.faults.add("no_dns")
 
 
 class Client:

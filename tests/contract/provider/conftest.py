@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed
+from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed, GroupBed
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -34,9 +34,23 @@ def emulated(_real: EmulatorBed) -> EmulatorBed:
     return _real
 
 
-@pytest.fixture(params=["fake", "sagemaker"])
+@pytest.fixture(scope="session")
+def _grouped(_aws: None) -> Iterator[GroupBed]:
+    real = GroupBed()
+    yield real
+    real.close()
+
+
+@pytest.fixture
+def grouped(_grouped: GroupBed) -> GroupBed:
+    _grouped.reset()
+    return _grouped
+
+
+@pytest.fixture(params=["fake", "emulated", "grouped"])
 def bed(request: pytest.FixtureRequest) -> Bed:
+    """The fake, and the adapter on the emulator with either kind of node names."""
     if request.param == "fake":
         return FakeBed()
-    real: EmulatorBed = request.getfixturevalue("emulated")
+    real: EmulatorBed = request.getfixturevalue(request.param)
     return real

@@ -7,17 +7,20 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hpctl.cloud import details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
 from hpctl.ports import HpctlError, Unavailable
+from hpctl.sandbox.emulator.calls import CallLog
 from hpctl.sandbox.emulator.errors import validation
 from hpctl.sandbox.emulator.launch import Timings
-from tests.contract.provider.beds import CLUSTER, EmulatorBed, cluster
+from tests.contract.provider.beds import CLUSTER, EmulatorBed, GroupBed, cluster
 
 
 def provider(bed: EmulatorBed, **more: Any) -> SageMakerProvider:
@@ -262,3 +265,72 @@ def test_a_chunk_that_fails_does_not_stop_the_next() -> None:
         assert kinds == [OutcomeKind.REJECTED] * 25 + [OutcomeKind.ACCEPTED] * 5
     finally:
         bed.close()
+
+
+def described(bed: EmulatorBed) -> list[str]:
+    return [str(c.request["NodeId"]) for c in bed.emulator.calls.all("DescribeClusterNode")]
+
+
+def test_an_address_that_the_list_does_not_tell_is_asked_for_once(grouped: GroupBed) -> None:
+    seen = provider(grouped)
+    first = seen.view().instances
+    assert {i.address for i in first.values()} == {f"127.0.1.{n}" for n in range(1, 6)}
+    assert {i.dns for i in first.values()} == {""}
+    assert sorted(described(grouped)) == sorted(first)
+    assert seen.view().instances == first
+    assert len(described(grouped)) == 5
+    old = grouped.worker()
+    grouped.emulator.calls = CallLog()
+    seen.replace([old.id])
+    grouped.settle()
+    after = seen.view().instances
+    (new,) = after.keys() - first.keys()
+    assert described(grouped) == [new]
+    assert after[new].address == old.address.replace("127.0.", "127.1.")
+
+
+def test_a_host_name_that_spells_the_address_needs_no_call(emulated: EmulatorBed) -> None:
+    instances = provider(emulated).view().instances.values()
+    assert {i.address for i in instances} == {f"127.0.1.{n}" for n in range(1, 6)}
+    assert described(emulated) == []
+
+
+def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(details, "AT_MOST", 20)
+    clock = 1000.0
+    monkeypatch.setattr(details, "time", SimpleNamespace(monotonic=lambda: clock))
+    bed = GroupBed(60)
+    try:
+        seen = provider(bed)
+        known = [i.id for i in seen.view().instances.values() if i.address]
+        assert len(known) == len(described(bed)) == 20
+        assert sum(bool(i.address) for i in seen.view().instances.values()) == 20
+        clock += 1.0
+        bed.emulator.handle(
+            "BatchAddClusterNodes",
+            {
+                "ClusterName": CLUSTER,
+                "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
+            },
+        )
+        bed.settle()
+        listed = seen.view().instances.values()
+        newest = max(listed, key=lambda i: i.launched or datetime.min.replace(tzinfo=UTC))
+        assert newest.address
+        assert len(described(bed)) == 20 + int(details.A_SECOND)
+    finally:
+        bed.close()
+
+
+def test_who_may_not_describe_sees_the_instances_without_addresses(grouped: GroupBed) -> None:
+    """And asks no further: a service that throttles is left alone until the next view."""
+    for kind, calls in (("throttle", None), ("access_denied", None)):
+        seen = provider(grouped)
+        grouped.emulator.calls = CallLog()
+        grouped.emulator.faults.add(kind, calls=calls, operations=["DescribeClusterNode"])
+        assert {i.address for i in seen.view().instances.values()} == {""}
+        assert 1 <= len(described(grouped)) <= 5
+        grouped.emulator.faults.clear(kind)
+        assert all(i.address for i in seen.view().instances.values())
