@@ -76,7 +76,8 @@ def read_back(
     """What a file says: role and partition by group, and the `provisioning_parameters` section."""
     roles: dict[str, tuple[str, str | None]] = {}
     for worker in content.get("worker_groups") or ():
-        roles[str(worker["instance_group_name"])] = ("compute", worker.get("partition_name"))
+        if isinstance(worker, Mapping) and worker.get("instance_group_name"):
+            roles[str(worker["instance_group_name"])] = ("compute", worker.get("partition_name"))
     for key, role in (("login_group", "login"), ("controller_group", "controller")):
         if content.get(key):
             roles[str(content[key])] = (role, None)
