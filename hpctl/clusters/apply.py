@@ -93,7 +93,8 @@ class Plan:
 
     `update` is UpdateCluster's request, `shrink` how many instances go from a group, `leaving`
     the groups that go whole. `before` are the counts that were seen; of what is touched, `targets`
-    are those after `update` and `final` those after everything.
+    are those after `update` and `final` those after everything. `migrates`: `update` gives groups
+    their first SlurmConfig.
     """
 
     cluster: str
@@ -105,6 +106,7 @@ class Plan:
     before: Mapping[str, int] = field(default_factory=dict)
     targets: Mapping[str, int] = field(default_factory=dict)
     final: Mapping[str, int] = field(default_factory=dict)
+    migrates: bool = False
 
     @property
     def empty(self) -> bool:
@@ -143,6 +145,9 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
     }
     if groups:
         update["InstanceGroups"] = groups
+    if changes.migrates:
+        # AWS tells two defaults, and Merge alone leaves running jobs and edits as they are.
+        update.setdefault("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Merge"}})
     final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
     leaving = tuple(name for name in have if name not in want)
     tags = {c.place.removeprefix("Tags."): c.new for c in changes.changes if _of(c.place, "Tags")}
@@ -156,6 +161,7 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
         before={name: int(group["InstanceCount"]) for name, group in have.items()},
         targets={n: count + shrink.get(n, 0) for n, count in final.items()},
         final=final,
+        migrates=changes.migrates,
     )
 
 

@@ -71,6 +71,8 @@ class Walks:
             world.changed.wait_for(
                 lambda: launches.threads.stopping.is_set() or not any(n.operation for n in others)
             )
+            if any(n.operation for n in others):
+                return  # everything ends where it stands
         for node in nodes:
             if node.state.instance_id:
                 launches.machines.retire(node.machine())
