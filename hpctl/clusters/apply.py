@@ -93,8 +93,7 @@ class Plan:
 
     `update` is UpdateCluster's request, `shrink` how many instances go from a group, `leaving`
     the groups that go whole. `before` are the counts that were seen; of what is touched, `targets`
-    are those after `update` and `final` those after everything. `migrates`: `update` gives groups
-    their first SlurmConfig.
+    are those after `update` and `final` those after everything.
     """
 
     cluster: str
@@ -106,7 +105,6 @@ class Plan:
     before: Mapping[str, int] = field(default_factory=dict)
     targets: Mapping[str, int] = field(default_factory=dict)
     final: Mapping[str, int] = field(default_factory=dict)
-    migrates: bool = False
 
     @property
     def empty(self) -> bool:
@@ -135,9 +133,8 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
         if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
             shrink[name] = less
             new["InstanceCount"] = there_["InstanceCount"]
-            if {c.place for c in changes.changes if _of(c.place, name)} == {
-                f"{name}.InstanceCount"
-            }:
+            places = {c.place for c in changes.changes if _of(c.place, name)}
+            if places == {f"{name}.InstanceCount"}:
                 continue
         groups.append(new)
     update: dict[str, Any] = {
@@ -145,8 +142,7 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
     }
     if groups:
         update["InstanceGroups"] = groups
-    if changes.migrates:
-        # AWS tells two defaults, and Merge alone leaves running jobs and edits as they are.
+    if changes.migrates:  # the default is told in two ways, and Merge leaves jobs and edits alone
         update.setdefault("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Merge"}})
     final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
     leaving = tuple(name for name in have if name not in want)
@@ -161,7 +157,6 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
         before={name: int(group["InstanceCount"]) for name, group in have.items()},
         targets={n: count + shrink.get(n, 0) for n, count in final.items()},
         final=final,
-        migrates=changes.migrates,
     )
 
 

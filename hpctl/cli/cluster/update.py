@@ -96,7 +96,7 @@ def update(
     if validate and plan.update:
         before_spending(path, read, here.aws)
     picks = run.picks(plan)
-    if plan.migrates:
+    if changes.migrates:
         run.migrates(found, request, Path(path).with_suffix(".legacy"))
     if dry_run:
         orders, going = _orders(plan, str(found["ClusterArn"]), run.migration), removals(picks)
@@ -181,7 +181,7 @@ class _Run:
         if plan.update or plan.tags_set or plan.tags_gone:
             with self._legacy_away():
                 apply.update(aws, plan, patience)
-            if self.waiting.wait or order or plan.leaving or plan.migrates:
+            if self.waiting.wait or order or plan.leaving or self.migration:
                 last = self._follow(plan.targets)
                 if last.verdict.value != "reached":
                     return self.tell(**followed(last) | self._why(last))
