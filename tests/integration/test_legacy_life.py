@@ -7,7 +7,7 @@ sagemaker-hyperpod-slurm-api-config-migration.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,31 +90,10 @@ def test_a_legacy_cluster_is_migrated_and_lives_on(old: Sandbox, tmp_path: Path)
     ).stdout.strip()
     until(lambda: old.run(["squeue", "-ho", "%T", "-j", job]).stdout == "RUNNING\n", "the job")
 
-    # Migrate: the file that `import` writes, with another slurm_config.
-    new = tmp_path / "new.yaml"
-    hpctl(old, "cluster", "import", NAME, "-o", str(new))
-    spec = yaml.safe_load(new.read_text())
-    assert spec["slurm_config"] == "provisioning_parameters"
-    write(new, {**spec, "slurm_config": "api"})
-    before = {n["InstanceId"] for n in _nodes(sagemaker)}
-    plan = json.loads(hpctl(old, "cluster", "update", str(new), "--dry-run", "--json").stdout)
-    assert [o["operation"] for o in plan["orders"]] == ["DeleteObject", "UpdateCluster"]
-    assert there()
-    told = hpctl(old, "cluster", "update", str(new), *LOOK)
-    assert "There is no way back" not in told.stderr, "nobody is asked with --yes"
-    assert not there()
-    assert [f.read_bytes() for f in (tmp_path / "new.legacy").iterdir()] == [made.encode()]
-    now = sagemaker.describe_cluster(ClusterName=NAME)
-    assert [g["SlurmConfig"]["NodeType"] for g in now["InstanceGroups"]] == [
-        "Controller",
-        "Compute",
-    ]
-    assert "FailureMessage" not in now
-    assert {n["InstanceId"] for n in _nodes(sagemaker)} == before
+    _migrates(old, tmp_path, made.encode(), there)
     assert old.run(["squeue", "-ho", "%T", "-j", job]).stdout == "RUNNING\n"
-    same = hpctl(old, "cluster", "update", str(new))
-    assert "there is nothing to do" in same.stdout
 
+    before = {n["InstanceId"] for n in _nodes(sagemaker)}
     # Scale: the new node joins the partition that the API names.
     hpctl(old, "cluster", "scale", "--cluster", NAME, "h100", "3", *LOOK)
     assert counts(old)["h100"] == (3, 3)
@@ -129,6 +108,33 @@ def test_a_legacy_cluster_is_migrated_and_lives_on(old: Sandbox, tmp_path: Path)
     old.run(["scancel", job])
     hpctl(old, "cluster", "delete", NAME, *LOOK)
     assert sagemaker.list_clusters()["ClusterSummaries"] == []
+
+
+def _migrates(old: Sandbox, directory: Path, parameters: bytes, there: Callable[[], bool]) -> None:
+    """Migrate by the file that `import` writes, with another slurm_config."""
+    sagemaker = client(old, "sagemaker")
+    new = directory / "new.yaml"
+    hpctl(old, "cluster", "import", NAME, "-o", str(new))
+    spec = yaml.safe_load(new.read_text())
+    assert spec["slurm_config"] == "provisioning_parameters"
+    write(new, {**spec, "slurm_config": "api"})
+    before = {n["InstanceId"] for n in _nodes(sagemaker)}
+    plan = json.loads(hpctl(old, "cluster", "update", str(new), "--dry-run", "--json").stdout)
+    assert [o["operation"] for o in plan["orders"]] == ["DeleteObject", "UpdateCluster"]
+    assert there()
+    told = hpctl(old, "cluster", "update", str(new), *LOOK)
+    assert "There is no way back" not in told.stderr, "nobody is asked with --yes"
+    assert not there()
+    assert [f.read_bytes() for f in (directory / "new.legacy").iterdir()] == [parameters]
+    now = sagemaker.describe_cluster(ClusterName=NAME)
+    assert [g["SlurmConfig"]["NodeType"] for g in now["InstanceGroups"]] == [
+        "Controller",
+        "Compute",
+    ]
+    assert "FailureMessage" not in now
+    assert {n["InstanceId"] for n in _nodes(sagemaker)} == before
+    same = hpctl(old, "cluster", "update", str(new))
+    assert "there is nothing to do" in same.stdout
 
 
 def test_an_edited_slurm_conf_rolls_a_managed_update_back(old: Sandbox, tmp_path: Path) -> None:

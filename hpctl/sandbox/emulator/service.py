@@ -97,6 +97,7 @@ class Emulator:
     ) -> None:
         self.world = World(region, account, allocate or loopback_addresses())
         self.world.unknowns = unknowns
+        times = (create_time_s, shutdown_time_s, boot_time_s, retry_time_s)
         self.faults = Faults()
         self.calls = CallLog()
         self.events = Events(self.world)
@@ -113,13 +114,7 @@ class Emulator:
             self.operations,
             self.capacity,
             self.threads,
-            Timings(
-                create_time_s,
-                shutdown_time_s,
-                boot_time_s,
-                retry_s=retry_time_s,
-                health_check_s=health_check_time_s,
-            ),
+            Timings(*times, health_check_s=health_check_time_s),
             parallel_boots,
         )
         self.walks = Walks(self.launches)
