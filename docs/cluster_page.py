@@ -74,8 +74,9 @@ hand. `node_provisioning_mode: Continuous` needs this style, and no strategy.
 `slurm_config: provisioning_parameters`: the lifecycle scripts write slurm.conf, from
 `provisioning_parameters.json` in their own directory. `hpctl cluster provisioning-parameters` makes
 that file of the groups' roles and partitions and of `provisioning_parameters`. Several head nodes
-need this style. The two cannot be mixed, and there is no way back from `api`. Where no group has a
-role, the file is yours.
+need this style. The two cannot be mixed; `hpctl cluster update`
+[migrates](cluster-operate.md#migrate-to-api-driven-slurm-configuration) to `api`, and there is no
+way back. Where no group has a role, the file is yours.
 
 ## Scripts
 

@@ -133,9 +133,8 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
         if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
             shrink[name] = less
             new["InstanceCount"] = there_["InstanceCount"]
-            if {c.place for c in changes.changes if _of(c.place, name)} == {
-                f"{name}.InstanceCount"
-            }:
+            places = {c.place for c in changes.changes if _of(c.place, name)}
+            if places == {f"{name}.InstanceCount"}:
                 continue
         groups.append(new)
     update: dict[str, Any] = {
@@ -143,6 +142,8 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
     }
     if groups:
         update["InstanceGroups"] = groups
+    if changes.migrates:  # the default is told in two ways, and Merge leaves jobs and edits alone
+        update.setdefault("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Merge"}})
     final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
     leaving = tuple(name for name in have if name not in want)
     tags = {c.place.removeprefix("Tags."): c.new for c in changes.changes if _of(c.place, "Tags")}

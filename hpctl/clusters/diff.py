@@ -1,15 +1,15 @@
 """What must change for a cluster to be as its spec says, and what cannot. Pure.
 
 Both sides are in the words of the API's requests. What may not change once it is there: instance
-type by HyperPod's developer guide on UpdateCluster, NodeType and VpcConfig by the API reference.
-Of the execution role and threads per core no page was found that says so: refusing them costs a
-user a message, and sending them might cost an update that rolls back.
+type, execution role and threads per core by HyperPod's developer guide on UpdateCluster, NodeType
+and VpcConfig by the API reference. A NodeType where there was none is the migration to API-driven
+Slurm configuration, which changes nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpctl.clusters.observed import filled, leaves, request_of
@@ -57,11 +57,18 @@ class Diff:
         return self.of(Kind.IMPOSSIBLE)
 
     @property
+    def migrates(self) -> bool:
+        """Whether groups that are there get their first SlurmConfig."""
+        return any(c.place.endswith(_NODE_TYPE) and c.old is None for c in self.changes)
+
+    @property
     def destroys(self) -> tuple[Change, ...]:
         """What loses instances."""
         return self.of(Kind.DESTROY)
 
 
+_NODE_TYPE = ".SlurmConfig.NodeType"
+_ALONE = "not together with the migration to SlurmConfig: migrate first, then this"
 _NEW_ONLY = "new and replaced instances have it; those that are there stay as they are"
 _GROUP_FIXED = {
     "InstanceType": "a group keeps its instance type: add a group of the new type, delete this one",
@@ -80,6 +87,7 @@ _GROUP_SAYS = {
     "OverrideVpcConfig": _NEW_ONLY,
     "ScheduledUpdateConfig": "the AMI is updated by this calendar",
     "AutoPatchConfig": "the AMI is patched so",
+    "SlurmConfig.NodeType": "the API configures Slurm from now on: there is no way back",
     "SlurmConfig.PartitionNames": "slurm.conf is written anew; running jobs go on",
     "ImageId": "new instances have it; `hpctl cluster software-update` brings it to the others",
     "ImageReleaseVersion": (
@@ -140,7 +148,15 @@ def diff(
             for key in dict.fromkeys((*asked, *tags))
             if tags.get(key) != asked.get(key)
         ]
-    return Diff(str(requested["ClusterName"]), tuple(changes))
+    found = Diff(str(requested["ClusterName"]), tuple(changes))
+    return replace(found, changes=tuple(map(_alone, changes))) if found.migrates else found
+
+
+def _alone(change: Change) -> Change:
+    """A change as it is beside a migration, which makes and takes no instances."""
+    if change.kind in (Kind.ADD, Kind.DESTROY) or change.place == "NodeProvisioningMode":
+        return replace(change, kind=Kind.IMPOSSIBLE, consequence=_ALONE)
+    return change
 
 
 def _group(name: str, group: Mapping[str, Any], there: Mapping[str, Any] | None) -> list[Change]:
@@ -192,7 +208,8 @@ def _fields(
             continue
         why = _longest(fixed, place)
         flexible = place.startswith("InstanceRequirements") and before and after
-        kind = Kind.IMPOSSIBLE if why and not flexible else Kind.CHANGE
+        first = place == _NODE_TYPE[1:] and before is None
+        kind = Kind.IMPOSSIBLE if why and not (flexible or first) else Kind.CHANGE
         if place == "NodeProvisioningMode" and after is None:
             kind, why = Kind.IMPOSSIBLE, "Continuous provisioning cannot be given up again"
         text = why if kind is Kind.IMPOSSIBLE else _longest(says, place)

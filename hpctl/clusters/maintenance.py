@@ -58,6 +58,12 @@ class Work:
 # --- ordering ---------------------------------------------------------------------------------
 
 
+NO_BATCHES = (
+    "rolling batches are for clusters with EKS (AWS's notes on HyperPod): with Slurm all nodes may "
+    "be updated at once"
+)
+
+
 def batch_size(text: str) -> dict[str, Any]:
     """`2` or `10%` as a RollingUpdatePolicy has it. Raises ValueError."""
     number = int(text.removesuffix("%"))

@@ -24,6 +24,10 @@ _MENDS = {
     "ResourceNotFound": "`hpctl cluster list` names the clusters of this region",
     "ValidationException": "`hpctl cluster validate` finds most of what the service refuses",
 }
+_OUTDATED = (
+    "its AMI is from before January 2026: `hpctl cluster software-update --cluster {cluster}`, "
+    "then again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,8 @@ def there(aws: Aws, cluster: str) -> Mapping[str, Any]:
 
 def mended(error: Refused, cluster: str) -> Refused:
     """The same refusal, with what to do about its code."""
-    hint = error.hint or _MENDS.get(error.code, "").format(cluster=cluster)
+    outdated = "Update required to use SlurmConfig" in str(error) and _OUTDATED
+    hint = error.hint or (outdated or _MENDS.get(error.code, "")).format(cluster=cluster)
     return type(error)(str(error), hint, code=error.code)
 
 

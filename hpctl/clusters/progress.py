@@ -103,6 +103,7 @@ class Progress:
     during the watch and have not come up since, also those that the service has taken away again.
     `events` are those since the look before.
     `unread` says why this look failed: everything else is then as the look before had it.
+    `by_api`: every group has its SlurmConfig.
     """
 
     cluster: str
@@ -118,6 +119,7 @@ class Progress:
     still_s: float = 0.0
     seen: frozenset[str] = frozenset()
     unread: str = ""
+    by_api: bool = False
     verdict: Verdict = Verdict.WAITING
     why: str = ""
 

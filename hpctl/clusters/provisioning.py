@@ -76,7 +76,8 @@ def read_back(
     """What a file says: role and partition by group, and the `provisioning_parameters` section."""
     roles: dict[str, tuple[str, str | None]] = {}
     for worker in content.get("worker_groups") or ():
-        roles[str(worker["instance_group_name"])] = ("compute", worker.get("partition_name"))
+        if isinstance(worker, Mapping) and worker.get("instance_group_name"):
+            roles[str(worker["instance_group_name"])] = ("compute", worker.get("partition_name"))
     for key, role in (("login_group", "login"), ("controller_group", "controller")):
         if content.get(key):
             roles[str(content[key])] = (role, None)
@@ -98,20 +99,30 @@ def read_back(
     return roles, section
 
 
+def places(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Bucket and key of the file beside each group's lifecycle scripts, once each."""
+    uris = [
+        group.get("LifeCycleConfig", {}).get("SourceS3Uri") for group in describe["InstanceGroups"]
+    ]
+    found = []
+    for uri in dict.fromkeys(str(one) for one in uris if one):
+        if uri.startswith("s3://"):
+            bucket, _, path = uri.removeprefix("s3://").partition("/")
+            found.append((bucket, f"{path.rstrip('/')}/{FILE}".lstrip("/")))
+    return list(dict.fromkeys(found))
+
+
 def beside(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
     """The file beside a living cluster's lifecycle scripts; else None, and why there is none.
 
     Where the API configures Slurm there is none, and nothing to be said about it.
     """
-    groups = describe["InstanceGroups"]
-    if any("SlurmConfig" in group for group in groups):
+    if any("SlurmConfig" in group for group in describe["InstanceGroups"]):
         return None, ""
-    prefixes = [group.get("LifeCycleConfig", {}).get("SourceS3Uri") for group in groups]
-    prefix = next((str(one) for one in prefixes if one), "")
-    if not prefix.startswith("s3://"):
+    there = places(describe)
+    if not there:
         return None, "no group has lifecycle scripts in S3"
-    bucket, _, path = prefix.removeprefix("s3://").partition("/")
-    key = f"{path.rstrip('/')}/{FILE}".lstrip("/")
+    bucket, key = there[0]
     try:
         content = json.loads(read_object(aws.service("s3"), bucket, key))
     except HpctlError as error:

@@ -20,6 +20,17 @@ PATIENCE_S = 900.0
 
 WAITING: Judged = (Verdict.WAITING, "")
 
+_MENDS = {
+    "drift detected": (
+        "slurm.conf was edited by hand: slurm_config_strategy Merge keeps that, Overwrite undoes it"
+    ),
+    "mismatch detected": (
+        "slurm.conf was edited by hand: slurm_config_strategy Merge keeps that, Overwrite undoes it"
+    ),
+    "provisioning_parameters.json": "remove that file below every group's source_s3_uri",
+}
+"""By words of FailureMessage (AWS's guide on API-driven Slurm configuration, troubleshooting)."""
+
 
 def in_service(
     targets: Mapping[str, int] | None = None,
@@ -40,9 +51,10 @@ def in_service(
         if p.status in ("Deleting", DELETED):
             return Verdict.FAILED, f"the cluster is {p.status}"
         if p.status != "InService":
-            return WAITING
+            # A Continuous cluster waits for a login node, however often that fails.
+            return _stuck(p, patience_s) if p.status == "Creating" else WAITING
         if "RollingBack" in p.seen:
-            return Verdict.FAILED, f"the service rolled the change back: {p.failure}"
+            return _rolled_back(p)
         if targets is not None and (missed := _missed(p.targets, targets)):
             if p.waited_s < LAG_S:
                 return WAITING
@@ -56,6 +68,29 @@ def in_service(
         return _stuck(p, patience_s)
 
     return judge
+
+
+def migrated(judge: Until, before: str) -> Until:
+    """`judge`, and every group has its SlurmConfig. FAILED where it is over without.
+
+    `before` is the FailureMessage from before the order: another one tells of this order.
+    """
+
+    def both(p: Progress) -> Judged:
+        verdict, why = judge(p)
+        if verdict is not Verdict.REACHED or p.by_api:
+            return verdict, why
+        told = p.failure not in ("", before)
+        over = told or "Updating" in p.seen or p.waited_s >= LAG_S
+        return _rolled_back(p) if over else WAITING
+
+    return both
+
+
+def _rolled_back(p: Progress) -> Judged:
+    mend = next((mend for word, mend in _MENDS.items() if word in p.failure), "")
+    why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
+    return Verdict.FAILED, f"{why} ({mend})" if mend else why
 
 
 def deleted(p: Progress) -> Judged:

@@ -124,6 +124,7 @@ class _View:
             nodes=tuple(sorted(nodes, key=lambda n: (n.group, n.node, n.key))),
             events=self._events() if continuous else (),
             waited_s=(at - self.began).total_seconds(),
+            by_api=all("SlurmConfig" in g for g in answer.get("InstanceGroups", ())),
         )
         return self._timed(progress)
 

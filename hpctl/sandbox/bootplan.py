@@ -234,7 +234,9 @@ def resource_config(
 def _instance(machine: Machine) -> dict[str, Any]:
     return {
         "InstanceName": machine.name,
-        "AgentIpAddress": machine.address,
+        # HyperPod's own agents have a network of their own (AWS's devops-agent notes): whoever
+        # takes this address for the node's finds nobody there.
+        "AgentIpAddress": f"172.16.{'.'.join(machine.address.split('.')[2:])}",
         "CustomerIpAddress": machine.address,
         "InstanceId": machine.instance_id,
         "InstanceLabel": None,

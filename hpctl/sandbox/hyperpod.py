@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.lifecycle_log import place
+from hpctl.clusters.provisioning import FILE
 from hpctl.core.model import NodeName
 from hpctl.ports import HpctlError
 from hpctl.sandbox import roster
@@ -66,7 +67,7 @@ class HyperPod:
             account="123456789012" if aws else "000000000000",
             boot_time_s=spec.boot_time,
             allocate=self._allocate,
-            roles=self._role,
+            parameters=self._parameters,
             port=spec.ports.emulator,
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
@@ -110,22 +111,18 @@ class HyperPod:
             raise HpctlError(f"slurm.conf has no node for {name}", "Start it with more --slots.")
         return spec.address(number), NodeName(spec.node(number))
 
-    def _role(self, group: Mapping[str, Any]) -> Role:
-        """The role that provisioning_parameters.json in the group's S3 prefix gives it."""
+    def _parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The provisioning_parameters.json in a group's S3 prefix, if there is one to be read."""
         uri = group.get("LifeCycleConfig", {}).get("SourceS3Uri", "")
         if not self._aws or not uri:
-            return "compute"
+            return None
         with tempfile.TemporaryDirectory() as directory:
             try:
                 self._aws.fetch(uri, Path(directory))
-                text = (Path(directory) / "provisioning_parameters.json").read_text()
-                told = json.loads(text)
+                told = json.loads((Path(directory) / FILE).read_text())
             except (HpctlError, OSError, ValueError):
-                return "compute"
-        name = group["InstanceGroupName"]
-        if name == told.get("controller_group"):
-            return "controller"
-        return "login" if name == told.get("login_group") else "compute"
+                return None
+        return told if isinstance(told, dict) else None
 
     def _resource_config(self, machine: Machine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""

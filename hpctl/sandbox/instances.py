@@ -100,6 +100,14 @@ class LocalMachines:
             return True
         return bool(start_time(self.pid_of(machine.node, "slurmd")))
 
+    def drifted(self) -> bool:
+        """See Machines."""
+        return self._slots.drifted()
+
+    def write_partitions(self) -> None:
+        """See Machines."""
+        self._slots.rewrite()
+
     def machine_of(self, node: str) -> Machine | None:
         """The machine that stands for this node now."""
         with self._lock:

@@ -71,3 +71,11 @@ class Machines(Protocol):
     def alive(self, machine: Machine) -> bool:
         """Whether the instance's slurmd runs."""
         ...
+
+    def drifted(self) -> bool:
+        """Whether slurm.conf has other partitions than the instances that are there make."""
+        ...
+
+    def write_partitions(self) -> None:
+        """Write slurm.conf anew, whatever was edited in it."""
+        ...

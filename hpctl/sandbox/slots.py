@@ -77,6 +77,17 @@ class Slots:
             self._scontrol("update", name, "State=FUTURE")
             self._apply()
 
+    def drifted(self) -> bool:
+        """Whether somebody has edited the partitions in slurm.conf since it was written."""
+        with self._lock:
+            found = self._spec.layout.slurm_conf.read_text()
+            return _partitions(found) != _partitions(self.text())
+
+    def rewrite(self) -> None:
+        """Write slurm.conf anew, and make slurmctld read it."""
+        with self._lock:
+            self._apply()
+
     def _apply(self) -> None:
         conf = self._spec.layout.slurm_conf
         part = conf.with_suffix(".part")
@@ -105,3 +116,7 @@ class Slots:
             said = (done.stderr or done.stdout).strip()
             time.sleep(pause_s)
         log.warning("scontrol %s: %s", " ".join(words), said)
+
+
+def _partitions(text: str) -> list[str]:
+    return sorted(line for line in text.splitlines() if line.startswith("PartitionName="))

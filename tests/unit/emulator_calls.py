@@ -16,8 +16,8 @@ def settled(api: Client) -> None:
     api.emulator.wait_in_service("demo", 10)
 
 
-def nodes(api: Client, name: str = "workers") -> list[dict[str, Any]]:
-    body = api("ListClusterNodes", ClusterName="demo", InstanceGroupNameContains=name)
+def nodes(api: Client, name: str = "workers", **more: Any) -> list[dict[str, Any]]:
+    body = api("ListClusterNodes", ClusterName="demo", InstanceGroupNameContains=name, **more)
     found: list[dict[str, Any]] = body["ClusterNodeSummaries"]
     return found
 

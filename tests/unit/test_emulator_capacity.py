@@ -187,7 +187,8 @@ def test_a_spot_instance_is_interrupted_after_a_notice(machines: NullMachines) -
             cluster("demo", InstanceGroups=[group("controller", "Controller", 1), workers])
         )
         settled(api)
-        [node], [head] = nodes(api), nodes(api, "controller")
+        [head] = nodes(api, "controller")
+        [node] = nodes(api, IncludeNodeLogicalIds=True)
         assert not emulator.interrupt(head["InstanceId"])
         assert emulator.interrupt(node["InstanceId"], 0.05)
         warned = api("ListClusterEvents", ClusterName="demo")["Events"][0]
@@ -195,7 +196,8 @@ def test_a_spot_instance_is_interrupted_after_a_notice(machines: NullMachines) -
         until(api, lambda: not nodes(api))
         until(api, lambda: statuses(api) == {"Running"})
         assert nodes(api)[0]["InstanceId"] != node["InstanceId"]
-        assert nodes(api)[0]["NodeLogicalId"] == node["NodeLogicalId"]
+        [again] = nodes(api, IncludeNodeLogicalIds=True)
+        assert again["NodeLogicalId"] == node["NodeLogicalId"]
     finally:
         emulator.stop()
 

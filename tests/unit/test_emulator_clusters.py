@@ -99,7 +99,7 @@ def test_continuous_provisioning_takes_a_failed_worker(api: Client, machines: Nu
         ({"ClusterName": "-bad-"}, "regular expression"),
         ({"NodeRecovery": "Sometimes"}, "enum value set"),
         ({"Surprise": 1}, "Unknown parameter"),
-        ({"InstanceGroups": [group("a", "Compute", 1)]}, "NodeType Controller"),
+        ({"InstanceGroups": [group("a", "Compute", 1)]}, "with Controller node type"),
         ({"InstanceGroups": [group("a", "Controller", 2)]}, "several controllers"),
         (
             {"InstanceGroups": [group("a", "Controller", 1), group("a", "Compute", 1)]},

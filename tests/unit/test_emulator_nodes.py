@@ -57,7 +57,7 @@ def plain(api: Client, name: str = "plain") -> str:
 
 
 def test_only_describe_tells_the_address(api: Client) -> None:
-    summary = listed(api)[0]
+    summary = listed(api, IncludeNodeLogicalIds=True)[0]
     assert "PrivatePrimaryIp" not in summary
     details = describe(api, NodeId=summary["InstanceId"])
     dashed = details["PrivatePrimaryIp"].replace(".", "-")
@@ -126,7 +126,9 @@ def test_at_most_25_and_at_least_one(api: Client) -> None:
 
 
 def test_logical_ids_are_for_continuous_clusters(api: Client) -> None:
-    logical = listed(api)[1]["NodeLogicalId"]
+    """API model, ClusterNodeSummary: only with IncludeNodeLogicalIds in the request."""
+    assert not any("NodeLogicalId" in node for node in listed(api))
+    logical = listed(api, IncludeNodeLogicalIds=True)[1]["NodeLogicalId"]
     answer = api("BatchReplaceClusterNodes", ClusterName="demo", NodeLogicalIds=[logical])
     assert answer == {"SuccessfulNodeLogicalIds": [logical]}
     settled(api)

@@ -124,12 +124,6 @@ def test_the_words_of_each_refusal(api: Client, request_: dict[str, Any], error:
     assert counts(api) == {"controller": (1, 1), "workers": (4, 4)}
 
 
-def test_the_mode_of_a_cluster_stays(api: Client) -> None:
-    created(api, continuous=False)
-    answer = update(api, NodeProvisioningMode="Continuous")
-    assert "cannot be changed" in answer["message"]
-
-
 def test_a_cluster_that_is_updating_refuses_unless_it_is_continuous(
     api: Client, machines: NullMachines
 ) -> None:

@@ -153,6 +153,8 @@ def software_update(
     rows = tuple(row for row in fleet.rows if row.group in every)
     view = _view(here, "UpdateClusterSoftware", request, rows)
     _warn(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
+    if batch:
+        click.echo(output.folded(f"hpctl: {maintenance.NO_BATCHES}"), err=True)
     if dry_run:
         return _show(view, as_json)
     confirm("update the software?", yes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,11 +36,12 @@ from hpctl.cli.cluster.removing import (
     take_out,
 )
 from hpctl.cli.cluster.spec_file import spec_argument, validate_option
-from hpctl.ports import Absent, HpctlError
+from hpctl.ports import Absent, HpctlError, InDoubt
 
 if TYPE_CHECKING:
     from hpctl.clusters.apply import Plan
     from hpctl.clusters.diff import Diff
+    from hpctl.clusters.migration import Migration
     from hpctl.clusters.names import Fleet
     from hpctl.clusters.order_plan import Plan as Order
     from hpctl.clusters.progress import Progress
@@ -82,7 +85,7 @@ def update(
     except Absent as error:
         raise no_cluster(here.aws, here.cluster, error) from error
     changes = diff(request, found, _tags(here, found, request))
-    run = _Run(here, changes, waiting, now, as_json)
+    run = _Run(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
     plan = apply.plan(request, found, changes) if not changes.impossible else None
     if plan is None:
         why = "parts of this cannot be changed in place; nothing was done"
@@ -93,8 +96,10 @@ def update(
     if validate and plan.update:
         before_spending(path, read, here.aws)
     picks = run.picks(plan)
+    if changes.migrates:
+        run.migrates(found, request, Path(path).with_suffix(".legacy"))
     if dry_run:
-        orders, going = _orders(plan, str(found["ClusterArn"])), removals(picks)
+        orders, going = _orders(plan, str(found["ClusterArn"]), run.migration), removals(picks)
         return run.tell("dry_run", orders=orders, removals=going, changes=changes.changes)
     order = run.order(picks) if picks else None
     run.ask(picks, yes)
@@ -110,6 +115,8 @@ class _Run:
     waiting: Waiting
     now: bool
     as_json: bool
+    failure: str = ""
+    migration: Migration | None = None
     told: Known | None = None
     fleet: Fleet | None = None
 
@@ -125,6 +132,21 @@ class _Run:
         rows = self.told.join(self.fleet.rows, self.here)
         picked = [p for g in plan.shrink for p in pick(rows, g, plan.before[g], plan.final[g])]
         return (*picked, *(judged(row) for row in rows if row.group in plan.leaving))
+
+    def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
+        """Look whether the migration may be begun. Raises HpctlError where it may not."""
+        from hpctl.clusters import migration
+        from hpctl.clusters.ordering import busy
+
+        if found["ClusterStatus"] != "InService":
+            raise busy(self.here.cluster, str(found["ClusterStatus"]))
+        self.migration = migration.begin(self.here.aws, found, request, backup)
+        if self.migration.strategy not in ("", "Merge"):
+            self.told = known(self.here)
+            view = self.told.slurm
+            here = view.jobs.values() if view else ()
+            running = [int(j.id) for j in here if j.running or j.completing] if view else None
+            migration.jobs_in_the_way(self.migration.strategy, running)
 
     def order(self, picks: tuple[Pick, ...]) -> Order:
         """The order for the nodes that go. Raises HpctlError where one may not."""
@@ -142,6 +164,11 @@ class _Run:
             output.on_stderr(nodes_going, removals(picks))
         jobs = {job for p in picks for job in p.row.jobs}
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
+        if self.migration:
+            for file in self.migration.files:
+                said = f"{file} is removed from S3 and kept in {self.migration.backup}/."
+                click.echo(output.folded(said), err=True)
+            about = " There is no way back; submit no jobs meanwhile."
         confirm(f"Change cluster {self.changes.cluster} so?{about}", yes)
 
     def go(self, plan: Plan, picks: tuple[Pick, ...], order: Order | None) -> None:
@@ -152,11 +179,12 @@ class _Run:
         aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
         last: Progress | None = None
         if plan.update or plan.tags_set or plan.tags_gone:
-            apply.update(aws, plan, patience)
-            if self.waiting.wait or order or plan.leaving:
+            with self._legacy_away():
+                apply.update(aws, plan, patience)
+            if self.waiting.wait or order or plan.leaving or self.migration:
                 last = self._follow(plan.targets)
                 if last.verdict.value != "reached":
-                    return self.tell(**followed(last))
+                    return self.tell(**followed(last) | self._why(last))
         going: tuple[RemovalView, ...] = ()
         if order is not None:
             floor = {group: plan.final[group] for group in plan.shrink}
@@ -171,10 +199,50 @@ class _Run:
             last = self._follow(plan.final, plan.leaving) if self.waiting.wait else None
         return self.tell(**followed(last), removals=going)
 
+    @contextlib.contextmanager
+    def _legacy_away(self) -> Iterator[None]:
+        """The legacy files, if any, are saved and away; back where nothing was ordered."""
+        if self.migration is None:
+            yield
+            return
+        self.migration.save()
+        try:
+            self.migration.remove(self.here.aws)
+            yield
+        except InDoubt:
+            raise
+        except HpctlError as error:
+            said = f"{error}; {self._put_back()}"
+            raise HpctlError(said, error.hint) from error
+
+    def _put_back(self) -> str:
+        """Restore the legacy files; what became of that."""
+        assert self.migration is not None
+        if not self.migration.files:
+            return "nothing was removed from S3"
+        try:
+            self.migration.restore(self.here.aws)
+        except HpctlError as error:
+            return f"put back to S3 by hand what is in {self.migration.backup}/: {error}"
+        return "provisioning_parameters.json is back in S3"
+
+    def _why(self, last: Progress) -> dict[str, str]:
+        """What becomes of the legacy files where a migration did not reach its end."""
+        if self.migration is None:
+            return {}
+        if last.verdict.value == "failed":
+            return {"why": f"{last.why}; {self._put_back()}"}
+        return {
+            "why": f"the same command goes on from here, also where the service rolls the change "
+            f"back; until then {self.migration.backup}/ has what is away from S3"
+        }
+
     def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
-        from hpctl.clusters.until import in_service
+        from hpctl.clusters.until import in_service, migrated
 
         judge = in_service(targets, self.waiting.patience_s, leaving)
+        if self.migration:
+            judge = migrated(judge, self.failure)
         return follow(self.here.aws, self.here.cluster, judge, self.waiting)
 
     def tell(self, outcome: str, **fields: Any) -> None:
@@ -206,8 +274,12 @@ def _tags(
         return None
 
 
-def _orders(plan: Plan, arn: str) -> tuple[CallView, ...]:
-    orders = []
+def _orders(plan: Plan, arn: str, migration: Migration | None) -> tuple[CallView, ...]:
+    orders = [
+        CallView("DeleteObject", {"Bucket": file.bucket, "Key": file.key})
+        for file in (migration.files if migration else ())
+        if file.there
+    ]
     if plan.update:
         orders.append(CallView("UpdateCluster", {"ClusterName": plan.cluster, **plan.update}))
     if plan.tags_set:

@@ -132,7 +132,7 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield unknown(place, script)
             continue
         yield from settled(
-            script_rules.of_parameters(script, prefix.url, place, wanted),
+            script_rules.of_parameters(script, prefix.url, place, wanted, facts.living.legacy),
             f"{prefix.url} agrees with the groups on who sets Slurm up",
             place,
         )
@@ -193,7 +193,7 @@ def _named(wanted: Wanted, facts: Facts) -> Iterator[Named]:
 FAMILY = Family(
     "s3",
     "Lifecycle scripts in S3.",
-    ("bucket",),
+    ("bucket", "living"),
     (
         Check("bucket", "The bucket is there, and in the cluster's region.", bucket_there),
         Check("entry", "Each entry point lies under its prefix and can be run.", entry_there),

@@ -73,13 +73,20 @@ def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             "cannot change",
             "put back its subnets and security groups, or give new groups subnets of their own",
         )
-    mode = living.get("NodeProvisioningMode")
-    if mode != wanted.request.get("NodeProvisioningMode"):
+    mode, wish = living.get("NodeProvisioningMode"), wanted.request.get("NodeProvisioningMode")
+    if mode and mode != wish:
         yield fail(
             ("NodeProvisioningMode",),
-            f"the living cluster {wanted.name} has node_provisioning_mode {mode or '(none)'}, "
-            "which the service cannot change",
+            f"the living cluster {wanted.name} has node_provisioning_mode {mode}, which cannot be "
+            "given up again",
             "write what it has, or make a new cluster",
+        )
+    elif wish and mode != wish and facts.living.legacy:
+        yield fail(
+            ("NodeProvisioningMode",),
+            f"{wish} needs groups with roles in the API, which the living cluster {wanted.name} "
+            "has not yet",
+            "leave node_provisioning_mode out, migrate with `hpctl cluster update`, then add it",
         )
     roles = {str(g["InstanceGroupName"]): _role(g) for g in facts.living.groups}
     for group in wanted.groups:

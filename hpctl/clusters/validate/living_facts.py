@@ -31,6 +31,11 @@ class LivingFacts:
         )
 
     @property
+    def legacy(self) -> bool:
+        """Whether a cluster lives that has its roles in provisioning_parameters.json."""
+        return bool(self.groups) and not any("SlurmConfig" in group for group in self.groups)
+
+    @property
     def groups(self) -> tuple[Mapping[str, Any], ...]:
         """The living cluster's instance groups."""
         if self.cluster is None or isinstance(self.cluster, Unanswered):

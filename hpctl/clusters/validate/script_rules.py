@@ -89,11 +89,20 @@ def of_roles(
 
 
 def of_parameters(
-    script: Script | None, where: str, place: Place, wanted: Wanted
+    script: Script | None, where: str, place: Place, wanted: Wanted, legacy: bool = False
 ) -> Iterator[Finding]:
-    """provisioning_parameters.json: there where scripts set Slurm up, and of one mind with us."""
+    """provisioning_parameters.json: there where scripts set Slurm up, and of one mind with us.
+
+    `legacy`: a cluster of this name lives, and has its roles in that file.
+    """
     if wanted.by_api:
-        if script is not None:
+        if script is not None and legacy:
+            yield warn(
+                place,
+                f"{where} holds {PARAMETERS}, which the migration to the API's configuration ends",
+                "`hpctl cluster update` keeps a copy, removes it, and puts it back if need be",
+            )
+        elif script is not None:
             yield fail(
                 place,
                 f"{where} holds {PARAMETERS}, and the groups have roles of their own: the service "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpctl.clusters.maintenance import NO_BATCHES
 from hpctl.clusters.validate.facts import Facts
 from hpctl.clusters.validate.verdict import Check, Family, Finding, Place, fail, ok, settled, warn
 from hpctl.clusters.validate.wanted import Group, Wanted
@@ -154,6 +155,19 @@ def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+def rolling(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Rolling batches: HyperPod has them for clusters with EKS."""
+    for group in wanted.groups:
+        for key in ("ScheduledUpdateConfig", "AutoPatchConfig"):
+            if group.raw.get(key, {}).get("DeploymentConfig", {}).get("RollingUpdatePolicy"):
+                yield warn(
+                    group.at(key, "DeploymentConfig", "RollingUpdatePolicy"),
+                    f"{group.name}: {NO_BATCHES}",
+                    "leave rolling_update_policy out, or update group by group with "
+                    "`hpctl cluster software-update --group`",
+                )
+
+
 def _default(kind: str) -> str:
     return "/fsx" if kind == "LUSTRE" else "/home"
 
@@ -180,6 +194,7 @@ FAMILY = Family(
         Check("deep-checks", "Deep health checks are asked of accelerated types.", deep_checks),
         Check("one-view", "Head nodes mount what compute nodes mount.", one_view),
         Check("someone-mends", "The service or hpctl replaces broken nodes.", someone_mends),
+        Check("rolling", "No group's updates rest on rolling batches, which are EKS's.", rolling),
         Check("set-up", "Somebody sets Slurm up: the API, or an on_create script.", set_up),
     ),
 )

@@ -193,6 +193,14 @@ class BatchOperations:
             )
         return cluster
 
+    def _absent(self, cluster: Cluster, name: str, words: _Words) -> Refusal:
+        """What is said of an id that no node has now; a replaced one may linger a while."""
+        code = self.world.unknowns.lingering_code
+        if not cluster.lingering(name) or code == "InstanceIdNotFound":
+            return words.not_found, f"Node {name} not found."
+        text = "Another operation (Replace) is in progress for this node. Wait or retry."
+        return words.of_code.get(code, code), text
+
     def _each(
         self,
         cluster: Cluster,
@@ -214,11 +222,11 @@ class BatchOperations:
                 fault = self.walks.launches.faults.take(
                     FaultKind.FAIL_NODES, operation=operation, names=node.names if node else (name,)
                 )
-                refusal = check(node) if node else (words.not_found, f"Node {name} not found.")
+                refusal = check(node) if node else self._absent(cluster, name, words)
                 if node and refusal is None and (fault is None or fault.accepted):
                     begin(node)
                 if fault:
-                    code = words.of_fault.get(fault.code, fault.code)
+                    code = words.of_code.get(fault.code, fault.code)
                     refusal = (code, "The operation on this node failed.")
                 if refusal is None:
                     body.setdefault(f"Successful{suffix}", []).append(name)
@@ -235,7 +243,7 @@ class _Words:
     code: str
     not_found: str
     id: dict[str, str]
-    of_fault: dict[str, str]
+    of_code: dict[str, str]
 
     @classmethod
     def of(cls, operation: str) -> _Words:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
+from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.errors import conflict, in_use
 from hpctl.sandbox.emulator.pages import page
 from hpctl.sandbox.emulator.scaling import Scaling, failure_of
 from hpctl.sandbox.emulator.shapes import Body
-from hpctl.sandbox.emulator.specs import RoleOf, check_cluster, group_of
-from hpctl.sandbox.emulator.state import Cluster, Node, World
+from hpctl.sandbox.emulator.specs import (
+    BOTH_STYLES,
+    Parameters,
+    both_styles,
+    check_cluster,
+    group_of,
+)
+from hpctl.sandbox.emulator.state import Cluster, Node, Software, World
 from hpctl.sandbox.emulator.walks import Walks
 
 
 @dataclass(slots=True)
 class ClusterOperations:
-    """The operations on whole clusters. `roles` says what groups without SlurmConfig are."""
+    """The operations on whole clusters."""
 
     world: World
     walks: Walks
     scaling: Scaling
-    roles: RoleOf
+    parameters: Parameters
 
     def create_cluster(self, request: Body) -> Body:
         """CreateCluster: Creating, then InService; without Continuous RollingBack and Failed."""
@@ -35,13 +41,11 @@ class ClusterOperations:
         self.world.clusters[cluster.arn] = cluster
         nodes: list[Node] = []
         for spec in request["InstanceGroups"]:
-            group = group_of(spec, self.roles, self.world.releases[-1])
+            latest = self.world.releases[-1]
+            group = group_of(spec, self.parameters, Software(latest, latest))
             cluster.groups[group.name] = group
-            made = self.scaling.new_nodes(cluster, group, group.target)
-            nodes += made
-            self.scaling.await_minimum(
-                cluster, group, "Creating", 0, partial(self.scaling.drop_new, cluster, made)
-            )
+            nodes += self.scaling.new_nodes(cluster, group, group.target)
+            self.scaling.await_minimum(cluster, group, "Creating", (0, 0))
         self.scaling.begun(cluster, {})
         self.walks.launches.threads.spawn(
             lambda: self._create(cluster, nodes), f"create-{cluster.name}"
@@ -101,26 +105,59 @@ class ClusterOperations:
         """
         launches = self.walks.launches
         pause_s = launches.timings.create_s
+        if both_styles((g.spec for g in cluster.groups.values()), self.parameters):
+            launches.threads.stopping.wait(pause_s)
+            self._give_up(cluster, nodes, nodes, BOTH_STYLES)
+            return
         waiting = list(nodes)
         for role in ("controller", "login", "compute"):
-            members = [n for n in nodes if n.group.role == role]
-            if role == "compute" and cluster.continuous:
-                self.scaling.settle(cluster, "InService")
+            members = [n for n in waiting if n.group.role == role]
+            if role == "login" and cluster.continuous:
+                self._open(cluster, waiting, pause_s)
+                return
             failed = launches.launch_all(cluster, members, pause_s)
             pause_s = 0.0 if members else pause_s
             waiting = [n for n in waiting if n not in members]
             if launches.threads.stopping.is_set():
                 return
-            if failed and (role == "controller" or not cluster.continuous):
-                self._give_up(cluster, nodes, waiting, failed[0])
+            if failed:
+                self._give_up(cluster, nodes, waiting, failure_of(failed[0]), failed[0].trouble)
                 return
         self.scaling.settle(cluster, "InService")
 
+    def _open(self, cluster: Cluster, nodes: list[Node], pause_s: float) -> None:
+        """Login nodes and workers in parallel; InService as soon as one login node is up, where
+        there is a login group (sagemaker-hyperpod-scaling-slurm, "Priority-based provisioning").
+        """
+        launches, world = self.walks.launches, self.world
+        logins = [n for n in nodes if n.group.role == "login"]
+
+        def ready() -> bool:
+            stopped = launches.threads.stopping.is_set() or cluster.status != "Creating"
+            up = [n for n in logins if not n.doomed and n.state.status is InstanceStatus.RUNNING]
+            return stopped or not logins or bool(up)
+
+        def serve() -> None:
+            with world.changed:
+                world.changed.wait_for(ready)
+                if not launches.threads.stopping.is_set() and cluster.status == "Creating":
+                    self.scaling.settle(cluster, "InService")
+
+        if logins:
+            launches.threads.spawn(serve, f"serve-{cluster.name}")
+        else:
+            serve()
+        launches.launch_all(cluster, nodes, pause_s)
+
     def _give_up(
-        self, cluster: Cluster, nodes: list[Node], waiting: list[Node], culprit: Node
+        self,
+        cluster: Cluster,
+        nodes: list[Node],
+        waiting: list[Node],
+        failure: str,
+        trouble: str = "",
     ) -> None:
         """The cluster is Failed; without Continuous its instances are taken back first."""
-        failure, trouble = failure_of(culprit), culprit.trouble
         for node in waiting:
             self.walks.launches.release(cluster, node)
         if not cluster.continuous:

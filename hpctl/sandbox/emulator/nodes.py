@@ -39,7 +39,7 @@ class NodeOperations:
             raise validation(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
         found = [
             (node, state)
-            for node, state in self._seen(cluster)
+            for node, state in (*self._seen(cluster), *cluster.lingering())
             if (whole or state.instance_id) and _matches(node, state, request)
         ]
         by_name = request.get("SortBy") == "NAME"
@@ -48,7 +48,7 @@ class NodeOperations:
             reverse=request.get("SortOrder") == "Descending",
         )
         nodes, token = page(found, request)
-        body: Body = {"ClusterNodeSummaries": [self._summary(cluster, n, s) for n, s in nodes]}
+        body: Body = {"ClusterNodeSummaries": [self._summary(n, s, whole=whole) for n, s in nodes]}
         return {**body, "NextToken": token} if token else body
 
     def describe_node(self, request: Body) -> Body:
@@ -64,13 +64,16 @@ class NodeOperations:
             if instance
             else cluster.nodes.get(LogicalId(str(logical)))
         )
-        if node is None:
+        state = node.state if node else None
+        if node is None and instance:
+            node, state = next(iter(cluster.lingering(instance)), (None, None))
+        if node is None or state is None:
             raise not_found(f"Node {instance or logical} not found in cluster {cluster.name}.")
         kept = {key: node.group.spec[key] for key in _KEPT if key in node.group.spec}
         software = node.group.software
         return {
             "NodeDetails": {
-                **self._summary(cluster, node, node.state),
+                **self._summary(node, state, whole=cluster.continuous),
                 **kept,
                 "PrivatePrimaryIp": node.address,
                 "Placement": self.world.placement(cluster, node),
@@ -92,7 +95,8 @@ class NodeOperations:
                 seen.append((node, state))
         return seen
 
-    def _summary(self, cluster: Cluster, node: Node, state: NodeState) -> dict[str, Any]:
+    def _summary(self, node: Node, state: NodeState, *, whole: bool) -> dict[str, Any]:
+        """Of ListClusterNodes "only included when IncludeNodeLogicalIds is set" (API model)."""
         status = {"Status": state.status, **({"Message": state.message} if state.message else {})}
         named = state.instance_id and not self.faults.holds(FaultKind.NO_DNS, names=node.names)
         return {
@@ -102,7 +106,7 @@ class NodeOperations:
             "LaunchTime": state.launched,
             "InstanceStatus": status,
             **({"PrivateDnsHostname": self.world.dns_name(node)} if named else {}),
-            **({"NodeLogicalId": node.logical_id} if cluster.continuous else {}),
+            **({"NodeLogicalId": node.logical_id} if whole else {}),
             **({"LastSoftwareUpdateTime": node.updated} if node.updated else {}),
             "CurrentImageReleaseVersion": node.release,
             "ImageVersionStatus": self.world.version_status(node.release),

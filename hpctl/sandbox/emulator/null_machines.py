@@ -11,7 +11,8 @@ from hpctl.sandbox.machines import LifecycleFailed, Machine
 class NullMachines:
     """Boots nothing and remembers what it was asked, in order: `done` holds (verb, instance id).
 
-    `fail_boot` holds instance names whose next boots fail as a lifecycle script would.
+    `fail_boot` holds instance names whose next boots fail as a lifecycle script would; `edited`
+    says that somebody has edited the partitions in slurm.conf.
     """
 
     def __init__(self) -> None:
@@ -19,6 +20,7 @@ class NullMachines:
         self._up: set[InstanceId] = set()
         self.done: list[tuple[str, InstanceId]] = []
         self.fail_boot: set[str] = set()
+        self.edited = False
 
     def boot(self, machine: Machine) -> None:
         """Remember it as up. Raises LifecycleFailed for names in `fail_boot`."""
@@ -47,3 +49,11 @@ class NullMachines:
         """Whether it was booted and not destroyed since."""
         with self._lock:
             return machine.instance_id in self._up
+
+    def drifted(self) -> bool:
+        """Whether a test says so."""
+        return self.edited
+
+    def write_partitions(self) -> None:
+        """Forget the edits."""
+        self.edited = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpctl.core.model import InstanceStatus
@@ -57,42 +57,55 @@ class Scaling:
             self.launches.world.changed.notify_all()
 
     def await_minimum(
-        self, cluster: Cluster, group: Group, phase: str, before: int, roll_back: Callable[[], None]
+        self, cluster: Cluster, group: Group, phase: str, before: tuple[int, int]
     ) -> None:
         """Keep a group Creating or Updating until it has its minimum, or roll it back.
 
-        `before` is the target that it goes back to. Returns at once.
+        `before` are target and minimum that it had. Returns at once. Each call begins the time
+        anew, and the group goes back to what it was when it was last InService (the guide's
+        sagemaker-hyperpod-scaling-slurm, "Automatic rollback behavior").
         """
+        group.awaited += 1
         if not group.minimum or not cluster.continuous:
+            group.phase = ""
             return
-        group.phase = phase
-        launches = self.launches
+        if not group.phase:
+            group.phase, group.settled = phase, before
+        launches, mine = self.launches, group.awaited
+
+        def over() -> bool:
+            stopped = launches.threads.stopping.is_set() or group.awaited != mine
+            return stopped or cluster.status in ("Failed", "Deleting")
+
+        def reached() -> bool:
+            return running(cluster, group) >= min(group.minimum, group.target)
 
         def work() -> None:
             with launches.world.changed:
                 launches.world.changed.wait_for(
-                    lambda: (
-                        launches.threads.stopping.is_set()
-                        or cluster.status in ("Failed", "Deleting")
-                        or running(cluster, group) >= min(group.minimum, group.target)
-                    ),
-                    launches.timings.minimum_s,
+                    lambda: over() or reached(), launches.timings.minimum_s
                 )
+                if group.awaited != mine:
+                    return
+                if over():
+                    group.phase = ""
+                    return
+                if not reached():
+                    self._tell_minimum_missed(cluster, group)
+                    self._take_back(cluster, group)
                 group.phase = ""
-                if running(cluster, group) >= min(group.minimum, group.target):
-                    launches.world.changed.notify_all()
-                    return
-                if launches.threads.stopping.is_set() or cluster.status in ("Failed", "Deleting"):
-                    return
-                self._tell_minimum_missed(cluster, group)
-                group.target = before
-                roll_back()
+                launches.world.changed.notify_all()
 
         launches.threads.spawn(work, f"minimum-{group.name}")
 
-    def drop_new(self, cluster: Cluster, nodes: list[Node]) -> None:
-        """Let nodes go that an update had added. Returns at once."""
-        self.walks.delete(cluster, [n for n in nodes if not n.doomed], lambda: None)
+    def _take_back(self, cluster: Cluster, group: Group) -> None:
+        """Back to the last settled counts: unhealthy instances go first, then the newest."""
+        group.target, minimum = group.settled
+        group.spec["InstanceCount"], group.spec["MinInstanceCount"] = group.target, minimum
+        there = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
+        there.sort(key=lambda n: n.state.launched, reverse=True)
+        there.sort(key=lambda n: n.state.status is InstanceStatus.RUNNING)
+        self.walks.delete(cluster, there[: max(0, len(there) - group.target)], lambda: None)
 
     def batches_allowed(self, cluster: Cluster) -> bool:
         """False while a group with a minimum is Creating or Updating."""
@@ -117,8 +130,3 @@ def failure_of(node: Node) -> str:
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "
         f'following error: "{node.state.message}" Note that multiple instances may be impacted.'
     )
-
-
-def failed(nodes: list[Node]) -> list[Node]:
-    """Those of the nodes that are a Failure now."""
-    return [n for n in nodes if n.state.status is InstanceStatus.FAILURE]

@@ -34,18 +34,18 @@ from hpctl.sandbox.emulator.scaling import Scaling
 from hpctl.sandbox.emulator.server import Server
 from hpctl.sandbox.emulator.shapes import Body
 from hpctl.sandbox.emulator.software import SoftwareOperation
-from hpctl.sandbox.emulator.specs import RoleOf
+from hpctl.sandbox.emulator.specs import Parameters
 from hpctl.sandbox.emulator.state import (
     Allocate,
     Cluster,
     Node,
-    Role,
     World,
     loopback_addresses,
     new_operation_id,
 )
 from hpctl.sandbox.emulator.tags import TagOperations
 from hpctl.sandbox.emulator.threads import Threads
+from hpctl.sandbox.emulator.unknowns import Unknowns
 from hpctl.sandbox.emulator.updates import UpdateOperation
 from hpctl.sandbox.emulator.walks import Walks
 from hpctl.sandbox.machines import Machine, Machines
@@ -70,7 +70,8 @@ class Emulator:
     as ShuttingDown after its processes died, `retry_time_s` after how long a launch that failed
     under continuous provisioning is tried again (None: never), `health_check_time_s` how long
     deep health checks take. `allocate` gives a new place its address and Slurm
-    node name; `roles` says what groups without SlurmConfig are. With `watch_interval_s` the
+    node name; `parameters` reads the provisioning_parameters.json beside a group's scripts, and
+    `unknowns` settles what nobody can tell of the real service. With `watch_interval_s` the
     service itself looks whether instances live, and with NodeRecovery=Automatic replaces those
     that do not.
     """
@@ -85,7 +86,8 @@ class Emulator:
         create_time_s: float = 0.0,
         shutdown_time_s: float = 0.0,
         allocate: Allocate | None = None,
-        roles: RoleOf | None = None,
+        parameters: Parameters = lambda _spec: None,
+        unknowns: Unknowns = Unknowns(),  # noqa: B008 -- frozen
         host: str = "127.0.0.1",
         port: int = 0,
         watch_interval_s: float | None = None,
@@ -94,6 +96,8 @@ class Emulator:
         health_check_time_s: float = 0.0,
     ) -> None:
         self.world = World(region, account, allocate or loopback_addresses())
+        self.world.unknowns = unknowns
+        times = (create_time_s, shutdown_time_s, boot_time_s, retry_time_s)
         self.faults = Faults()
         self.calls = CallLog()
         self.events = Events(self.world)
@@ -110,26 +114,20 @@ class Emulator:
             self.operations,
             self.capacity,
             self.threads,
-            Timings(
-                create_time_s,
-                shutdown_time_s,
-                boot_time_s,
-                retry_s=retry_time_s,
-                health_check_s=health_check_time_s,
-            ),
+            Timings(*times, health_check_s=health_check_time_s),
             parallel_boots,
         )
         self.walks = Walks(self.launches)
-        self.handlers = self._operations(roles or _compute)
+        self.handlers = self._operations(parameters)
         self.give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
         """Whom a spot instance's own notice goes to: its metadata service."""
         self._watch_interval_s = watch_interval_s
         self._server = Server(self, host, port)
 
-    def _operations(self, roles: RoleOf) -> dict[str, Callable[[Body], Body]]:
+    def _operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks
         scaling = Scaling(self.launches, walks)
-        clusters = ClusterOperations(world, walks, scaling, roles)
+        clusters = ClusterOperations(world, walks, scaling, parameters)
         nodes = NodeOperations(world, self.faults)
         batch = BatchOperations(world, walks, scaling)
         tags = TagOperations(world)
@@ -143,7 +141,7 @@ class Emulator:
             "CreateCluster": clusters.create_cluster,
             "DescribeCluster": DescribeOperation(self.launches).describe_cluster,
             "ListClusters": clusters.list_clusters,
-            "UpdateCluster": UpdateOperation(world, walks, scaling, roles).update_cluster,
+            "UpdateCluster": UpdateOperation(world, walks, scaling, parameters).update_cluster,
             "UpdateClusterSoftware": SoftwareOperation(world, walks, scaling).update_software,
             "StartClusterHealthCheck": HealthCheckOperation(world, walks).start,
             "ListClusterOperations": self.operations.list_operations,
@@ -358,10 +356,6 @@ class Emulator:
             log.error("%s answered what the service model forbids: %s", operation, drifted)
             raise internal(f"emulator bug: {operation} broke the service model: {drifted[0]}")
         return shapes.encode(model, body)
-
-
-def _compute(_spec: Mapping[str, Any]) -> Role:
-    return "compute"
 
 
 def _unknown(operation: str, service: str, *, known: bool) -> ApiError:

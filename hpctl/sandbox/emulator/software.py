@@ -38,7 +38,9 @@ class SoftwareOperation:
                 raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
             if release not in self.world.releases:
                 raise validation(f"There is no HyperPod AMI release {release}.")
-        deployment = request.get("DeploymentConfig", {})
+        deployment = dict(request.get("DeploymentConfig", {}))
+        if not self.world.unknowns.rolling_batches:
+            deployment.pop("RollingUpdatePolicy", None)
         groups = [cluster.groups[name] for name in wanted]
         for group in groups:
             group.software.desired = wanted[group.name]

@@ -22,6 +22,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
 from hpctl.sandbox.emulator.errors import not_found
+from hpctl.sandbox.emulator.unknowns import Unknowns
 from hpctl.sandbox.machines import Machine
 
 Role = Literal["controller", "login", "compute"]
@@ -84,6 +85,12 @@ class Group:
     phase: str = ""
     """The status that an operation gives the group while it lasts, "" for none."""
     software: Software = field(default_factory=Software)
+    legacy_partition: str = ""
+    """What provisioning_parameters.json said when the group was made, "" with SlurmConfig."""
+    awaited: int = 0
+    """How often its minimum was begun to be waited for."""
+    settled: tuple[int, int] = (0, 0)
+    """Target and minimum when it was last InService, of a group that is Creating or Updating."""
 
     @property
     def name(self) -> str:
@@ -113,8 +120,8 @@ class Group:
 
     @property
     def partition(self) -> str:
-        """The one partition of SlurmConfig, "" where there is none."""
-        names = self.spec.get("SlurmConfig", {}).get("PartitionNames") or [""]
+        """The one partition of SlurmConfig, else of provisioning_parameters.json; "" for none."""
+        names = self.spec.get("SlurmConfig", {}).get("PartitionNames") or [self.legacy_partition]
         return str(names[0])
 
 
@@ -215,6 +222,8 @@ class Cluster:
     deleted: deque[Node] = field(default_factory=lambda: deque(maxlen=_GONE))
     added: dict[str, tuple[float, dict[str, Any], list[LogicalId]]] = field(default_factory=dict)
     """BatchAddClusterNodes' client tokens: when, the request, the nodes it made."""
+    leaving: list[tuple[float, Node, NodeState]] = field(default_factory=list)
+    """Until when the id of a replaced instance is still listed, its node and its last state."""
 
     @property
     def name(self) -> str:
@@ -230,6 +239,17 @@ class Cluster:
     def automatic(self) -> bool:
         """NodeRecovery=Automatic, which is the service's default."""
         return bool(self.spec.get("NodeRecovery", "Automatic") == "Automatic")
+
+    @property
+    def by_api(self) -> bool:
+        """Whether Slurm is configured through the API: its groups have SlurmConfig."""
+        return any("SlurmConfig" in group.spec for group in self.groups.values())
+
+    def lingering(self, instance: str = "") -> list[tuple[Node, NodeState]]:
+        """Replaced instances that are still ShuttingDown; of one id where it is named."""
+        now = time.monotonic()
+        self.leaving = [one for one in self.leaving if one[0] > now]
+        return [(n, s) for _, n, s in self.leaving if instance in ("", s.instance_id)]
 
     def of_instance(self, instance: str) -> Node | None:
         """The node whose instance has that id now; ids of replaced instances find nothing."""
@@ -252,6 +272,9 @@ class World:
         self.releases = [FIRST_RELEASE]
         self.moved: Callable[[str], str] = lambda address: address
         """The address of an instance that replaces one at an address."""
+        self.outdated: frozenset[str] = frozenset()
+        """Releases from before January 2026: their agents know no SlurmConfig."""
+        self.unknowns = Unknowns()
         self.zones: dict[str, str] = {}
         """Availability zones by subnet, where a test has told them."""
 

@@ -11,24 +11,40 @@ from hpctl.sandbox.emulator.errors import conflict, not_found, validation
 from hpctl.sandbox.emulator.operations import counts_of
 from hpctl.sandbox.emulator.scaling import Scaling, failure_of
 from hpctl.sandbox.emulator.shapes import Body
-from hpctl.sandbox.emulator.specs import RoleOf, check_groups, check_orchestrator, group_of
-from hpctl.sandbox.emulator.state import Cluster, Group, Node, World
+from hpctl.sandbox.emulator.specs import (
+    BOTH_STYLES,
+    Parameters,
+    both_styles,
+    check_groups,
+    check_orchestrator,
+    group_of,
+)
+from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
 from hpctl.sandbox.emulator.walks import Walks
 
-_CHANGED_AT_ONCE = ("NodeRecovery", "ClusterRole", "TieredStorageConfig", "Orchestrator")
+_CHANGED_AT_ONCE = (
+    "NodeRecovery", "ClusterRole", "TieredStorageConfig", "Orchestrator", "NodeProvisioningMode",
+)  # fmt: skip
 _FIXED = ("InstanceType", "ThreadsPerCore", "OverrideVpcConfig", "NetworkInterface")
 """Of a group. InstanceType must match what was given before (the developer guide's page on
 update-cluster); the network interfaces of instances that are there cannot change either."""
+_KEPT = ("SlurmConfig", "ThreadsPerCore")
+"""Of a group, where a request omits them: "Omitting SlurmConfig from a later UpdateCluster
+request does not revert the cluster" (the guide's page on the migration, whose own request names
+no ThreadsPerCore)."""
+_COUNTS = ("InstanceCount", "MinInstanceCount")
+"""What may change while a group is Creating or Updating (sagemaker-hyperpod-scaling-slurm)."""
+DRIFT = "Partition configuration drift detected."
 
 
 @dataclass(slots=True)
 class UpdateOperation:
-    """UpdateCluster. `roles` says what groups without SlurmConfig are."""
+    """UpdateCluster."""
 
     world: World
     walks: Walks
     scaling: Scaling
-    roles: RoleOf
+    parameters: Parameters
     chance: random.Random = field(
         default_factory=lambda: random.Random(0)  # noqa: S311 -- which instance a scale-down takes
     )
@@ -37,9 +53,16 @@ class UpdateOperation:
         """UpdateCluster: refused whole, or begun whole. A shrink takes instances at random."""
         cluster = self.world.cluster(request["ClusterName"])
         self._check_free(cluster)
-        restated = {g["InstanceGroupName"]: g for g in request.get("InstanceGroups", [])}
+        restated = {
+            g["InstanceGroupName"]: _kept(cluster.groups.get(g["InstanceGroupName"]), g)
+            for g in request.get("InstanceGroups", [])
+        }
         leaving = list(request.get("InstanceGroupsToDelete", []))
         self._check(cluster, request, restated, leaving)
+        if why := self._unfit(cluster, request, restated):
+            self._refuse_later(cluster, why)
+            return {"ClusterArn": cluster.arn}
+        migrates = any("SlurmConfig" in g for g in restated.values()) and not cluster.by_api
         for key in _CHANGED_AT_ONCE:
             if key in request:
                 cluster.spec[key] = request[key]
@@ -55,7 +78,7 @@ class UpdateOperation:
             cluster.groups[name].target = 0
             going += [n for n in cluster.nodes.values() if n.group.name == name and not n.doomed]
         self.scaling.begun(cluster, before)
-        if new or going or leaving:
+        if new or going or leaving or migrates:
             self._begin(cluster, new, going, leaving, before)
         return {"ClusterArn": cluster.arn}
 
@@ -72,12 +95,11 @@ class UpdateOperation:
     def _check(
         self, cluster: Cluster, request: Body, restated: Mapping[str, Any], leaving: list[str]
     ) -> None:
-        mode = request.get("NodeProvisioningMode")
-        if mode and mode != cluster.spec.get("NodeProvisioningMode"):
-            raise validation("NodeProvisioningMode of an existing cluster cannot be changed.")
         if "Eks" in request.get("Orchestrator", {}):
             raise validation("The orchestrator of an existing cluster cannot be changed.")
-        check_orchestrator({**cluster.spec, **request})
+        after = {**cluster.spec, **request}
+        # A strategy from before a cluster became Continuous is no wish of this request.
+        check_orchestrator({**after, "Orchestrator": request.get("Orchestrator", {})})
         for name in leaving:
             if name not in cluster.groups:
                 raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
@@ -88,38 +110,92 @@ class UpdateOperation:
         if len(restated) != len(request.get("InstanceGroups", [])):
             raise validation("Instance group names must be unique.")
         stays = {n: g.spec for n, g in cluster.groups.items() if n not in leaving}
-        check_groups(
-            {**stays, **restated}.values(), self.world.releases, continuous=cluster.continuous
-        )
+        groups = {**stays, **restated}
+        check_groups(groups.values(), self.world.releases, after, there=True)
+        self._check_mode(cluster, request, groups)
         for name, spec in restated.items():
             if group := cluster.groups.get(name):
                 _check_change(group, spec)
+                if "SlurmConfig" in spec and group.software.current in self.world.outdated:
+                    raise validation("Update required to use SlurmConfig in InstanceGroups")
         self.walks.launches.capacity.check_plans(restated)
         self.walks.launches.capacity.check_quota(cluster, restated)
+
+    def _check_mode(
+        self, cluster: Cluster, request: Body, groups: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """A cluster may become Continuous where Slurm is configured through the API, by Merge."""
+        mode = request.get("NodeProvisioningMode")
+        if not mode or mode == cluster.spec.get("NodeProvisioningMode"):
+            return
+        if not self.world.unknowns.becomes_continuous:
+            raise validation("NodeProvisioningMode of an existing cluster cannot be changed.")
+        if not all("SlurmConfig" in spec for spec in groups.values()):
+            raise validation("NodeProvisioningMode Continuous needs SlurmConfig in all groups.")
+        if self._strategy(cluster, {}) != "Merge":
+            raise validation("NodeProvisioningMode Continuous needs SlurmConfigStrategy Merge.")
+
+    def _strategy(self, cluster: Cluster, request: Body) -> str:
+        both = {**cluster.spec, **request}
+        said = both.get("Orchestrator", {}).get("Slurm", {}).get("SlurmConfigStrategy")
+        return str(said or ("Managed" if self.world.unknowns.managed_by_default else "Merge"))
+
+    def _unfit(self, cluster: Cluster, request: Body, restated: Mapping[str, Any]) -> str:
+        """Why the update is taken and then rolled back; "" where it goes through.
+
+        Both from the migration guide: the file beside the scripts, and drift under Managed.
+        """
+        groups = {**{n: g.spec for n, g in cluster.groups.items()}, **restated}.values()
+        if both_styles(groups, self.parameters):
+            return BOTH_STYLES
+        if cluster.continuous or not any("SlurmConfig" in group for group in groups):
+            return ""
+        strategy = self._strategy(cluster, request)
+        drifted = self.walks.launches.machines.drifted() if strategy != "Merge" else False
+        if drifted and strategy == "Managed":
+            return DRIFT
+        if drifted:
+            self.walks.launches.machines.write_partitions()
+        return ""
+
+    def _refuse_later(self, cluster: Cluster, failure: str) -> None:
+        """Updating, RollingBack, and InService as it was before."""
+        pause_s = self.walks.launches.timings.boot_s
+
+        def work() -> None:
+            for status in ("RollingBack", "InService"):
+                if self.walks.launches.threads.stopping.wait(pause_s):
+                    return
+                self.scaling.settle(cluster, status, failure)
+
+        self.scaling.settle(cluster, "Updating")
+        self.walks.launches.threads.spawn(work, f"refuse-{cluster.name}")
 
     # --- inside -------------------------------------------------------------------------------
 
     def _restate(self, cluster: Cluster, name: str, spec: Body) -> tuple[list[Node], list[Node]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""
         fresh = name not in cluster.groups
-        release = self.world.releases[-1]
         if fresh:
-            cluster.groups[name] = group_of(spec, self.roles, release)
+            cluster.groups[name] = group_of(spec, self.parameters, self._image(cluster))
         group = cluster.groups[name]
         have = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
-        before = 0 if fresh else group.target
+        before = (0, 0) if fresh else (group.target, group.minimum)
         group.spec, group.target = dict(spec), int(spec["InstanceCount"])
         new = self.scaling.new_nodes(cluster, group, max(0, group.target - len(have)))
-        if new:
-            self.scaling.await_minimum(
-                cluster,
-                group,
-                "Creating" if fresh else "Updating",
-                before,
-                lambda: self.scaling.drop_new(cluster, new),
-            )
+        if new or group.phase or group.minimum != before[1]:
+            phase = "Creating" if fresh else "Updating"
+            self.scaling.await_minimum(cluster, group, phase, before)
         surplus = max(0, len(have) - group.target)
         return new, self.chance.sample(have, surplus)
+
+    def _image(self, cluster: Cluster) -> Software:
+        """What a new group gets: of a Continuous cluster "new instance groups inherit the AMI
+        from the earliest existing instance group" (the API model on ImageId).
+        """
+        if cluster.continuous and self.world.unknowns.inherits_image:
+            return next(iter(cluster.groups.values())).software
+        return Software(self.world.releases[-1], self.world.releases[-1])
 
     def _begin(
         self,
@@ -140,6 +216,8 @@ class UpdateOperation:
                 for name in leaving:
                     cluster.groups.pop(name, None)
                 self.world.changed.notify_all()
+            if not new:
+                launches.threads.stopping.wait(launches.timings.boot_s)
             failed = launches.launch_all(cluster, new, launches.timings.boot_s)
             if launches.threads.stopping.is_set() or cluster.continuous:
                 return
@@ -167,10 +245,19 @@ class UpdateOperation:
         self.scaling.settle(cluster, "InService", failure, trouble)
 
 
+def _kept(group: Group | None, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A restated group, with what stays where a request omits it."""
+    before = group.spec if group else {}
+    return {**{k: before[k] for k in _KEPT if k in before}, **spec}
+
+
 def _check_change(group: Group, spec: Mapping[str, Any]) -> None:
-    """Raise ApiError ValidationException for what cannot be changed of a group that is there."""
-    kinds = [one.get("SlurmConfig", {}).get("NodeType") for one in (spec, group.spec)]
-    if kinds[0] != kinds[1]:
+    """Raise ApiError ValidationException for what cannot be changed of a group that is there.
+
+    A NodeType may be given where there was none: the migration to API-driven configuration.
+    """
+    before = group.spec.get("SlurmConfig", {}).get("NodeType")
+    if before and spec["SlurmConfig"]["NodeType"] != before:
         raise validation(f"Instance group {group.name}: NodeType cannot be changed.")
     for key in _FIXED:
         if spec.get(key) != group.spec.get(key):
@@ -180,5 +267,6 @@ def _check_change(group: Group, spec: Mapping[str, Any]) -> None:
             )
     if group.role == "controller" and spec["InstanceCount"] < group.target:
         raise validation("The controller instance group cannot be scaled down.")
-    if group.phase:
+    changed = {k for k in {*spec, *group.spec} if spec.get(k) != group.spec.get(k)}
+    if group.phase and (group.phase not in ("Creating", "Updating") or changed - {*_COUNTS}):
         raise conflict(f"Instance group {group.name} is {group.phase}; wait until it is InService.")

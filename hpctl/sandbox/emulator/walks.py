@@ -7,6 +7,7 @@ InstanceIdInUse. The API's lock is never held while `Machines` is called.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ class Walks:
             world.changed.wait_for(
                 lambda: launches.threads.stopping.is_set() or not any(n.operation for n in others)
             )
+            if any(n.operation for n in others):
+                return  # everything ends where it stands
         for node in nodes:
             if node.state.instance_id:
                 launches.machines.retire(node.machine())
@@ -126,6 +129,8 @@ class Walks:
                 return
             with launches.world.lock:
                 taken = launches.capacity.take(cluster, node)
+                if (lingers_s := launches.world.unknowns.lingers_s) > 0:
+                    cluster.leaving.append((time.monotonic() + lingers_s, node, node.state))
                 launches.change(
                     cluster, node, InstanceStatus.PENDING, "Instance launched.", fresh=True
                 )

@@ -1,0 +1,188 @@
+"""A legacy cluster's way to API-driven Slurm configuration: its provisioning_parameters.json.
+
+By AWS's guide (sagemaker-hyperpod-slurm-api-config-migration) the file is backed up from every
+SourceS3Uri (step 1) and removed there (step 4) before UpdateCluster gives each group its
+SlurmConfig (step 5), and is put back where the service rolls that back, so that new nodes come up
+as before. Once it is through, there is no way back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hpctl.clusters.bundle import MANIFEST
+from hpctl.clusters.objects import LARGEST, read_object
+from hpctl.clusters.provisioning import FILE, places, read_back
+from hpctl.clusters.request import NODE_TYPES
+from hpctl.ports import Absent, Aws, HpctlError, InDoubt
+
+TRIES = 3
+"""An order for S3 that may have been taken is given again: the second is the same as the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Legacy:
+    """One provisioning_parameters.json. `there`: it is in S3 now, not only in the backup."""
+
+    bucket: str
+    key: str
+    content: bytes
+    there: bool = True
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """The files of a cluster that migrates, and the directory of their backups."""
+
+    backup: Path
+    files: tuple[Legacy, ...] = ()
+    strategy: str = field(default="")
+
+    def save(self) -> None:
+        """Write a backup of each file. Raises HpctlError where that cannot be done."""
+        try:
+            self.backup.mkdir(parents=True, exist_ok=True)
+            for file in self.files:
+                _saved(self.backup, file.bucket, file.key).write_bytes(file.content)
+        except OSError as error:
+            text = f"{FILE} cannot be backed up: {error}; nothing was done"
+            raise HpctlError(text, "keep the cluster file where you may write") from error
+
+    def remove(self, aws: Aws) -> None:
+        """Delete the files from S3."""
+        for file in self.files:
+            if file.there:
+                _order(aws, "delete_object", Bucket=file.bucket, Key=file.key)
+
+    def restore(self, aws: Aws) -> None:
+        """Put every file back where it was."""
+        for file in self.files:
+            where = {"Bucket": file.bucket, "Key": file.key}
+            _order(aws, "put_object", **where, Body=file.content)
+
+
+def begin(
+    aws: Aws, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path
+) -> Migration:
+    """Look for a described cluster's files, and whether the request says what they say.
+
+    A file that an update which was killed has removed is taken from its backup. Raises HpctlError
+    for a cluster that cannot migrate so, Refused, Unavailable.
+    """
+    files = tuple(_files(aws, found, backup))
+    for file in files:
+        _check(file, request)
+        if file.there:
+            _check_manifest(aws, file)
+    slurm = request.get("Orchestrator", {}).get("Slurm", {})
+    return Migration(backup, files, str(slurm.get("SlurmConfigStrategy", "")))
+
+
+def _files(aws: Aws, found: Mapping[str, Any], backup: Path) -> Iterator[Legacy]:
+    s3 = aws.service("s3")
+    for bucket, key in places(found):
+        try:
+            content = read_object(s3, bucket, key)
+        except Absent:
+            saved = _saved(backup, bucket, key)
+            if saved.is_file():
+                yield Legacy(bucket, key, saved.read_bytes(), there=False)
+            continue
+        if len(content) >= LARGEST:
+            raise HpctlError(f"s3://{bucket}/{key} is larger than {LARGEST} bytes")
+        yield Legacy(bucket, key, content)
+
+
+def _saved(backup: Path, bucket: str, key: str) -> Path:
+    return backup / quote(f"{bucket}/{key}", safe="")
+
+
+def _check(file: Legacy, request: Mapping[str, Any]) -> None:
+    """Raise HpctlError where something would be lost with the file, or could not be undone."""
+    try:
+        said = json.loads(file.content)
+    except ValueError as error:
+        raise HpctlError(f"{file} is not JSON: {error}", "mend the file, then again") from error
+    if not isinstance(said, dict):
+        raise HpctlError(f"{file} holds no JSON object", "mend the file, then again")
+    if said.get("slurm_configurations"):
+        raise HpctlError(
+            f"{file} has slurm_configurations: the API cannot configure several head nodes, their "
+            "database and their failover",
+            "stay with slurm_config: provisioning_parameters (AWS's guide recommends it)",
+        )
+    roles, _ = read_back(said)
+    groups = {str(g["InstanceGroupName"]): g for g in request["InstanceGroups"]}
+    for name, (role, partition) in roles.items():
+        slurm = groups.get(name, {}).get("SlurmConfig", {})
+        told = slurm.get("NodeType"), next(iter(slurm.get("PartitionNames") or ()), None)
+        if name in groups and told != (NODE_TYPES[role], partition):
+            raise HpctlError(
+                f"{file} makes {name} {_words(NODE_TYPES[role], partition)}, the cluster file "
+                f"{_words(*told)}; a role can never be changed after the migration",
+                "migrate with what the file says; another partition can follow",
+            )
+    stored = [c for g in groups.values() for c in g.get("InstanceStorageConfigs") or ()]
+    mounted = {fsx.get("DnsName") for config in stored for fsx in config.values()}
+    for key in ("fsx_dns_name", "fsx_openzfs_dns_name"):
+        if said.get(key) and said[key] not in mounted:
+            raise HpctlError(
+                f"{file} has {key} {said[key]}, and no group of the cluster file mounts it: new "
+                "nodes would lose it",
+                "add it as storage (fsx_lustre, fsx_openzfs) to the groups, see docs/cluster.md",
+            )
+
+
+def _words(role: Any, partition: Any) -> str:
+    return f"{role or 'nothing'}{f' in partition {partition}' if partition else ''}"
+
+
+def _check_manifest(aws: Aws, file: Legacy) -> None:
+    """Raise HpctlError where a bundle of hpctl's vouches for the file: nodes would refuse it."""
+    key = file.key.removesuffix(FILE) + MANIFEST
+    try:
+        lines = read_object(aws.service("s3"), file.bucket, key).decode(errors="replace")
+    except Absent:
+        return
+    if any(line.partition("  ")[2] == FILE for line in lines.splitlines()):
+        raise HpctlError(
+            f"s3://{file.bucket}/{key} names {FILE}: without it nodes that are born would refuse "
+            "the bundle",
+            "push a bundle of the new cluster file first: `hpctl lifecycle bundle --spec FILE`, "
+            "`hpctl lifecycle push` without --prune",
+        )
+
+
+def _order(aws: Aws, operation: str, **request: Any) -> None:
+    for left in range(TRIES, 0, -1):
+        try:
+            aws.service("s3").order(operation, **request)
+        except InDoubt:
+            if left == 1:
+                raise
+        else:
+            return
+
+
+def jobs_in_the_way(strategy: str, running: Sequence[int] | None) -> None:
+    """Raise HpctlError where a strategy needs an empty cluster and jobs run, or nobody knows.
+
+    The guide: with Merge running jobs are not affected, with the others partitions are drained
+    and jobs waited for.
+    """
+    if strategy in ("", "Merge") or running == []:
+        return
+    who = f"{len(running)} job(s) run" if running else "what runs is unknown, Slurm is not at hand"
+    raise HpctlError(
+        f"{who}, and slurm_config_strategy {strategy} rewrites slurm.conf under them",
+        "migrate with Merge and change the strategy later, or drain the partitions, wait for the "
+        "jobs, and run this on the head node",
+    )
