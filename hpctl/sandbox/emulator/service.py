@@ -24,6 +24,7 @@ from hpctl.sandbox.emulator.errors import (
     validation,
 )
 from hpctl.sandbox.emulator.events import Events
+from hpctl.sandbox.emulator.extensions import Extensions
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
 from hpctl.sandbox.emulator.health_checks import HealthCheckOperation
 from hpctl.sandbox.emulator.launch import Launches, Timings
@@ -46,6 +47,7 @@ from hpctl.sandbox.emulator.state import (
 )
 from hpctl.sandbox.emulator.tags import TagOperations
 from hpctl.sandbox.emulator.threads import Threads
+from hpctl.sandbox.emulator.training_plans import TrainingPlanOperations
 from hpctl.sandbox.emulator.updates import UpdateOperation
 from hpctl.sandbox.emulator.walks import Walks
 from hpctl.sandbox.machines import Machine, Machines
@@ -102,6 +104,8 @@ class Emulator:
         self.capacity = Capacity(self.world)
         self.sessions = Sessions(self.world)
         self.threads = Threads(self.world)
+        self.training_plans = TrainingPlanOperations(self.capacity, self.threads)
+        self.extensions = Extensions(self.world)
         self.launches = Launches(
             self.world,
             machines,
@@ -134,6 +138,7 @@ class Emulator:
         batch = BatchOperations(world, walks, scaling)
         tags = TagOperations(world)
         quotas = Quotas(world, self.capacity)
+        plans, extensions = self.training_plans, self.extensions
         return {
             "StartSession": self.sessions.start,
             "TerminateSession": self.sessions.terminate,
@@ -150,6 +155,18 @@ class Emulator:
             "DescribeClusterOperation": self.operations.describe_operation,
             "ListTrainingPlans": self.capacity.list_plans,
             "DescribeTrainingPlan": self.capacity.describe_plan,
+            "SearchTrainingPlanOfferings": plans.search,
+            "CreateTrainingPlan": plans.create,
+            "ExtendTrainingPlan": plans.extend,
+            "DescribeTrainingPlanExtensionHistory": plans.history,
+            "DescribeReservedCapacity": plans.describe_reserved,
+            "ListUltraServersByReservedCapacity": plans.list_ultra_servers,
+            "CreateClusterExtension": extensions.create,
+            "DescribeClusterExtension": extensions.describe,
+            "ListClusterExtensions": extensions.list_all,
+            "ListClusterExtensionVersions": extensions.list_versions,
+            "UpdateClusterExtension": extensions.update,
+            "DeleteClusterExtension": extensions.delete,
             "AddTags": tags.add,
             "ListTags": tags.list,
             "DeleteTags": tags.delete,

@@ -1,0 +1,215 @@
+"""`hpctl cluster extension`: AWS's own software on every node, such as sagemaker-observability."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from hpctl.cli import output
+from hpctl.cli.arguments import NameType
+from hpctl.cli.cluster.at_hand import Place, no_cluster, place, place_options, place_so_far
+from hpctl.cli.cluster.following import Waiting, confirm, dry_run_option, yes_option
+from hpctl.cli.durations import DurationType
+from hpctl.cli.output import Exit
+from hpctl.clusters import extensions
+from hpctl.clusters.extensions import BROKEN, MOVING, Extension
+from hpctl.ports import Absent, HpctlError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY_S = 10.0
+NAME = NameType("extension", "[a-z]([a-z0-9]|-[a-z0-9]){0,127}", "an extension's name")
+VERSION = NameType("version", r"\d+\.\d+\.\d+", "a version such as 1.0.0")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionsView:
+    """What `hpctl cluster extension` shows, and what it did: `outcome` is shown, dry_run, ordered,
+    done, unchanged, failed or deadline.
+    """
+
+    as_of: datetime
+    cluster: str
+    outcome: str
+    extensions: tuple[Extension, ...]
+
+
+def complete_extension(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The cluster's extensions; for `add` the one that AWS offers for Slurm."""
+    names = [extensions.OBSERVABILITY]
+    try:
+        if ctx.info_name != "add":
+            here = place_so_far(ctx)
+            names = [o["ExtensionName"] for o in extensions.listed(here.aws, _cluster(here)[0])]
+    except (HpctlError, click.UsageError):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+named = click.argument("name", metavar="EXTENSION", type=NAME, shell_complete=complete_extension)
+wait_option = click.option(
+    "--wait/--no-wait", "waits", default=True, show_default=True,
+    help="Until every node is through.",
+)  # fmt: skip
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=DurationType(), default="30min", show_default=True,
+    help="When to give up waiting; the work goes on.",
+)  # fmt: skip
+
+
+@click.group()
+def extension() -> None:
+    """AWS's own software on every node, such as sagemaker-observability.
+
+    For clusters with continuous provisioning.
+    """
+
+
+@extension.command("list")
+@output.json_option
+@place_options
+def list_extensions(as_json: bool, **where: Any) -> None:
+    """The extensions of a cluster. Exit code 1 where one is failed or degraded."""
+    here = place(**where)
+    _tell(here, "shown", extensions.listed(here.aws, _cluster(here)[0]), as_json)
+
+
+@extension.command()
+@named
+@output.json_option
+@place_options
+def describe(name: str, as_json: bool, **where: Any) -> None:
+    """An extension, on how many nodes it runs, and what is wrong on the others."""
+    here = place(**where)
+    _tell(here, "shown", (extensions.named(here.aws, _cluster(here)[0], name),), as_json)
+
+
+@extension.command()
+@named
+@click.option("--version", type=VERSION, help="This version; else the highest, or as it is.")
+@click.option(
+    "--settings",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A JSON file with settings; what it does not say stays as it is.",
+)
+@timeout_option
+@wait_option
+@dry_run_option
+@output.json_option
+@place_options
+def add(
+    name: str, version: str | None, settings: Path | None, waits: bool, timeout_s: float,
+    dry_run: bool, as_json: bool, **where: Any,
+) -> None:  # fmt: skip
+    """Install an extension, or bring the one that is there to a version and settings.
+
+    One that has failed on some nodes is tried again. Exit code: 0 on every node, 1 not, 3 not yet.
+    """
+    wanted = {"ExtensionVersion": version} if version else {}
+    wanted |= {"ConfigurationValues": extensions.settings(settings)} if settings else {}
+    here = place(**where)
+    arn, described = _cluster(here)
+    extensions.fit(described)
+    there = extensions.find(here.aws, arn, name)
+    status = there["Status"] if there else ""
+    # What settings come to, with the defaults that they leave, the service alone can say.
+    same = there is not None and not settings and version in (None, there["ExtensionVersion"])
+    if dry_run:
+        return _tell(
+            here, "dry_run", ({"ExtensionName": name, **(there or {}), **wanted},), as_json
+        )
+    if there and same and status == "Active":
+        return _tell(here, "unchanged", (there,), as_json)
+    if not (same and status in MOVING):
+        patience = Waiting(every_s=EVERY_S).patience
+        extensions.put(here.aws, arn, name, there, wanted, patience)
+    return _end(here, arn, name, waits, timeout_s, as_json)
+
+
+@extension.command()
+@named
+@yes_option
+@timeout_option
+@wait_option
+@dry_run_option
+@output.json_option
+@place_options
+def remove(
+    name: str, yes: bool, waits: bool, timeout_s: float, dry_run: bool, as_json: bool, **where: Any
+) -> None:
+    """Remove an extension from every node. What it has sent elsewhere stays there."""
+    here = place(**where)
+    arn, _ = _cluster(here)
+    there = extensions.named(here.aws, arn, name)
+    if dry_run:
+        return _tell(here, "dry_run", (there,), as_json)
+    if there["Status"] != "Deleting":
+        confirm(f"Remove {name} from every node of {here.cluster}?", yes)
+        extensions.remove(here.aws, arn, there, Waiting(every_s=EVERY_S).patience)
+    return _end(here, arn, name, waits, timeout_s, as_json, gone=True)
+
+
+def _cluster(here: Place) -> tuple[str, Mapping[str, Any]]:
+    """Its ARN and DescribeCluster's answer. Raises Absent with the nearest."""
+    try:
+        told = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
+    except Absent as error:
+        raise no_cluster(here.aws, here.cluster, error) from error
+    return str(told["ClusterArn"]), told
+
+
+def _end(
+    here: Place, arn: str, name: str, waits: bool, timeout_s: float, as_json: bool, *,
+    gone: bool = False,
+) -> None:  # fmt: skip
+    """Follow it, each new state on standard error, and tell how it ended."""
+    until, said = time.monotonic() + (timeout_s if waits else 0.0), ""
+    while True:
+        last = extensions.find(here.aws, arn, name)
+        now = f"{last['Status']}{_nodes(last)}" if last else "gone"
+        if now != said and not as_json:
+            click.echo(f"  {name}: {now} ...", err=True)
+        said = now
+        moving = last is not None and last["Status"] in MOVING
+        if not moving or time.monotonic() >= until:
+            break
+        time.sleep(EVERY_S)
+    fine = last is None if gone else last is not None and last["Status"] == "Active"
+    outcome = "done" if fine else "failed"
+    outcome = ("deadline" if waits else "ordered") if moving else outcome
+    _tell(here, outcome, (last,) if last else (), as_json)
+
+
+def _tell(here: Place, outcome: str, found: tuple[Extension, ...], as_json: bool) -> None:
+    view = ExtensionsView(output.now(), here.cluster, outcome, found)
+    output.show("cluster-extensions", view, as_json, _draw)
+    broken = outcome == "failed" or any(one.get("Status") in BROKEN for one in found)
+    output.leave(Exit.CANNOT_TELL if outcome == "deadline" else Exit(broken))
+
+
+def _draw(out: Console, view: ExtensionsView) -> None:
+    for one in view.extensions:
+        version, status = one.get("ExtensionVersion", ""), one.get("Status", "not there")
+        what = f"{one['ExtensionName']} {version}".rstrip()
+        out.print(Text(f"{what} on {view.cluster}: {status}{_nodes(one)}"))
+        if one.get("ConfigurationValues", "{}") != "{}":
+            out.print(Text(f"  settings {one['ConfigurationValues']}"))
+        for ill in one.get("Health", {}).get("Issues", ()):
+            out.print(Text(f"  {ill['NodeCount']} nodes: {ill['Code']}: {ill['Message']}"))
+    if not view.extensions:
+        out.print(Text(f"{view.cluster} has no such extension."))
+    if view.outcome in ("dry_run", "unchanged"):
+        out.print(output.DRY_RUN if view.outcome == "dry_run" else "Nothing to do.")
+
+
+def _nodes(one: Extension) -> str:
+    counts = one.get("NodeSummary")
+    return f", {counts['ActiveCount']} of {counts['TotalCount']} nodes" if counts else ""
