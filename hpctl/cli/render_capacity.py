@@ -160,7 +160,7 @@ def offers(out: Console, view: OffersView) -> None:
 def offer(out: Console, one: Offer) -> None:
     """What it is, when, and what it costs."""
     what = f"{one.instances} x {one.instance_type}"
-    what += f" ({one.ultra_servers} UltraServers)" if one.ultra_servers else ""
+    what += f" (UltraServers: {one.ultra_servers})" if one.ultra_servers else ""
     where = f"{', '.join(one.zones)}, {_at(one.starts)} to {_at(one.ends)} UTC"
     gaps = f", in {one.parts} parts" if one.parts > 1 else ""
     out.print(Text(f"{one.fee} {one.currency}: {what} in {where}, {one.hours} h{gaps}"))

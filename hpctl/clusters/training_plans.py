@@ -128,7 +128,7 @@ def offers(aws: Aws, request: Mapping[str, Any], of: Plan | None = None) -> tupl
     found = []
     for one in told.get("TrainingPlanExtensionOfferings", ()):
         part |= {"StartTime": one.get("StartDate"), "EndTime": one.get("EndDate")}
-        part |= {"AvailabilityZone": one.get("AvailabilityZone", "")}
+        part |= {"AvailabilityZone": one.get("AvailabilityZone", part.get("AvailabilityZone"))}
         name = one["TrainingPlanExtensionOfferingId"]
         found.append(_offer(one, name, [part], str(of["TrainingPlanName"])))
     return tuple(found)
@@ -197,7 +197,7 @@ def _offer(told: Mapping[str, Any], name: str, parts: Any, extends: str = "") ->
         instance_type=", ".join(dict.fromkeys(str(p.get("InstanceType", "")) for p in parts)),
         instances=max((int(part.get("InstanceCount", 0)) for part in parts), default=0),
         ultra_servers=max((int(part.get("UltraServerCount", 0)) for part in parts), default=0),
-        zones=tuple(dict.fromkeys(str(part.get("AvailabilityZone", "")) for part in parts)),
+        zones=tuple(dict.fromkeys(str(part.get("AvailabilityZone") or "-") for part in parts)),
         starts=min(times[0], default=None),
         ends=max(times[1], default=None),
         hours=int(told.get("DurationHours", 0)),

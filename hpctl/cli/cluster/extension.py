@@ -73,7 +73,7 @@ def extension() -> None:
     """
 
 
-@extension.command("list")
+@extension.command("list", short_help="The extensions of a cluster.")
 @output.json_option
 @place_options
 def list_extensions(as_json: bool, **where: Any) -> None:
@@ -82,7 +82,7 @@ def list_extensions(as_json: bool, **where: Any) -> None:
     _tell(here, "shown", extensions.listed(here.aws, _cluster(here)[0]), as_json)
 
 
-@extension.command()
+@extension.command(short_help="An extension, and how many nodes run it.")
 @named
 @output.json_option
 @place_options
@@ -92,7 +92,7 @@ def describe(name: str, as_json: bool, **where: Any) -> None:
     _tell(here, "shown", (extensions.named(here.aws, _cluster(here)[0], name),), as_json)
 
 
-@extension.command()
+@extension.command(short_help="Install an extension, or change it.")
 @named
 @click.option("--version", type=VERSION, help="This version; else the highest, or as it is.")
 @click.option(
@@ -134,7 +134,7 @@ def add(
     return _end(here, arn, name, waits, timeout_s, as_json)
 
 
-@extension.command()
+@extension.command(short_help="Remove an extension from every node.")
 @named
 @yes_option
 @timeout_option

@@ -104,8 +104,6 @@ class Emulator:
         self.capacity = Capacity(self.world)
         self.sessions = Sessions(self.world)
         self.threads = Threads(self.world)
-        self.training_plans = TrainingPlanOperations(self.capacity, self.threads)
-        self.extensions = Extensions(self.world)
         self.launches = Launches(
             self.world,
             machines,
@@ -138,7 +136,8 @@ class Emulator:
         batch = BatchOperations(world, walks, scaling)
         tags = TagOperations(world)
         quotas = Quotas(world, self.capacity)
-        plans, extensions = self.training_plans, self.extensions
+        self.training_plans = plans = TrainingPlanOperations(self.capacity, self.threads)
+        self.extensions = extensions = Extensions(world)
         return {
             "StartSession": self.sessions.start,
             "TerminateSession": self.sessions.terminate,

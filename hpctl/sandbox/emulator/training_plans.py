@@ -67,7 +67,8 @@ class TrainingPlanOperations:
         )
         part["ReservedCapacityArn"] = f"{arn.replace('training-plan', 'reserved-capacity')}-1"
         part["Status"] = "Pending"
-        self._pay(lambda: self._paid(self.capacity.plans[arn], part))
+        plan = self.capacity.plans[arn]
+        self._pay(lambda: self._paid(plan, part))
         return {"TrainingPlanArn": arn}
 
     def extend(self, request: Body) -> Body:
