@@ -74,7 +74,8 @@ hpctl iam check arn:aws:iam::111122223333:role/hyperpod --as execution-role
 
 The actions of all but `execution-role` are those of the operations that the code
 calls, and a test fails where a call is added without its action, or an action is left that nobody
-needs. `execution-role --alarm NAME` adds what alarms need that roll an update back. A cluster's ARN holds its id and not its name, so only `--cluster ARN` narrows what may be
+needs. `execution-role --alarm NAME` adds what alarms need that roll an update back.
+A cluster's ARN holds its id and not its name, so only `--cluster ARN` narrows what may be
 done to it; by name the log groups are narrowed. `iam check` asks `iam:SimulatePrincipalPolicy`.
 
 HyperPod's sample execution role has no `sagemaker` action at all: without `head-node` the daemon

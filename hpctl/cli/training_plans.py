@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +13,8 @@ import click
 from hpctl.cli import output
 from hpctl.cli.arguments import NameType
 from hpctl.cli.aws_options import aws_options, open_aws
-from hpctl.cli.cluster.following import Waiting, confirm, dry_run_option, yes_option
+from hpctl.cli.cluster import following
+from hpctl.cli.cluster.following import Waiting, confirm, yes_option
 from hpctl.cli.cluster.word import WordType
 from hpctl.cli.durations import DurationType
 from hpctl.cli.output import Exit
@@ -106,18 +106,7 @@ def _duration(command: F) -> F:
 
 def _ordering(command: F) -> F:
     """What both orders take."""
-    for option in (
-        click.option(
-            "--timeout", "timeout_s", type=DurationType(), default="30min", show_default=True,
-            help="When to give up waiting; the payment goes on.",
-        ),
-        click.option(
-            "--wait/--no-wait", "waits", default=True, show_default=True, help="Until it is paid."
-        ),
-        yes_option, dry_run_option, output.json_option, aws_options,
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    return following.until_options("Until it is paid.")(yes_option(aws_options(command)))
 
 
 def _request(
@@ -300,15 +289,13 @@ def _order(
             output.on_stderr(render_capacity.offer, offer)
             confirm(f"Pay {offer.fee} {offer.currency}? It cannot be taken back.", yes)
             send(offer)
-        until, said = time.monotonic() + (timeout_s if waits else 0.0), ""
-        while True:
-            now, message = status()
-            if now != said and not as_json:
-                click.echo(f"  {name}: {now} ...", err=True)
-            said = now
-            if now != "Pending" or time.monotonic() >= until:
-                break
-            time.sleep(EVERY_S)
+
+        def look() -> tuple[str, bool, tuple[str, str]]:
+            found = status()
+            return found[0], found[0] == "Pending", found
+
+        until_s = timeout_s if waits else 0.0
+        now, message = following.settled(name, look, until_s, EVERY_S, as_json)
         outcome = {"Failed": "failed", "Pending": "deadline" if waits else "ordered"}.get(
             now, "done"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,10 +12,10 @@ import click
 from rich.text import Text
 
 from hpctl.cli import output
-from hpctl.cli.arguments import NameType
+from hpctl.cli.arguments import NameType, ThereType
+from hpctl.cli.cluster import following
 from hpctl.cli.cluster.at_hand import Place, no_cluster, place, place_options, place_so_far
-from hpctl.cli.cluster.following import Waiting, confirm, dry_run_option, yes_option
-from hpctl.cli.durations import DurationType
+from hpctl.cli.cluster.following import Waiting, confirm, yes_option
 from hpctl.cli.output import Exit
 from hpctl.clusters import extensions
 from hpctl.clusters.extensions import BROKEN, MOVING, Extension
@@ -55,14 +54,7 @@ def complete_extension(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 named = click.argument("name", metavar="EXTENSION", type=NAME, shell_complete=complete_extension)
-wait_option = click.option(
-    "--wait/--no-wait", "waits", default=True, show_default=True,
-    help="Until every node is through.",
-)  # fmt: skip
-timeout_option = click.option(
-    "--timeout", "timeout_s", type=DurationType(), default="30min", show_default=True,
-    help="When to give up waiting; the work goes on.",
-)  # fmt: skip
+until_options = following.until_options("Until every node is through.")
 
 
 @click.group()
@@ -97,13 +89,10 @@ def describe(name: str, as_json: bool, **where: Any) -> None:
 @click.option("--version", type=VERSION, help="This version; else the highest, or as it is.")
 @click.option(
     "--settings",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=ThereType(dir_okay=False, exists=True, path_type=Path),
     help="A JSON file with settings; what it does not say stays as it is.",
 )
-@timeout_option
-@wait_option
-@dry_run_option
-@output.json_option
+@until_options
 @place_options
 def add(
     name: str, version: str | None, settings: Path | None, waits: bool, timeout_s: float,
@@ -137,10 +126,7 @@ def add(
 @extension.command(short_help="Remove an extension from every node.")
 @named
 @yes_option
-@timeout_option
-@wait_option
-@dry_run_option
-@output.json_option
+@until_options
 @place_options
 def remove(
     name: str, yes: bool, waits: bool, timeout_s: float, dry_run: bool, as_json: bool, **where: Any
@@ -171,17 +157,14 @@ def _end(
     gone: bool = False,
 ) -> None:  # fmt: skip
     """Follow it, each new state on standard error, and tell how it ended."""
-    until, said = time.monotonic() + (timeout_s if waits else 0.0), ""
-    while True:
-        last = extensions.find(here.aws, arn, name)
-        now = f"{last['Status']}{_nodes(last)}" if last else "gone"
-        if now != said and not as_json:
-            click.echo(f"  {name}: {now} ...", err=True)
-        said = now
-        moving = last is not None and last["Status"] in MOVING
-        if not moving or time.monotonic() >= until:
-            break
-        time.sleep(EVERY_S)
+
+    def look() -> tuple[str, bool, Extension | None]:
+        one = extensions.find(here.aws, arn, name)
+        now = f"{one['Status']}{_nodes(one)}" if one else "gone"
+        return now, one is not None and one["Status"] in MOVING, one
+
+    last = following.settled(name, look, timeout_s if waits else 0.0, EVERY_S, as_json)
+    moving = last is not None and last["Status"] in MOVING
     fine = last is None if gone else last is not None and last["Status"] == "Active"
     outcome = "done" if fine else "failed"
     outcome = ("deadline" if waits else "ordered") if moving else outcome

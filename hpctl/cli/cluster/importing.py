@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER
+from hpctl.cli.arguments import CLUSTER, ThereType
 from hpctl.cli.aws_options import aws_options, open_aws
 from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster
 from hpctl.cli.cluster.file import may_write, write
@@ -39,7 +39,7 @@ class ClusterImportView:
     "--from-json",
     "request",
     metavar="FILE",
-    type=click.File(encoding="utf-8"),
+    type=ThereType(exists=True, dir_okay=False, allow_dash=True),
     shell_complete=complete_file,
     help="A create-cluster request, as the AWS CLI's --cli-input-json takes it; - for stdin.",
 )
@@ -52,7 +52,7 @@ class ClusterImportView:
 @output.json_option
 def import_(
     name: str | None,
-    request: TextIO | None,
+    request: str | None,
     path: Path | None,
     force: bool,
     as_json: bool,
@@ -84,15 +84,16 @@ def import_(
         click.echo(view.yaml, nl=False)
 
 
-def _requested(file: TextIO, path: str) -> ClusterImportView:
+def _requested(file: str, path: str) -> ClusterImportView:
     from hpctl.clusters.imported import spec_of_json, to_yaml, unsaid
     from hpctl.wiring import open_model
 
     try:
-        text = file.read()
+        with click.open_file(file, encoding="utf-8") as opened:
+            text = opened.read()
     except (OSError, ValueError) as error:
-        raise HpctlError(f"{file.name} cannot be read: {error}") from error
-    spec = spec_of_json(text, file.name, open_model())
+        raise HpctlError(f"{file} cannot be read: {error}") from error
+    spec = spec_of_json(text, file, open_model())
     silent = unsaid(spec, "write them in", images=False)
     head = [
         f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "

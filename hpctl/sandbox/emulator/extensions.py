@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -31,6 +32,17 @@ class Extensions:
     """Health's issues; while there are some, what is installed is Degraded."""
     _kept: dict[str, Body] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
+
+    def handlers(self) -> dict[str, Callable[[Body], Body]]:
+        """Each operation by its name."""
+        return {
+            "CreateClusterExtension": self.create,
+            "DescribeClusterExtension": self.describe,
+            "ListClusterExtensions": self.list_all,
+            "ListClusterExtensionVersions": self.list_versions,
+            "UpdateClusterExtension": self.update,
+            "DeleteClusterExtension": self.delete,
+        }
 
     def create(self, request: Body) -> Body:
         """CreateClusterExtension. The same ClientToken: the same ARN."""

@@ -136,8 +136,8 @@ class Emulator:
         batch = BatchOperations(world, walks, scaling)
         tags = TagOperations(world)
         quotas = Quotas(world, self.capacity)
-        self.training_plans = plans = TrainingPlanOperations(self.capacity, self.threads)
-        self.extensions = extensions = Extensions(world)
+        self.training_plans = TrainingPlanOperations(self.capacity, self.threads)
+        self.extensions = Extensions(world)
         return {
             "StartSession": self.sessions.start,
             "TerminateSession": self.sessions.terminate,
@@ -154,18 +154,8 @@ class Emulator:
             "DescribeClusterOperation": self.operations.describe_operation,
             "ListTrainingPlans": self.capacity.list_plans,
             "DescribeTrainingPlan": self.capacity.describe_plan,
-            "SearchTrainingPlanOfferings": plans.search,
-            "CreateTrainingPlan": plans.create,
-            "ExtendTrainingPlan": plans.extend,
-            "DescribeTrainingPlanExtensionHistory": plans.history,
-            "DescribeReservedCapacity": plans.describe_reserved,
-            "ListUltraServersByReservedCapacity": plans.list_ultra_servers,
-            "CreateClusterExtension": extensions.create,
-            "DescribeClusterExtension": extensions.describe,
-            "ListClusterExtensions": extensions.list_all,
-            "ListClusterExtensionVersions": extensions.list_versions,
-            "UpdateClusterExtension": extensions.update,
-            "DeleteClusterExtension": extensions.delete,
+            **self.training_plans.handlers(),
+            **self.extensions.handlers(),
             "AddTags": tags.add,
             "ListTags": tags.list,
             "DeleteTags": tags.delete,

@@ -39,6 +39,17 @@ class TrainingPlanOperations:
     extensions: dict[str, list[Body]] = field(default_factory=dict)
     """By plan ARN, as DescribeTrainingPlanExtensionHistory tells them."""
 
+    def handlers(self) -> dict[str, Callable[[Body], Body]]:
+        """Each operation by its name."""
+        return {
+            "SearchTrainingPlanOfferings": self.search,
+            "CreateTrainingPlan": self.create,
+            "ExtendTrainingPlan": self.extend,
+            "DescribeTrainingPlanExtensionHistory": self.history,
+            "DescribeReservedCapacity": self.describe_reserved,
+            "ListUltraServersByReservedCapacity": self.list_ultra_servers,
+        }
+
     def search(self, request: Body) -> Body:
         """SearchTrainingPlanOfferings, for a new plan, or to extend one where it is named."""
         if "TrainingPlanArn" in request:
