@@ -95,6 +95,7 @@ def test_it_is_removed_after_a_question(there: Shell) -> None:
     said = there.said("extension", "remove", NAME, *HERE, "--yes", "--json")
     told = json.loads(said)
     assert (told["outcome"], told["extensions"]) == ("done", [])
+    assert there.said("extension", "list", *HERE) == f"{CLUSTER}: It has no extension.\n"
     gone = there.run("extension", "remove", NAME, *HERE, "--yes")
     assert "has no extension" in str(gone.exception)
 

@@ -188,7 +188,8 @@ def _draw(out: Console, view: ExtensionsView) -> None:
         for ill in one.get("Health", {}).get("Issues", ()):
             out.print(Text(f"  {ill['NodeCount']} nodes: {ill['Code']}: {ill['Message']}"))
     if not view.extensions:
-        out.print(Text(f"{view.cluster} has no such extension."))
+        gone = "It is gone from every node." if view.outcome == "done" else "It has no extension."
+        out.print(Text(f"{view.cluster}: {gone}"))
     if view.outcome in ("dry_run", "unchanged"):
         out.print(output.DRY_RUN if view.outcome == "dry_run" else "Nothing to do.")
 
