@@ -48,6 +48,7 @@ instance_groups:
 ```
 hpctl cluster init                 a first file, commented, by asking or from flags
 hpctl cluster import CLUSTER -o FILE  the file of a living cluster: `update` with it changes nothing
+hpctl cluster import --from-json FILE  the same of a create-cluster request (- reads standard input)
 hpctl cluster schema               the JSON schema, for editors
 hpctl cluster provisioning-parameters    provisioning_parameters.json, where the scripts read it
 ```
@@ -89,6 +90,19 @@ The service does not tell whether a group's AMI was chosen or was just the lates
 comment), nor hpctl's own settings and `max_count`; the date of the next patch is set anew for each
 and is left out. Tags come from ListTags, roles in the `provisioning_parameters` style from the file
 beside the scripts in S3; where either cannot be read, the written file says so at its top.
+
+Of a request (`--from-json`, as `aws sagemaker create-cluster --cli-input-json` takes it) the AMI is
+a wish and stays in the file; `create` sends the same request again.
+
+## Extensions
+
+```
+hpctl cluster extension add sagemaker-observability [--version 1.0.0] [--settings FILE.json]
+hpctl cluster extension list | describe EXTENSION | remove EXTENSION
+```
+
+AWS's own software on every node, for Slurm with `node_provisioning_mode: Continuous`; `add` on one
+that is there brings it to the version and settings, and tries it again where it has failed.
 """
 
 

@@ -70,10 +70,12 @@ hpctl iam check arn:aws:iam::111122223333:role/hyperpod --as execution-role
 | `autoscale` | the same where autoscaling is on |
 | `execution-role` | what HyperPod's agents and lifecycle scripts do on every node |
 | `operator` | who runs `hpctl cluster`, `lifecycle`, `storage` and `capacity` |
+| `buyer` | who runs `hpctl capacity buy` and `extend`, beside the operator's |
 
-The actions of `head-node`, `autoscale` and `operator` are those of the operations that the code
+The actions of all but `execution-role` are those of the operations that the code
 calls, and a test fails where a call is added without its action, or an action is left that nobody
-needs. A cluster's ARN holds its id and not its name, so only `--cluster ARN` narrows what may be
+needs. `execution-role --alarm NAME` adds what alarms need that roll an update back.
+A cluster's ARN holds its id and not its name, so only `--cluster ARN` narrows what may be
 done to it; by name the log groups are narrowed. `iam check` asks `iam:SimulatePrincipalPolicy`.
 
 HyperPod's sample execution role has no `sagemaker` action at all: without `head-node` the daemon

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hpctl.cli import output
 from hpctl.cli.cluster.at_hand import fleet_of, known, place, place_options
+from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import Exit
 
 if TYPE_CHECKING:
@@ -16,10 +18,25 @@ if TYPE_CHECKING:
     from hpctl.core.model import NodeName
 
 
-@click.command()
+COMMANDS: dict[str, tuple[str, str]] = {
+    "offers": (
+        "hpctl.cli.training_plans:offers",
+        "Search reserved capacity to buy for a cluster, with its price.",
+    ),
+    "plans": (
+        "hpctl.cli.training_plans:plans",
+        "List the training plans, or show one with its parts.",
+    ),
+    "buy": ("hpctl.cli.training_plans:buy", "Buy a training plan."),
+    "extend": ("hpctl.cli.training_plans:extend", "Extend a training plan."),
+}
+
+
+@click.command(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
 @output.json_option
 @place_options
-def capacity(as_json: bool, **where: Any) -> None:
+@click.pass_context
+def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     """What is reserved, running, spare and failed.
 
     By instance group and zone, with the training plans behind them. On a head node Slurm tells
@@ -29,6 +46,11 @@ def capacity(as_json: bool, **where: Any) -> None:
     from hpctl.cli import render_capacity
     from hpctl.clusters.capacity import capacity_of, read_plans
 
+    if ctx.invoked_subcommand:
+        given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
+        if given or as_json:
+            raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, not before it")
+        return
     here = place(**where)
     fleet = fleet_of(here, details=True)
     plans, unread = read_plans(here.aws, fleet.described)

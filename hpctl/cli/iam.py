@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpctl.clusters.policies import Scope
 
 F = TypeVar("F", bound=Callable[..., Any])
-WHO = ("head-node", "autoscale", "execution-role", "operator")
+WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,9 @@ def _command(who: str, text: str, *, trusted: bool) -> None:
     if who in ("head-node", "autoscale"):
         meant = "The secret of an accounting database of your own."
         click.option("--secret", metavar="ARN", default="", help=meant)(command)
+    if who == "execution-role":
+        meant = "The CloudWatch alarms that roll updates back; * for any."
+        click.option("--alarm", metavar="NAME", default="", help=meant)(command)
     if trusted:
         click.option("--trust", is_flag=True, help="Print the trust policy instead.")(command)
 
@@ -112,6 +115,7 @@ _command(
 )
 _command("execution-role", "Print what every node of a cluster needs.", trusted=True)
 _command("operator", "Print what somebody needs who runs `hpctl cluster`.", trusted=False)
+_command("buyer", "Print what the operator needs besides who buys capacity.", trusted=False)
 
 
 @iam.command(short_help="Ask IAM whether a role allows what a policy does.")

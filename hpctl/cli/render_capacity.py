@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from hpctl.cli.output import DRY_RUN
 from hpctl.cli.render import BAD, columns, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from rich.console import Console
     from rich.table import Table
 
     from hpctl.cli.autoscale import AutoscaleView
+    from hpctl.cli.training_plans import OffersView, TrainingPlanOrderView, TrainingPlansView
     from hpctl.cli.views import ChangeView
     from hpctl.clusters.capacity import CapacityView
+    from hpctl.clusters.training_plans import Offer, Plan
 
 WIDE = 110
 """From so many columns on a table shows what else there is."""
@@ -133,3 +137,86 @@ def _groups(out: Console, view: AutoscaleView) -> None:
         why = f"{group.rule}: {group.why}" if group.rule else group.why
         rows.add_row(*map(Text, [*cells, answer, why]))
     out.print(rows)
+
+
+ORDERED = {
+    "dry_run": "would be bought",
+    "ordered": "is ordered; its payment is pending",
+    "done": "is bought",
+    "unchanged": "was bought before: nothing was done",
+    "failed": "is not bought: the payment failed",
+    "deadline": "is ordered, and its payment still pending",
+}
+
+
+def offers(out: Console, view: OffersView) -> None:
+    """One after the other, with their ids."""
+    for one in view.offers:
+        offer(out, one)
+    if not view.offers:
+        out.print("Nothing is offered. Try another --duration, --count, --after or --region.")
+
+
+def offer(out: Console, one: Offer) -> None:
+    """What it is, when, and what it costs."""
+    what = f"{one.instances} x {one.instance_type}"
+    what += f" (UltraServers: {one.ultra_servers})" if one.ultra_servers else ""
+    where = f"{', '.join(one.zones)}, {_at(one.starts)} to {_at(one.ends)} UTC"
+    gaps = f", in {one.parts} parts" if one.parts > 1 else ""
+    out.print(Text(f"{one.fee} {one.currency}: {what} in {where}, {one.hours} h{gaps}"))
+    out.print(Text(f"  {one.id}"))
+
+
+def order(out: Console, view: TrainingPlanOrderView) -> None:
+    """What is bought now, and what to do with it."""
+    if view.outcome == "dry_run" and view.offer:
+        offer(out, view.offer)
+    what = "Training plan" if view.operation == "buy" else "The extension of training plan"
+    status = f" ({view.status})" if view.status else ""
+    out.print(Text(f"{what} {view.plan} {ORDERED[view.outcome]}{status}."))
+    if view.message:
+        out.print(Text(f"  {view.message}"))
+    out.print(Text(DRY_RUN if view.outcome == "dry_run" else f"hpctl capacity plans {view.plan}"))
+
+
+def training_plans(out: Console, view: TrainingPlansView) -> None:
+    """One row a plan; of a single one its parts."""
+    more = ("FEE",) if out.width >= WIDE else ()
+    counts = _right("INSTANCES", "IN USE")
+    rows = columns(wrapped("TRAINING PLAN"), *counts, "STATUS", "STARTS", "ENDS", *more)
+    for one in view.plans:
+        numbers = [_count(one.get(f"{key}InstanceCount")) for key in ("Total", "InUse")]
+        times = [_at(one.get("StartTime")), _at(one.get("EndTime"))]
+        fee = [f"{one.get('UpfrontFee', '-')} {one.get('CurrencyCode', '')}"] if more else []
+        cells = [one["TrainingPlanName"], *numbers, one["Status"], *times, *fee]
+        rows.add_row(*map(Text, cells))
+    out.print(rows if view.plans else "There is no training plan: `hpctl capacity offers`.")
+    for one in view.plans if view.whole else ():
+        _parts(out, one)
+    for why in view.unknown:
+        out.print(Text(f"Not known: {why}"))
+
+
+def _parts(out: Console, one: Plan) -> None:
+    """The ARN, which cluster.yaml names, then each part."""
+    out.print(Text(f"training_plan: {one['TrainingPlanArn']}"), soft_wrap=True)
+    if one.get("StatusMessage"):
+        out.print(Text(one["StatusMessage"]))
+    for part in one["ReservedCapacitySummaries"]:
+        what = f"{part['TotalInstanceCount']} x {part['InstanceType']}, {part['Status']}"
+        used = f"{_count(part.get('InUseInstanceCount'))} in use"
+        out.print(Text(f"Reserved in {part.get('AvailabilityZone', '-')}: {what}, {used}"))
+        for server in part.get("UltraServers", ()):
+            ill = f"{_count(server.get('UnhealthyInstanceCount'))} unhealthy"
+            what = f"{server['TotalInstanceCount']} instances, {ill}"
+            name, health = server["UltraServerId"], server.get("HealthStatus", "-")
+            out.print(Text(f"  {name} {server['UltraServerType']} {health}: {what}"))
+    for more in one.get("TrainingPlanExtensions", ()):
+        times = f"{_at(more.get('StartDate'))} to {_at(more.get('EndDate'))}"
+        paid = f"payment {more.get('PaymentStatus', '-')}"
+        fee = f"{more.get('UpfrontFee', '-')} {more.get('CurrencyCode', '')}"
+        out.print(Text(f"Extended {times}: {more.get('Status', '-')}, {fee}, {paid}"))
+
+
+def _at(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M}" if at else "-"

@@ -1,8 +1,12 @@
-"""A spec from a living cluster, so that `cluster update` with it has nothing to do."""
+"""A spec from a living cluster, so that `cluster update` with it has nothing to do; or from a
+create-cluster request, so that `cluster create` sends the same.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -13,10 +17,11 @@ from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
 from hpctl.clusters.spec.cluster import AccountingDatabase, TieredStorage
 from hpctl.clusters.spec.group import AutoPatch, Lifecycle, ScheduledUpdate, Storage
 from hpctl.clusters.spec.words import ApiSection
+from hpctl.clusters.validate.model_facts import ServiceModel
 from hpctl.clusters.written import to_yaml
 from hpctl.ports import HpctlError
 
-__all__ = ["images_of", "spec_from", "spec_of", "to_yaml", "unsaid"]
+__all__ = ["images_of", "spec_from", "spec_of", "spec_of_json", "to_yaml", "unsaid"]
 
 Roles = Mapping[str, tuple[str, str | None]]
 _S = TypeVar("_S", bound=ApiSection)
@@ -37,9 +42,7 @@ def spec_of(
     configured by the API, groups' roles from `parameters`, the provisioning_parameters.json beside
     the scripts. Raises HpctlError for a cluster that no spec can say.
     """
-    name = describe.get("ClusterName", "")
-    if "Eks" in describe.get("Orchestrator", {}) or describe.get("RestrictedInstanceGroups"):
-        raise HpctlError(f"cluster {name} is orchestrated by EKS", "hpctl is for Slurm")
+    _for_slurm(describe)
     request = observed.request_of(describe)
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
@@ -50,6 +53,29 @@ def spec_of(
     if tags:
         request["Tags"] = [{"Key": key, "Value": value} for key, value in tags.items()]
     return spec_from(request, parameters)
+
+
+def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
+    """The spec of a create-cluster request, as the AWS CLI's `--cli-input-json` takes it.
+
+    `path` names it in errors. Raises SpecError with every place that the service's model refuses,
+    HpctlError for EKS.
+    """
+    try:
+        request = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(path, [f"it is not JSON: {error}"]) from error
+    if wrong := model.problems(request):
+        places = [(".".join(map(str, place)) or "the request", what) for place, what in wrong]
+        raise SpecError(path, [f"{place}: {what}" for place, what in places])
+    _for_slurm(request)
+    return spec_from(request)
+
+
+def _for_slurm(said: Mapping[str, Any]) -> None:
+    name = said.get("ClusterName", "")
+    if "Eks" in said.get("Orchestrator", {}) or said.get("RestrictedInstanceGroups"):
+        raise HpctlError(f"cluster {name} is orchestrated by EKS", "hpctl is for Slurm")
 
 
 def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -68,20 +94,19 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def unsaid(spec: ClusterSpec, no_roles: str = "") -> list[str]:
+def unsaid(spec: ClusterSpec, no_roles: str = "", *, images: bool = True) -> list[str]:
     """What the service does not tell of a cluster, so that the file cannot say it.
 
-    `no_roles` says why provisioning_parameters.json could not be had.
+    `no_roles` says why provisioning_parameters.json could not be had. Not `images`: a request
+    tells which AMI was chosen.
     """
     said = []
     if spec.slurm_config == "provisioning_parameters" and not any(g.role for g in spec.groups):
         why = f" ({no_roles})" if no_roles else ""
         said.append(f"the groups' roles and partitions, which are in {provisioning.FILE}{why}")
-    return [
-        *said,
-        "max_count of the groups and all below hpctl: they are hpctl's own",
-        "whether a group's AMI was chosen: what it has stands beside it as a comment",
-    ]
+    said.append("max_count of the groups and all below hpctl: they are hpctl's own")
+    chosen = "whether a group's AMI was chosen: what it has stands beside it as a comment"
+    return [*said, chosen] if images else said
 
 
 def spec_from(
@@ -186,6 +211,9 @@ def _missing(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, An
         if isinstance(value, Mapping) and isinstance(said, Mapping):
             if deeper := _missing(value, said):
                 found[key] = deeper
+        elif isinstance(said, datetime):
+            # The spec has read it: of a request it may have been text.
+            continue
         elif value != said and value not in (None, [], {}):
             found[key] = value
     return found

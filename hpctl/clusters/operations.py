@@ -19,6 +19,8 @@ class On(Enum):
     CLUSTER = "cluster"
     NEW_CLUSTER = "new-cluster"
     TRAINING_PLAN = "training-plan"
+    RESERVED = "reserved"
+    EXTENSION = "extension"
     BUCKET = "bucket"
     OBJECTS = "objects"
     ROLE = "role"
@@ -61,19 +63,30 @@ OPERATOR: Table = {
         "batch_reboot_cluster_nodes": On.CLUSTER,
         "batch_replace_cluster_nodes": On.CLUSTER,
         "create_cluster": On.NEW_CLUSTER,
+        "create_cluster_extension": On.EXTENSION,
         "delete_cluster": On.CLUSTER,
+        "delete_cluster_extension": On.EXTENSION,
         "delete_tags": On.CLUSTER,
         "describe_cluster": On.CLUSTER,
         "describe_cluster_event": On.CLUSTER,
+        "describe_cluster_extension": On.EXTENSION,
         "describe_cluster_node": On.CLUSTER,
+        "describe_reserved_capacity": On.RESERVED,
         "describe_training_plan": On.TRAINING_PLAN,
+        "describe_training_plan_extension_history": On.TRAINING_PLAN,
         "list_cluster_events": On.CLUSTER,
+        "list_cluster_extension_versions": On.ANY,
+        "list_cluster_extensions": On.EXTENSION,
         "list_cluster_nodes": On.CLUSTER,
         "list_cluster_operations": On.CLUSTER,
         "list_clusters": On.ANY,
         "list_tags": On.CLUSTER,
+        "list_training_plans": On.ANY,
+        "list_ultra_servers_by_reserved_capacity": On.RESERVED,
+        "search_training_plan_offerings": On.ANY,
         "start_cluster_health_check": On.CLUSTER,
         "update_cluster": On.CLUSTER,
+        "update_cluster_extension": On.EXTENSION,
         "update_cluster_software": On.CLUSTER,
     },
     "ec2": {
@@ -114,6 +127,14 @@ OPERATOR: Table = {
 }
 """What `hpctl cluster` and its siblings call, at the operator's desk or in CI."""
 
+BUYER: Table = {
+    "sagemaker": {
+        "create_training_plan": On.RESERVED,
+        "extend_training_plan": On.RESERVED,
+    },
+}
+"""What costs money up front: apart, so that an operator need not have it."""
+
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     # Whose IAM action has another name than the operation (Service Authorization Reference).
     "s3.list_objects_v2": ("s3:ListBucket",),
@@ -123,6 +144,10 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
         "servicequotas:ListAWSDefaultServiceQuotas",
     ),
     # Tags in a request need an action of their own.
+    "sagemaker.create_training_plan": (
+        "sagemaker:CreateTrainingPlan",
+        "sagemaker:CreateReservedCapacity",
+    ),
     "sagemaker.create_cluster": ("sagemaker:CreateCluster", "sagemaker:AddTags"),
 }
 """Actions of the operations whose action is not `<service>:<Operation>`."""

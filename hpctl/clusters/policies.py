@@ -15,6 +15,7 @@ from typing import Any
 
 from hpctl.clusters.operations import (
     AUTOSCALE,
+    BUYER,
     HEAD_NODE,
     LINKS_DATA,
     OPERATOR,
@@ -53,6 +54,8 @@ class Scope:
     partition: str = "aws"
     secret: str = ""
     """ARN of the secret of an accounting database of one's own."""
+    alarm: str = ""
+    """Name of the alarms that roll an update back, `*` for any; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def scope(
     bucket: str = "",
     role: str = "",
     secret: str = "",
+    alarm: str = "",
 ) -> Scope:
     """A scope from what a person says; a cluster's ARN says region and account as well.
 
@@ -111,6 +115,7 @@ def scope(
         role.rpartition(":role/")[2] or "*",
         partition,
         secret,
+        alarm,
     )
 
 
@@ -136,9 +141,26 @@ def operator(to: Scope) -> tuple[Statement, ...]:
     return _from(OPERATOR, to)
 
 
+def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
+    """What an execution role needs where alarms roll an update back; nothing without an alarm.
+
+    SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
+    """
+    if not to.alarm:
+        return ()
+    alarm = f"arn:{to.partition}:cloudwatch:{to.region}:{to.account}:alarm:{to.alarm}"
+    return (Statement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), (alarm,)),)
+
+
+def buyer(to: Scope) -> tuple[Statement, ...]:
+    """What `hpctl capacity buy` and `extend` need beside the operator's."""
+    return _from(BUYER, to)
+
+
 def execution_role(to: Scope) -> tuple[Statement, ...]:
     """What HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
     return (
+        *rollback_alarms(to),
         Statement("LogGroups", ("logs:CreateLogGroup",), (_log_group(to),)),
         Statement(
             "LogStreams",
@@ -192,6 +214,7 @@ PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
     "autoscale": autoscale,
     "execution-role": execution_role,
     "operator": operator,
+    "buyer": buyer,
 }
 
 
@@ -274,6 +297,14 @@ _RESOURCES: Mapping[On, Callable[[Scope], tuple[str, ...]]] = {
     On.CLUSTER: _at("sagemaker", "cluster/{to.cluster_id}"),
     On.NEW_CLUSTER: _at("sagemaker", "cluster/*"),
     On.TRAINING_PLAN: _at("sagemaker", "training-plan/*"),
+    On.RESERVED: lambda to: tuple(
+        f"arn:{to.partition}:sagemaker:{to.region}:{to.account}:{kind}/*"
+        for kind in ("training-plan", "reserved-capacity")
+    ),
+    On.EXTENSION: lambda to: tuple(
+        f"arn:{to.partition}:sagemaker:{to.region}:{to.account}:{what}"
+        for what in (f"cluster/{to.cluster_id}", f"extension/sagemaker-{to.cluster_id}/*")
+    ),
     On.BUCKET: lambda to: (f"arn:{to.partition}:s3:::{to.bucket}",),
     On.OBJECTS: lambda to: (f"arn:{to.partition}:s3:::{to.bucket}/*",),
     On.ROLE: lambda to: (f"arn:{to.partition}:iam::{to.account}:role/{to.role}",),

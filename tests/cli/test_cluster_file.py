@@ -252,6 +252,39 @@ def test_without_a_file_it_is_printed(aws: tuple[str, ...]) -> None:
     assert said["yaml"] == result.stdout
 
 
+def test_a_request_becomes_a_file_with_no_account_at_all(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_: Any) -> None:
+        raise AssertionError("nobody is asked")
+
+    monkeypatch.setattr("hpctl.cli.cluster.importing.open_aws", nobody)
+    for name, spec in files().items():
+        request = create_request(spec)
+        Path("r.json").write_text(json.dumps(request, default=str))
+        result = run("import", "--from-json", "r.json", "-o", "c.yaml", "--force")
+        assert result.exit_code == 0, result.output
+        assert create_request(read("c.yaml")) == request
+        assert ("The request does not tell the groups' roles" in result.stdout) is (
+            name == "provisioning"
+        )
+    text = json.dumps(create_request(files()["full"]), default=str)
+    piped = run("import", "--from-json", "-", stdin=text)
+    compare("cluster-import-json.yaml", piped.stdout)
+    assert parse(piped.stdout).group("h100") is not None
+
+
+def test_a_request_is_named_or_a_cluster(here: Path) -> None:
+    assert run("import").exit_code == 2
+    Path("r.json").write_bytes(b"\xff")
+    assert run("import", "llm-prod", "--from-json", "r.json").exit_code == 2
+    broken = run("import", "--from-json", "r.json")
+    assert broken.exit_code == 1
+    assert "r.json cannot be read" in str(broken.exception)
+    missing = run("import", "--from-json", "none.json")
+    assert (missing.exit_code, "none.json" in str(missing.exception)) == (1, True)
+
+
 def test_no_such_cluster_is_refused_and_nothing_is_written(
     aws: tuple[str, ...], here: Path
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -13,13 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import provisioning
 from hpctl.clusters.diff import diff
-from hpctl.clusters.imported import images_of, spec_from, spec_of, to_yaml, unsaid
+from hpctl.clusters.imported import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from hpctl.clusters.spec.rules import broken
 from hpctl.core.compat import UTC
 from hpctl.ports import Aws, HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.wiring import open_model
 from tests.clusters.any_spec import specs
 from tests.clusters.api_model import complaints, files, paths, shape
 from tests.clusters.bed import SANDBOX_KEYS
@@ -118,6 +121,64 @@ def test_a_request_becomes_the_spec_that_it_came_from(spec: ClusterSpec) -> None
     assert parse(to_yaml(spec)) == spec
     again = spec_from(create_request(spec), parameters(spec))
     assert create_request(again) == create_request(spec)
+
+
+MODEL = open_model()
+
+
+@settings(max_examples=40, deadline=None)
+@given(specs())
+def test_a_request_in_json_becomes_the_spec_that_it_came_from(spec: ClusterSpec) -> None:
+    """`aws sagemaker create-cluster --cli-input-json` takes CreateCluster's members as they are."""
+    request = json.dumps(create_request(spec), default=str)
+    again = spec_of_json(request, "r.json", MODEL)
+    assert create_request(again)["InstanceGroups"] == create_request(spec)["InstanceGroups"]
+    assert spec_of_json(json.dumps(create_request(again), default=str), "r.json", MODEL) == again
+    assert parse(to_yaml(again)) == again
+    # A group that overrides half of the network is sent, and comes back, with all of it.
+    whole = all(bool(g.subnets) == bool(g.security_groups) for g in spec.groups)
+    if whole and spec.slurm_config == "api":
+        assert again == spec
+
+
+@pytest.mark.parametrize("date", ["2027-01-01T00:00:00Z", "2027-01-01T00:00:00+00:00", 1798761600])
+def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) -> None:
+    request = create_request(files()["continuous"])
+    patch = {"PatchingStrategy": "WhenIdle", "PatchSchedule": {"NextPatchDate": date}}
+    request["InstanceGroups"][1]["AutoPatchConfig"] = patch
+    group = spec_of_json(json.dumps(request), "r.json", MODEL).groups[1]
+    assert group.raw == {}
+    assert group.auto_patch is not None
+    assert group.auto_patch.patch_schedule is not None
+    assert group.auto_patch.patch_schedule.next_patch_date == datetime(2027, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "the request: must be a structure, not list"),
+        ("{}", "ClusterName is needed"),
+        ('{"ClusterName": "x", "InstanceGroups": [7]}', "InstanceGroups.0: must be a structure"),
+        ('{"ClusterName": "x", "InstanceGroup": []}', "no InstanceGroup here; it has"),
+        (
+            '{"ClusterName": "x", "VpcConfig": {"Subnets": "a"}}',
+            "VpcConfig.Subnets: must be a list",
+        ),
+    ],
+)
+def test_a_request_that_is_none_is_one_error_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(words)):
+        spec_of_json(text, "r.json", MODEL)
+
+
+def test_a_request_for_eks_is_refused() -> None:
+    request = create_request(files()["continuous"])
+    arn = "arn:aws:eks:us-west-2:000000000000:cluster/x"
+    request["Orchestrator"] = {"Eks": {"ClusterArn": arn}}
+    with pytest.raises(HpctlError, match="orchestrated by EKS"):
+        spec_of_json(json.dumps(request), "r.json", MODEL)
 
 
 def test_the_play_of_an_answer_above_is_one_that_the_service_could_give() -> None:

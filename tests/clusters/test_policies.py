@@ -12,7 +12,7 @@ import pytest
 from botocore import xform_name
 
 from hpctl.clusters import operations, policies
-from hpctl.clusters.operations import AUTOSCALE, HEAD_NODE, OPERATOR, On, Table, actions
+from hpctl.clusters.operations import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR, On, Table, actions
 from hpctl.ports import HpctlError
 
 CODE = Path(operations.__file__).parents[1]
@@ -20,7 +20,8 @@ DAEMON = policies._both(HEAD_NODE, AUTOSCALE)
 TABLES = {
     # The daemon's own calls; what an operator runs on a head node has the operator's rights.
     "head node": (DAEMON, [CODE / "cloud" / "sagemaker.py", CODE / "cloud" / "scaling.py"]),
-    "operator": (OPERATOR, [CODE / "clusters", CODE / "cli"]),
+    # Who buys has the operator's rights as well.
+    "operator": (policies._both(OPERATOR, BUYER), [CODE / "clusters", CODE / "cli"]),
 }
 NOT_CALLS = {"operations.py"}
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcd1234efgh"
@@ -135,6 +136,32 @@ def test_a_controller_may_read_the_secret_of_its_database() -> None:
         found = granted(policies.PERSONAS[who](to))
         assert found["secretsmanager:GetSecretValue"] == (secret,)
     assert "secretsmanager:GetSecretValue" not in granted(policies.execution_role(to))
+
+
+def test_an_execution_role_reads_alarms_where_some_roll_back() -> None:
+    """HyperPod guide, "Update your AMI version in your SageMaker HyperPod cluster": automatic
+    rollback needs cloudwatch:DescribeAlarms on the execution role.
+    """
+    to = policies.scope(account="111122223333", region="us-east-1", alarm="down")
+    found = granted(policies.execution_role(to))
+    arn = "arn:aws:cloudwatch:us-east-1:111122223333:alarm:down"
+    assert found["cloudwatch:DescribeAlarms"] == (arn,)
+    assert "cloudwatch:DescribeAlarms" not in granted(policies.execution_role(policies.Scope()))
+
+
+def test_buying_is_a_right_of_its_own() -> None:
+    """SageMaker guide, "IAM for SageMaker training plans": CreateTrainingPlan is administrative,
+    and needs CreateReservedCapacity and both resource types.
+    """
+    to = policies.scope(account="111122223333", region="us-east-1")
+    found, operator = granted(policies.buyer(to)), granted(policies.operator(to))
+    assert "sagemaker:CreateTrainingPlan" not in operator
+    assert "sagemaker:SearchTrainingPlanOfferings" in operator
+    kinds = ("training-plan", "reserved-capacity")
+    for action in ("CreateTrainingPlan", "CreateReservedCapacity", "ExtendTrainingPlan"):
+        assert found[f"sagemaker:{action}"] == tuple(
+            f"arn:aws:sagemaker:us-east-1:111122223333:{kind}/*" for kind in kinds
+        )
 
 
 def test_roles_are_passed_to_sagemaker_alone() -> None:

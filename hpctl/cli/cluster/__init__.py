@@ -10,7 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("hpctl.cli.cluster.init:init", "Write a first cluster.yaml."),
     "import": (
         "hpctl.cli.cluster.importing:import_",
-        "Write cluster.yaml from a living cluster.",
+        "Write cluster.yaml from a living cluster or a request.",
     ),
     "provisioning-parameters": (
         "hpctl.cli.cluster.parameters:provisioning_parameters",
@@ -66,6 +66,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "health-check": (
         "hpctl.cli.cluster.maintenance:health_check",
         "Run HyperPod's deep health checks on nodes or groups: one to two hours.",
+    ),
+    "extension": (
+        "hpctl.cli.cluster.extension:extension",
+        "AWS's own software on every node, such as sagemaker-observability.",
     ),
     "ssh": (
         "hpctl.cli.cluster.ssh:ssh",

@@ -232,7 +232,7 @@ def complete_node(
     from hpctl.clusters.names import node_rows
 
     try:
-        here = _place_so_far(ctx)
+        here = place_so_far(ctx)
         rows = node_rows(here.aws, here.cluster, details=False)
     except (HpctlError, click.UsageError):
         return []
@@ -247,7 +247,7 @@ def complete_group(
 ) -> list[str]:
     """The cluster's instance groups."""
     try:
-        here = _place_so_far(ctx)
+        here = place_so_far(ctx)
         said = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except (HpctlError, click.UsageError):
         return []
@@ -255,7 +255,7 @@ def complete_group(
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _place_so_far(ctx: click.Context) -> Place:
+def place_so_far(ctx: click.Context) -> Place:
     """The place that the options name which stand on the line already. Raises as `place` does."""
     keys = ("cluster", "config", "profile", "region", "endpoint_url")
     given = {key: ctx.params.get(key) for key in keys}

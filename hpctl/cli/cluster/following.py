@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpctl.ports import Aws
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,48 @@ def dry_run_option(command: F) -> F:
     return click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")(
         command
     )
+
+
+def until_options(goal: str) -> Callable[[F], F]:
+    """`--wait/--no-wait` as `waits`, `--timeout`, `--dry-run` and `--json`, of one order."""
+
+    def with_options(command: F) -> F:
+        for option in (
+            click.option(
+                "--timeout", "timeout_s", type=DurationType(), default="30min", show_default=True,
+                help="When to give up waiting; the work goes on.",
+            ),
+            click.option(
+                "--wait/--no-wait", "waits", default=True, show_default=True, help=goal
+            ),
+            dry_run_option, output.json_option,
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return with_options
+
+
+def settled(
+    name: str,
+    look: Callable[[], tuple[str, bool, T]],
+    timeout_s: float,
+    every_s: float,
+    quiet: bool,
+) -> T:
+    """The last of the looks, each a state, whether it will pass, and a value.
+
+    Ends with a state that stays, or with the time. Each new state is said on standard error.
+    """
+    until, said = time.monotonic() + timeout_s, ""
+    while True:
+        now, moving, value = look()
+        if now != said and not quiet:
+            click.echo(f"  {name}: {now} ...", err=True)
+        said = now
+        if not moving or time.monotonic() >= until:
+            return value
+        time.sleep(every_s)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -1,4 +1,4 @@
-"""`hpctl cluster import`: cluster.yaml from a living cluster."""
+"""`hpctl cluster import`: cluster.yaml from a living cluster, or from a request."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER
+from hpctl.cli.arguments import CLUSTER, ThereType
 from hpctl.cli.aws_options import aws_options, open_aws
 from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster
 from hpctl.cli.cluster.file import may_write, write
+from hpctl.cli.complete_files import complete_file
 from hpctl.ports import Absent, HpctlError
 
 if TYPE_CHECKING:
@@ -30,8 +31,18 @@ class ClusterImportView:
     yaml: str
 
 
-@click.command("import", short_help="Write cluster.yaml from a living cluster.")
-@click.argument("name", metavar="CLUSTER", type=CLUSTER, shell_complete=complete_cluster)
+@click.command("import", short_help="Write cluster.yaml from a living cluster or a request.")
+@click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+@click.option(
+    "--from-json",
+    "request",
+    metavar="FILE",
+    type=ThereType(exists=True, dir_okay=False, allow_dash=True),
+    shell_complete=complete_file,
+    help="A create-cluster request, as the AWS CLI's --cli-input-json takes it; - for stdin.",
+)
 @click.option(
     "-o", "--output", "path", metavar="FILE", type=click.Path(path_type=Path),
     help="Write this file instead of standard output.",
@@ -40,7 +51,8 @@ class ClusterImportView:
 @aws_options
 @output.json_option
 def import_(
-    name: str,
+    name: str | None,
+    request: str | None,
     path: Path | None,
     force: bool,
     as_json: bool,
@@ -50,11 +62,16 @@ def import_(
 ) -> None:
     """Write cluster.yaml from a living cluster; `hpctl cluster update` with it changes nothing.
 
-    What the service does not tell stands as a comment at the top of the file.
+    Or from a request that would create one. What nobody tells stands as a comment at the top.
     """
+    if (name is None) == (request is None):
+        raise click.UsageError("name a CLUSTER, or a request in --from-json")
     if path:
         may_write(path, force)
-    view = _imported(open_aws(profile, region, endpoint_url), name, str(path or ""))
+    if request:
+        view = _requested(request, str(path or ""))
+    else:
+        view = _imported(open_aws(profile, region, endpoint_url), str(name), str(path or ""))
     if path:
         write(path, view.yaml)
     if as_json:
@@ -62,9 +79,30 @@ def import_(
     elif path:
         click.echo(f"{path} says what {view.cluster} is: {', '.join(view.groups)}.")
         for one in view.unsaid:
-            click.echo(f"The service does not tell {one}.")
+            click.echo(f"{'The request' if request else 'The service'} does not tell {one}.")
     else:
         click.echo(view.yaml, nl=False)
+
+
+def _requested(file: str, path: str) -> ClusterImportView:
+    from hpctl.clusters.imported import spec_of_json, to_yaml, unsaid
+    from hpctl.wiring import open_model
+
+    try:
+        with click.open_file(file, encoding="utf-8") as opened:
+            text = opened.read()
+    except (OSError, ValueError) as error:
+        raise HpctlError(f"{file} cannot be read: {error}") from error
+    spec = spec_of_json(text, file, open_model())
+    silent = unsaid(spec, "write them in", images=False)
+    head = [
+        f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "
+        "with this file sends the same. Every key: docs/cluster.md.",
+        "What the request does not tell:",
+        *(f"- {one}" for one in silent),
+    ]
+    groups = tuple(group.name for group in spec.groups)
+    return ClusterImportView(spec.name, path, groups, tuple(silent), to_yaml(spec, head))
 
 
 def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:

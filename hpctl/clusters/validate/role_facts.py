@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpctl.clusters import policies
@@ -120,6 +120,8 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[policies.Statement, .
         if one.sid.startswith("Interface") and not any(group.network.subnets for group in groups):
             continue
         statements.append(one)
+    for alarm in sorted({name for group in groups for name in group.alarms}):
+        statements += policies.rollback_alarms(replace(to, alarm=alarm))
     if wanted.secret and any(group.role == "Controller" for group in groups):
         statements += policies.accounting_secret(wanted.secret)
     for uri in sorted({group.lifecycle.get("SourceS3Uri", "") for group in groups}):

@@ -141,6 +141,28 @@ def someone_mends(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+def eks_only(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Nothing is asked that the service does for clusters of EKS alone.
+
+    HyperPod guide: managed tiered checkpointing is a feature of EKS clusters; the API reference
+    describes automatic patching in the words of pods and cordons.
+    """
+    tiers = wanted.request.get("TieredStorageConfig") or {}
+    if tiers.get("Mode") == "Enable":
+        yield warn(
+            ("TieredStorageConfig",),
+            "managed tiered checkpointing is for clusters of EKS: Slurm's jobs have none of it",
+            "leave tiered_storage out",
+        )
+    for group in wanted.groups:
+        if group.raw.get("AutoPatchConfig"):
+            yield warn(
+                group.at("AutoPatchConfig"),
+                f"{group.name} asks for automatic patches, which AWS documents for EKS alone",
+                "leave auto_patch out; `hpctl cluster software-update` brings the newest AMI",
+            )
+
+
 def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Where the API does not set Slurm up, every group has scripts that do."""
     if wanted.by_api:
@@ -195,6 +217,7 @@ FAMILY = Family(
         Check("one-view", "Head nodes mount what compute nodes mount.", one_view),
         Check("someone-mends", "The service or hpctl replaces broken nodes.", someone_mends),
         Check("rolling", "No group's updates rest on rolling batches, which are EKS's.", rolling),
+        Check("eks-only", "Nothing is asked that works for clusters of EKS alone.", eks_only),
         Check("set-up", "Somebody sets Slurm up: the API, or an on_create script.", set_up),
     ),
 )

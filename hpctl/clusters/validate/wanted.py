@@ -72,6 +72,13 @@ class Group:
         return str(self.raw.get("TrainingPlanArn", ""))
 
     @property
+    def alarms(self) -> tuple[str, ...]:
+        """The CloudWatch alarms that roll its updates back."""
+        parts = (self.raw.get(key) or {} for key in ("ScheduledUpdateConfig", "AutoPatchConfig"))
+        said = [(part.get("DeploymentConfig") or {}) for part in parts]
+        return tuple(a["AlarmName"] for s in said for a in s.get("AutoRollbackConfiguration", ()))
+
+    @property
     def lifecycle(self) -> Mapping[str, str]:
         """LifeCycleConfig; empty where the AMI configures everything."""
         found: Mapping[str, str] = self.raw.get("LifeCycleConfig") or {}

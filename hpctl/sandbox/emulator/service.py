@@ -24,6 +24,7 @@ from hpctl.sandbox.emulator.errors import (
     validation,
 )
 from hpctl.sandbox.emulator.events import Events
+from hpctl.sandbox.emulator.extensions import Extensions
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
 from hpctl.sandbox.emulator.health_checks import HealthCheckOperation
 from hpctl.sandbox.emulator.launch import Launches, Timings
@@ -45,6 +46,7 @@ from hpctl.sandbox.emulator.state import (
 )
 from hpctl.sandbox.emulator.tags import TagOperations
 from hpctl.sandbox.emulator.threads import Threads
+from hpctl.sandbox.emulator.training_plans import TrainingPlanOperations
 from hpctl.sandbox.emulator.unknowns import Unknowns
 from hpctl.sandbox.emulator.updates import UpdateOperation
 from hpctl.sandbox.emulator.walks import Walks
@@ -132,6 +134,8 @@ class Emulator:
         batch = BatchOperations(world, walks, scaling)
         tags = TagOperations(world)
         quotas = Quotas(world, self.capacity)
+        self.training_plans = TrainingPlanOperations(self.capacity, self.threads)
+        self.extensions = Extensions(world)
         return {
             "StartSession": self.sessions.start,
             "TerminateSession": self.sessions.terminate,
@@ -148,6 +152,8 @@ class Emulator:
             "DescribeClusterOperation": self.operations.describe_operation,
             "ListTrainingPlans": self.capacity.list_plans,
             "DescribeTrainingPlan": self.capacity.describe_plan,
+            **self.training_plans.handlers(),
+            **self.extensions.handlers(),
             "AddTags": tags.add,
             "ListTags": tags.list,
             "DeleteTags": tags.delete,

@@ -98,6 +98,16 @@ def _(world: World) -> None:
     world.file["node_recovery"] = "None"
 
 
+@case("spec.eks-only", WARN, "tiered_storage", "Slurm's jobs have none of it")
+def _(world: World) -> None:
+    world.file["tiered_storage"] = {"mode": "Enable"}
+
+
+@case("spec.eks-only", WARN, "instance_groups.2.auto_patch", "for EKS alone")
+def _(world: World) -> None:
+    world.group("cpu")["auto_patch"] = {"patching_strategy": "WhenIdle"}
+
+
 @case("spec.set-up", FAIL, "instance_groups.2.lifecycle", "nobody would set Slurm up")
 def _(world: World) -> None:
     world.legacy()

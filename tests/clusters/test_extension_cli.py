@@ -1,0 +1,144 @@
+"""`hpctl cluster extension` over HTTP: convergent, refused in time, and told as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from hpctl.ports import Refused
+from tests.clusters.bed import CLUSTER, AwsBed
+from tests.clusters.shell import Shell
+
+NAME = "sagemaker-observability"
+HERE = ("--cluster", CLUSTER)
+
+
+@pytest.fixture
+def there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    monkeypatch.setattr("hpctl.cli.cluster.extension.EVERY_S", 0.02)
+    monkeypatch.setattr("hpctl.cli.cluster.at_hand.open_aws", lambda *_: shell.bed.aws)
+    shell.bed.forget_calls()
+    yield shell
+    extensions = shell.bed.emulator.extensions
+    extensions.install_s, extensions.issues = 0.0, []
+    extensions._kept.clear()
+
+
+def orders(bed: AwsBed) -> list[str]:
+    changing = ("CreateCluster", "UpdateCluster", "DeleteCluster")
+    return [one for one in bed.operations() if one.startswith(changing)]
+
+
+def test_it_is_installed_and_every_node_waited_for(there: Shell) -> None:
+    there.bed.emulator.extensions.install_s = 0.1
+    result = there.run("extension", "add", NAME, *HERE)
+    assert result.exit_code == 0, result.output
+    assert "Creating, 0 of 5 nodes ..." in result.stderr
+    assert result.stdout == f"{NAME} 1.1.0 on {CLUSTER}: Active, 5 of 5 nodes\n"
+    assert "Nothing to do." in there.said("extension", "add", NAME, *HERE)
+    assert orders(there.bed) == ["CreateClusterExtension"]
+    assert f"{NAME} 1.1.0 on {CLUSTER}: Active\n" == there.said("extension", "list", *HERE)
+
+
+def test_an_answer_that_is_lost_makes_no_second_one(there: Shell) -> None:
+    there.bed.emulator.faults.add("internal_error", operations=["CreateClusterExtension"], calls=1)
+    there.said("extension", "add", NAME, *HERE)
+    first, second = there.bed.emulator.calls.all("CreateClusterExtension")
+    assert first.request["ClientToken"] == second.request["ClientToken"]
+
+
+def test_settings_and_version_are_brought_to_what_is_wanted(there: Shell) -> None:
+    file = there.file.with_name("settings.json")
+    file.write_text('{"metricsProvider": {"nodeMetrics": {"level": "ADVANCED"}}}')
+    there.said("extension", "add", NAME, "--version", "1.0.0", *HERE)
+    said = there.said("extension", "add", NAME, "--settings", str(file), *HERE)
+    assert '{"metricsProvider": {"nodeMetrics": {"level": "ADVANCED"}}}' in said
+    assert f"{NAME} 1.1.0" in there.said("extension", "add", NAME, "--version", "1.1.0", *HERE)
+    back = there.run("extension", "add", NAME, "--version", "1.0.0", *HERE)
+    assert isinstance(back.exception, Refused)
+    assert back.exception.hint == "its versions: 1.1.0, 1.0.0"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '"' + "x" * 11000 + '"', '{"a": "' + "x" * 11000 + '"}']
+)
+def test_settings_that_are_none_are_refused_before_the_call(there: Shell, text: str) -> None:
+    file = there.file.with_name("settings.json")
+    file.write_text(text)
+    refused = there.run("extension", "add", NAME, "--settings", str(file), *HERE)
+    assert str(file) in str(refused.exception)
+    assert there.bed.operations() == []
+
+
+def test_what_fails_on_nodes_is_told_and_tried_again(there: Shell) -> None:
+    """UpdateClusterExtension: a request that changes nothing retries where it failed."""
+    issue = {"Code": "AccessDenied", "Message": "aps:RemoteWrite is denied", "NodeCount": 2}
+    there.bed.emulator.extensions.issues = [issue]
+    said = there.said("extension", "add", NAME, *HERE, code=1)
+    assert "Degraded, 3 of 5 nodes" in said
+    assert "2 nodes: AccessDenied: aps:RemoteWrite is denied" in said
+    there.said("extension", "describe", NAME, *HERE, code=1)
+    there.bed.emulator.extensions.issues = []
+    for one in there.bed.emulator.extensions._kept.values():
+        one["Status"] = "CreateFailed"
+        one["LastModifiedTime"] = one["LastModifiedTime"].replace(year=2100)
+    there.said("extension", "add", NAME, *HERE)
+    assert orders(there.bed) == ["CreateClusterExtension", "UpdateClusterExtension"]
+
+
+def test_it_is_removed_after_a_question(there: Shell) -> None:
+    there.said("extension", "add", NAME, *HERE)
+    there.said("extension", "remove", NAME, *HERE, code=1, stdin="n\n")
+    there.bed.emulator.faults.add("drop_reply", operations=["DeleteClusterExtension"], calls=1)
+    said = there.said("extension", "remove", NAME, *HERE, "--yes", "--json")
+    told = json.loads(said)
+    assert (told["outcome"], told["extensions"]) == ("done", [])
+    assert there.said("extension", "list", *HERE) == f"{CLUSTER}: It has no extension.\n"
+    gone = there.run("extension", "remove", NAME, *HERE, "--yes")
+    assert "has no extension" in str(gone.exception)
+
+
+def test_a_dry_run_orders_nothing(there: Shell) -> None:
+    assert "not there" in there.said("extension", "add", NAME, *HERE, "--dry-run")
+    assert orders(there.bed) == []
+
+
+def test_time_that_runs_out_is_exit_code_3(there: Shell) -> None:
+    there.bed.emulator.extensions.install_s = 60.0
+    there.said("extension", "add", NAME, *HERE, "--timeout", "0.1s", code=3)
+    told = json.loads(there.said("extension", "add", NAME, *HERE, "--no-wait", "--json"))
+    assert told["outcome"] == "ordered"
+    assert orders(there.bed) == ["CreateClusterExtension"], "it is under way: nothing is sent again"
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "mend"),
+    [
+        ({"NodeProvisioningMode": ""}, "no continuous provisioning", "node_provisioning_mode"),
+        ({"Orchestrator": {"Eks": {"ClusterArn": "x"}}}, "orchestrated by EKS", "add-on"),
+    ],
+)
+def test_a_cluster_that_takes_none_is_refused_before_the_call(
+    there: Shell, change: dict[str, object], words: str, mend: str
+) -> None:
+    """CreateClusterExtension: Slurm with NodeProvisioningMode Continuous alone."""
+    from hpctl.clusters.extensions import fit
+
+    described = there.bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
+    with pytest.raises(Refused, match=words) as refused:
+        fit({**described, **change})
+    assert mend in refused.value.hint
+    fit(described)
+
+
+def test_a_cluster_without_continuous_is_refused_over_http(there: Shell) -> None:
+    spec = there.bed.emulator.world.cluster(CLUSTER).spec
+    mode = spec.pop("NodeProvisioningMode")
+    try:
+        refused = there.run("extension", "add", NAME, *HERE)
+        assert "has no continuous provisioning" in str(refused.exception)
+        assert orders(there.bed) == []
+    finally:
+        spec["NodeProvisioningMode"] = mode
