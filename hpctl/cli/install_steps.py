@@ -15,8 +15,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +89,10 @@ def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
             elif dry_run:
                 yield StepView(step.name, "would", step.what)
             else:
-                step.run()
-                yield StepView(step.name, "done", step.what)
+                with redirect_stdout(StringIO()) as told:
+                    step.run()
+                words = "; ".join([step.what, *told.getvalue().splitlines()])
+                yield StepView(step.name, "done", words)
         except (Failure, HpctlError, OSError) as error:
             yield StepView(step.name, "failed", f"{step.what}: {error}")
             return
