@@ -253,12 +253,26 @@ def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
     yield CheckView("cloud", "ok", what, "")
     yield one_doctor(view, config.mode)
+    if view.unpatched:
+        yield unpatched(view, config)
     if config.autoscale.enabled:
         yield from scaled(view, config)
     nameless = [i.id for i in view.instances.values() if i.node is None and not i.protected]
     if nameless:
         what = f"{len(nameless)} instances have no Slurm node, {nameless[0]} for one"
         yield CheckView("instance names", "warn", what, "hpctl nodes; is slurmd up there?")
+
+
+def unpatched(view: ProviderView, config: Config) -> CheckView:
+    """Orders that the service added after this cluster was made, and that it does not take yet."""
+    harm = "nodes cannot be replaced or deleted"
+    if "BatchReplaceClusterNodes" not in view.unpatched:
+        harm = "nodes cannot be deleted"
+    what = (
+        f"older than {', '.join(view.unpatched)}, and its software was never updated since: {harm}"
+    )
+    mend = f"when no jobs run: `hpctl cluster software-update {config.cluster.name}`"
+    return CheckView("software update", "warn", what, mend)
 
 
 def _in_file(recovery: str) -> str:

@@ -43,6 +43,8 @@ class FaultKind(StrEnum):
     """A replacement stays Pending until this kind of fault is cleared."""
     VANISH = "vanish"
     """ListClusterNodes leaves the named nodes out."""
+    UNPATCHED = "unpatched"
+    """The cluster is older than an order, and refuses it until UpdateClusterSoftware ran once."""
     LIST_LAG = "list_lag"
     """Lists and counts show the cluster as it was `seconds` ago."""
 
