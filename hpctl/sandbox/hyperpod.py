@@ -38,6 +38,7 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "internal-error": ("internal_error", {"calls": 1}),
     "access-denied": ("access_denied", {}),
     "vanish": ("vanish", {}),
+    "unpatched": ("unpatched", {"operations": ("BatchReplaceClusterNodes",)}),
     "list-lag": ("list_lag", {"seconds": 10.0}),
 }
 
