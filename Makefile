@@ -90,6 +90,11 @@ spank: ## Build the SPANK plugin (srun|sbatch --resilient) against the installed
 		.ci/setup libslurm-dev gcc libc6-dev
 	@slurm_plugins/build_spank.sh build/hpctl_spank.so $(SLURM_INCLUDE)
 
+# MACHINE=aarch64 for the other one. Wheels come from the package index that pip knows.
+.PHONY: package
+package: setup ## Build a wheel and a .deb that needs no network, under dist/
+	$(BIN)/python debian/build.py $(if $(MACHINE),--machine $(MACHINE))
+
 .PHONY: corpus
 corpus: setup ## Play the fault corpus: precision, recall, and which class is taken for what
 	$(BIN)/python -m tests.corpus

@@ -305,11 +305,12 @@ def parse(text: str, path: str = "<text>") -> Config:
     return yaml_errors.validated(Config, text, path, ConfigError)
 
 
-def example() -> str:
-    """A file with every key at its default, each section under its one-line meaning."""
+def example(config: Config | None = None) -> str:
+    """A file with every key of a configuration, by default of the defaults, under its meaning."""
+    config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
-    for name, field in Config.model_fields.items():
-        default = field.get_default(call_default_factory=True)
+    for name in Config.model_fields:
+        default = getattr(config, name)
         if isinstance(default, BaseModel):
             out += ["", f"# {(type(default).__doc__ or '').strip()}"]
         body = {name: _plain(default)}

@@ -265,6 +265,8 @@ def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
     yield CheckView("cloud", "ok", what, "")
     yield one_doctor(view, config.mode)
+    if view.unpatched:
+        yield unpatched(view, config)
     if config.autoscale.enabled:
         yield from scaled(view, config)
 
@@ -285,6 +287,18 @@ def instance_names(config: Config, now: datetime) -> Iterator[CheckView]:  # noq
         what = f"{len(lost)} instances have no Slurm node, {lost[0]} for one: {why}"
         mend = "compare `scontrol show node` (NodeAddr) with `hpctl cluster nodes --details`"
         yield CheckView("instance names", "warn", what, mend)
+
+
+def unpatched(view: ProviderView, config: Config) -> CheckView:
+    """Orders that the service added after this cluster was made, and that it does not take yet."""
+    harm = "nodes cannot be replaced or deleted"
+    if "BatchReplaceClusterNodes" not in view.unpatched:
+        harm = "nodes cannot be deleted"
+    what = (
+        f"older than {', '.join(view.unpatched)}, and its software was never updated since: {harm}"
+    )
+    mend = f"when no jobs run: `hpctl cluster software-update {config.cluster.name}`"
+    return CheckView("software update", "warn", what, mend)
 
 
 def _in_file(recovery: str) -> str:

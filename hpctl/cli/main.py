@@ -57,6 +57,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "capacity": ("hpctl.cli.capacity:capacity", "What is reserved, running, spare and failed."),
     "autoscale": ("hpctl.cli.autoscale:autoscale", "How groups grow and shrink, and why not."),
+    "install": (
+        "hpctl.cli.install:install",
+        "Set this machine up by hand: head, node or login node.",
+    ),
+    "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
     "config": ("hpctl.cli.config:config", "Check or print the daemon's configuration."),
     "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
     "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),

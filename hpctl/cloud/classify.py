@@ -8,6 +8,7 @@ model (per-node codes), AWS's common errors (whole-call codes), botocore.excepti
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from botocore.exceptions import (
@@ -74,6 +75,15 @@ MALFORMED = frozenset(
 )
 EXHAUSTED = frozenset({"ResourceLimitExceeded"})
 """A quota. The model has it for what adds instances: none was added."""
+NEEDS_UPDATE = {
+    "BatchDeleteClusterNodes": datetime.fromisoformat("2024-06-20T00:00:00+00:00"),
+    "BatchReplaceClusterNodes": datetime.fromisoformat("2025-11-20T00:00:00+00:00"),
+}
+"""Orders that a cluster from before their release takes only after one UpdateClusterSoftware.
+
+That it is needed: the operations' own texts in botocore's model ("on an existing cluster"). The
+days: HyperPod's release notes, by awslabs' page on deleting nodes; botocore's change log.
+"""
 TRANSIENT_CALL = THROTTLED | EXPIRED | {"ConflictException", "ResourceInUse"}
 REFUSED_CALL = TRANSIENT_CALL | DENIED | UNSIGNED | MALFORMED | EXHAUSTED
 
@@ -127,6 +137,23 @@ def of_error(error: ClientError | BotoCoreError) -> Outcome:
     if isinstance(error, ParamValidationError | NoRegionError):
         return Outcome.rejected(name, str(error))
     return Outcome.ambiguous(name, str(error))
+
+
+def unpatched(
+    cluster: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """The orders that this cluster refuses until its software was updated once."""
+    # An instance that came after the update shows none of its own: one node speaks for all.
+    times = [one.get("LastSoftwareUpdateTime") for one in summaries]
+    newest = max(filter(None, [cluster.get("CreationTime"), *times]), default=None)
+    if newest is None:
+        return ()
+    return tuple(name for name, since in NEEDS_UPDATE.items() if newest < since)
+
+
+def update_mend(cluster: str) -> str:
+    """What to do about an order that a cluster does not take yet."""
+    return f"update its software once, when no jobs run: `hpctl cluster software-update {cluster}`"
 
 
 def worth_retrying(error: BaseException) -> bool:
@@ -202,6 +229,8 @@ def call_hint(error: BaseException, action: str) -> str:
         return "the credentials are wrong or have expired: renew them, and check the clock"
     if code in THROTTLED:
         return "other clients use up the API's rate: try again in a minute"
+    if code == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE:
+        return f"where the cluster is older than this call: {update_mend('CLUSTER')}"
     return ""
 
 

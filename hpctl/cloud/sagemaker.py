@@ -19,7 +19,15 @@ from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from hpctl.cloud import scaling
-from hpctl.cloud.classify import hint_for, of_batch, of_error, words_of, worth_retrying
+from hpctl.cloud.classify import (
+    hint_for,
+    of_batch,
+    of_error,
+    unpatched,
+    update_mend,
+    words_of,
+    worth_retrying,
+)
 from hpctl.cloud.details import Details
 from hpctl.cloud.session import open_session
 from hpctl.core.compat import UTC
@@ -102,10 +110,8 @@ class SageMakerProvider:
             for group in cluster.get("InstanceGroups", ())
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
-        summaries = self._summaries(continuous=_continuous(cluster))
-        listed = [
-            _instance(summary, protected) for summary in summaries if summary.get("InstanceId")
-        ]
+        summaries = list(self._summaries(continuous=_continuous(cluster)))
+        listed = [_instance(one, protected) for one in summaries if one.get("InstanceId")]
         found = self._details.complete(listed)
         return ProviderView(
             as_of=as_of,
@@ -116,6 +122,7 @@ class SageMakerProvider:
             instances={instance.id: instance for instance in found},
             continuous=_continuous(cluster),
             groups=_groups(cluster),
+            unpatched=unpatched(cluster, summaries),
         )
 
     def _describe(self) -> Mapping[str, Any]:
@@ -223,28 +230,42 @@ class SageMakerProvider:
             try:
                 answer = call(ClusterName=self._cluster, NodeIds=chunk)
             except (BotoCoreError, ClientError) as error:
-                outcome = self._reconsidered(of_error(error))
+                outcome = self._reconsidered(of_error(error), error)
                 outcomes.update(dict.fromkeys(chunk, outcome))
             else:
                 outcomes.update(read(chunk, answer))
         return outcomes
 
-    def _reconsidered(self, outcome: Outcome) -> Outcome:
+    def _reconsidered(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
         """A ValidationException while the cluster is not InService is only *not now*.
 
         The service refuses replace and reboot then, and its model has no code of its own for it.
+        Nor has it for a cluster that is older than the order: the outcome says what is missing.
         """
         refused = outcome.kind is OutcomeKind.REJECTED and outcome.code == "ValidationException"
         if not refused:
             return outcome
         try:
-            status = str(self._describe().get("ClusterStatus", ""))
+            cluster = self._describe()
+            status = str(cluster.get("ClusterStatus", ""))
+            order = error.operation_name if isinstance(error, ClientError) else ""
+            old = status == "InService" and order in self._unpatched(cluster)
         except Unavailable:
             return outcome
+        if old:
+            return Outcome.rejected(
+                outcome.code, f"{outcome.detail} ({update_mend(self._cluster)})"
+            )
         if status == "InService":
             return outcome
         detail = f"{outcome.detail} (the cluster is {status})"
         return Outcome.rejected(outcome.code, detail, transient=True)
+
+    def _unpatched(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
+        """As `unpatched`; nodes are listed only where the cluster is old enough for it."""
+        if not unpatched(cluster, ()):
+            return ()
+        return unpatched(cluster, self._summaries(continuous=_continuous(cluster)))
 
 
 def _session(cluster: str, region: str | None, profile: str | None) -> boto3.session.Session:

@@ -266,6 +266,7 @@ class ProviderView:
     `present` is false for a cluster without a provider (drain and requeue only).
     `automatic` is HyperPod's NodeRecovery=Automatic: the service replaces by itself.
     `continuous` is NodeProvisioningMode=Continuous: groups grow and shrink beside each other.
+    `unpatched` names the orders that the cluster takes only after one software update.
     """
 
     as_of: datetime
@@ -275,6 +276,7 @@ class ProviderView:
     instances: Mapping[InstanceId, Instance] = field(default_factory=dict)
     continuous: bool = False
     groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
+    unpatched: tuple[str, ...] = ()
 
 
 # --- what we think of a node ------------------------------------------------------------------

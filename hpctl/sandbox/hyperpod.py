@@ -40,6 +40,7 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "access-denied": ("access_denied", {}),
     "vanish": ("vanish", {}),
     "no-dns": ("no_dns", {}),
+    "unpatched": ("unpatched", {"operations": ("BatchReplaceClusterNodes",)}),
     "list-lag": ("list_lag", {"seconds": 10.0}),
 }
 

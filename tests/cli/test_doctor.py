@@ -154,6 +154,14 @@ def test_autoscaled_groups_are_there_and_can_grow(
     assert f"{check.verdict}: {check.what}".startswith(said)
 
 
+def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head: Head) -> None:
+    assert head.cloud is not None
+    head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
+    (check,) = [c for c in checks.cloud(with_(head), worlds.NOW) if c.name == "software update"]
+    assert (check.verdict, check.what[:36]) == ("warn", "older than BatchReplaceClusterNodes,")
+    assert check.mend == "when no jobs run: `hpctl cluster software-update llm-prod`"
+
+
 def test_a_cloud_that_does_not_answer_is_unknown_not_absent(head: Head) -> None:
     head.cloud = head.slurm = None
     found = verdicts(checks.examine(with_(head), worlds.NOW))

@@ -328,6 +328,13 @@ def test_access_denied_is_told_for_each_node_and_all_are_given_back(desk: Desk) 
     assert not any(node.drained for node in desk.slurm.nodes.values())
 
 
+def test_what_an_older_cluster_needs_first_is_told(desk: Desk) -> None:
+    desk.bed.emulator.faults.add("unpatched")
+    done = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
+    assert [(one.phase, one.code) for one in done] == [(Phase.REFUSED, "ValidationException")]
+    assert "`hpctl cluster software-update CLUSTER`" in done[0].text
+
+
 # --- in doubt ---------------------------------------------------------------------------------
 
 

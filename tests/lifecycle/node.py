@@ -62,10 +62,10 @@ PARAMETERS = {
 }
 
 
-def wheelhouse(target: Path, whole: bool = False) -> tuple[Path, ...]:
+def wheelhouse(target: Path, whole: bool = False, version: str = "0.1.0") -> tuple[Path, ...]:
     """Wheels enough for `hpctl --version`: this tree's hpctl with click, and pip.
 
-    `whole`: with all that it needs, for daemon and agent.
+    `whole`: with all that it needs, for daemon and agent, and what it ships.
     """
     target.mkdir()
     everything = [need for need in requires("hpctl") or () if "extra ==" not in need]
@@ -76,13 +76,19 @@ def wheelhouse(target: Path, whole: bool = False) -> tuple[Path, ...]:
         for path in sorted((ROOT / "hpctl").rglob("*"))
         if path.is_file() and path.suffix != ".pyc"
     }
-    info = "hpctl-0.1.0.dist-info"
-    metadata = ["Metadata-Version: 2.1", "Name: hpctl", "Version: 0.1.0"]
+    own = files["hpctl/__init__.py"].decode()
+    files["hpctl/__init__.py"] = own.replace('"0.1.0"', f'"{version}"').encode()
+    for name in ("lifecycle_scripts", "slurm_plugins") if whole else ():
+        for path in (ROOT / name).rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                files[f"hpctl/_shipped/{path.relative_to(ROOT).as_posix()}"] = path.read_bytes()
+    info = f"hpctl-{version}.dist-info"
+    metadata = ["Metadata-Version: 2.1", "Name: hpctl", f"Version: {version}"]
     metadata += [f"Requires-Dist: {need}" for need in needs]
     files[f"{info}/METADATA"] = "\n".join([*metadata, ""]).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/entry_points.txt"] = entry.encode()
-    with zipfile.ZipFile(target / "hpctl-0.1.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(target / f"hpctl-{version}-py3-none-any.whl", "w") as wheel:
         record = ""
         for name, content in files.items():
             wheel.writestr(name, content)

@@ -99,7 +99,7 @@ def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, 
     assert "fs-0aaaaaaaaaaaaaaaa.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh /fsx lustre" in (
         machine.path("/etc/fstab").read_text()
     )
-    assert machine.says("/opt/hpctl/bin/hpctl", "--version") == "hpctl, version 0.1.0"
+    assert machine.says("runuser", "-lc", "hpctl --version", "ada") == "hpctl, version 0.1.0"
     machine.says("logrotate", "--debug", "/etc/logrotate.d/hpctl-slurm")
     own, other = ("slurmctld", "slurmd") if role == "controller" else ("slurmd", "slurmctld")
     assert machine.says("systemctl", "is-enabled", own) == "enabled"

@@ -210,6 +210,10 @@ class BatchOperations:
         begin: Callable[[Node], None],
     ) -> Body:
         """Order what can be ordered, refuse the rest, and answer for every id named."""
+        old = self.walks.launches.faults.holds(FaultKind.UNPATCHED, operation=operation)
+        if old and not any(node.updated for node in cluster.nodes.values()):
+            # Its words are not known: nobody has published them.
+            raise validation(f"Cluster {cluster.name} does not support {operation} yet.")
         if not any(request.get(key) for key, _ in _BY):
             raise validation("Either NodeIds or NodeLogicalIds must be provided.")
         if request.get("NodeLogicalIds") and not cluster.continuous:

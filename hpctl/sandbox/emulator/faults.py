@@ -46,6 +46,8 @@ class FaultKind(StrEnum):
     NO_DNS = "no_dns"
     """No PrivateDnsHostname, which the model has as optional, in ListClusterNodes and
     DescribeClusterNode."""
+    UNPATCHED = "unpatched"
+    """The cluster is older than an order, and refuses it until UpdateClusterSoftware ran once."""
     LIST_LAG = "list_lag"
     """Lists and counts show the cluster as it was `seconds` ago."""
 

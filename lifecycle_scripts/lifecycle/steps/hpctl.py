@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -16,6 +17,9 @@ HOME = "/opt/hpctl"
 PYTHON = "/opt/hpctl-python"
 PACKED = "python.tar.gz"
 MARK = "/opt/hpctl/.wheels"
+LINK = "/usr/local/bin/hpctl"
+"""In every user's PATH; what a site has put there itself stays."""
+
 ETC = "/etc/hpctl"
 UNITS = {"controller": "hpctl-daemon.service", "compute": "hpctl-agent.service"}
 CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.10", "python3.14", "python3")
@@ -104,6 +108,8 @@ def done(node: Node) -> bool:
             machine.path(path).read_text() != text and not path.endswith("hpctl.yaml")
         ):
             return False
+    if not os.path.lexists(str(machine.path(LINK))):
+        return False
     if node.role == "compute" and not munge.vouches(node):
         return False
     unit = _unit(node)
@@ -121,6 +127,10 @@ def run(node: Node) -> None:
         if path.endswith("hpctl.yaml") and machine.path(path).exists():
             continue
         changed |= machine.write(machine.path(path), text)
+    link = machine.path(LINK)
+    if not os.path.lexists(str(link)):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(HOME + "/bin/hpctl")
     if node.role == "compute" and not munge.vouches(node):
         munge.mend(node)
     unit = _unit(node)

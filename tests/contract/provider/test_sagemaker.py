@@ -334,3 +334,29 @@ def test_who_may_not_describe_sees_the_instances_without_addresses(grouped: Grou
         assert 1 <= len(described(grouped)) <= 5
         grouped.emulator.faults.clear(kind)
         assert all(i.address for i in seen.view().instances.values())
+
+
+def test_a_cluster_older_than_an_order_says_what_it_needs_first(emulated: EmulatorBed) -> None:
+    """The texts of BatchReplace- and BatchDeleteClusterNodes in botocore's model say that an
+    existing cluster needs one UpdateClusterSoftware; the refusal's own words are not known."""
+    emulated.emulator.faults.add("unpatched", operations=["BatchReplaceClusterNodes"])
+    known = emulated.emulator.world.cluster(CLUSTER)
+    worker = emulated.worker(0)
+    refused = emulated.provider.replace([worker.id])[worker.id]
+    assert "software-update" not in refused.detail  # it is young: something else is wrong
+    known.created = datetime(2025, 6, 1, tzinfo=UTC)
+    assert emulated.provider.view().unpatched == ("BatchReplaceClusterNodes",)
+    refused = emulated.provider.replace([worker.id])[worker.id]
+    assert (refused.kind, refused.transient) == (OutcomeKind.REJECTED, False)
+    assert f"`hpctl cluster software-update {CLUSTER}`" in refused.detail
+    assert emulated.provider.reboot([worker.id])[worker.id].kind is OutcomeKind.ACCEPTED
+
+    def rebooted() -> bool:
+        return emulated.provider.view().instances[worker.id].status is InstanceStatus.RUNNING
+
+    emulated.until(rebooted)
+    emulated.emulator.handlers["UpdateClusterSoftware"]({"ClusterName": CLUSTER})
+    emulated.until(lambda: not emulated.provider.view().unpatched)
+    emulated.emulator.wait_in_service(CLUSTER, 10)
+    emulated.until(rebooted)
+    assert emulated.provider.replace([worker.id])[worker.id].kind is OutcomeKind.ACCEPTED

@@ -1,0 +1,170 @@
+"""`make package`: hpctl's wheel, and a Debian package that needs no network to install.
+
+The package holds the wheels of hpctl and of all that it needs, for every Python that it runs on;
+its postinst makes /opt/hpctl from them for the Python of the machine. Built by dpkg-deb alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from hpctl import shipped
+from hpctl.clusters.bundle_wheels import PLATFORMS, download
+
+HERE = Path(__file__).resolve().parent
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+"""Those of Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13."""
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+SCRIPTS = ("postinst", "prerm", "postrm")
+
+CONTROL = """\
+Package: hpctl
+Version: {version}
+Architecture: {architecture}
+Maintainer: hpctl developers <hpctl@localhost>
+Installed-Size: {size}
+Depends: libc6 (>= 2.28), python3 (>= {lowest}), init-system-helpers
+Recommends: munge
+Section: admin
+Priority: optional
+Description: self-healing Slurm GPU clusters on Amazon SageMaker HyperPod
+ Daemon, node agent and command line. Needs no network to install, and starts nothing by itself:
+ `hpctl install head`, `node` or `login` sets a machine up.
+"""
+
+
+def main() -> int:
+    """Build what the words ask for; print what was made."""
+    parser = argparse.ArgumentParser(prog="debian/build.py", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("dist"))
+    parser.add_argument("--machine", choices=list(ARCHITECTURES), default="x86_64")
+    parser.add_argument("--python", action="append", choices=PYTHONS, help="default: all")
+    parser.add_argument("--wheelhouse", type=Path, help="a directory of all wheels: fetch nothing")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as room:
+        tree = Path(room) / "tree"
+        wheels = tree / "usr/lib/hpctl/wheels"
+        wheels.mkdir(parents=True)
+        if options.wheelhouse:
+            for wheel in options.wheelhouse.glob("*.whl"):
+                shutil.copy(wheel, wheels)
+        pythons = fetch(wheels, options.python or PYTHONS, options.machine, options.wheelhouse)
+        own = next(wheels.glob("hpctl-*.whl"))
+        shutil.copy(own, options.output)
+        print(options.output / own.name)
+        print(pack(tree, own, pythons, ARCHITECTURES[options.machine], options.output))
+    return 0
+
+
+def fetch(wheels: Path, pythons: Sequence[str], machine: str, given: Path | None) -> list[str]:
+    """Fill a directory with the wheels for these Pythons; those of them that hpctl runs on."""
+    allowed = SpecifierSet(importlib.metadata.metadata("hpctl")["Requires-Python"])
+    fitting = [python for python in pythons if python in allowed]
+    for python in fitting:
+        if given is None:
+            with tempfile.TemporaryDirectory() as room:
+                download(Path(room), python, machine)
+                for wheel in Path(room).glob("*.whl"):
+                    shutil.copy(wheel, wheels)
+        if missing := sorted(set(unmet(wheels, python, machine))):
+            raise SystemExit(f"Python {python}: no wheel of {', '.join(missing)}")
+    return fitting
+
+
+def unmet(wheels: Path, python: str, machine: str) -> Iterator[str]:
+    """What hpctl would miss of these wheels on that Python: pip on another one cannot tell."""
+    version = tuple(map(int, python.split(".")))
+    platforms = PLATFORMS[machine]
+    tags = {
+        *cpython_tags(version, platforms=platforms),
+        *compatible_tags(version, platforms=platforms),
+    }
+    fitting: dict[str, list[tuple[Path, str]]] = {}
+    for path in wheels.glob("*.whl"):
+        name, number, _, own = parse_wheel_filename(path.name)
+        if own & tags:
+            fitting.setdefault(name, []).append((path, str(number)))
+    target = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": machine,
+        "extra": "",
+    }
+    todo, seen = [Requirement("hpctl"), Requirement("pip")], set()
+    while todo:
+        wanted = todo.pop()
+        name = canonicalize_name(wanted.name)
+        fits = [path for path, number in fitting.get(name, ()) if number in wanted.specifier]
+        if not fits:
+            yield str(wanted)
+        elif name not in seen:
+            seen.add(name)
+            needs = map(Requirement, metadata(fits[0]).get_all("Requires-Dist") or ())
+            todo += [n for n in needs if n.marker is None or n.marker.evaluate(target)]
+
+
+def metadata(wheel: Path) -> Message:
+    """A wheel's METADATA."""
+    with zipfile.ZipFile(wheel) as file:
+        name = next(n for n in file.namelist() if n.endswith(".dist-info/METADATA"))
+        return HeaderParser().parsestr(file.read(name).decode())
+
+
+def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, output: Path) -> Path:
+    """Lay the package's other files and build it; its path."""
+    version = own.name.split("-")[1]
+    lib = tree / "usr/lib/hpctl"
+    names = [
+        path.name + hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((lib / "wheels").iterdir())
+    ]
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    (lib / "id").write_text(f"{version}-{digest[:8]}\n")
+    (lib / "pythons").write_text("".join(f"{python}\n" for python in pythons))
+    units = tree / "usr/lib/systemd/system"
+    shutil.copytree(shipped.lifecycle_scripts() / "systemd", units)
+    (tree / "usr/bin").mkdir()
+    (tree / "usr/bin/hpctl").symlink_to("/opt/hpctl/bin/hpctl")
+    about = tree / "usr/share/doc/hpctl"
+    about.mkdir(parents=True)
+    shutil.copy(HERE.parent / "LICENSE", about / "copyright")
+    debian = tree / "DEBIAN"
+    debian.mkdir()
+    for script in (*SCRIPTS, "triggers"):
+        shutil.copy(HERE / script, debian / script)
+    size = sum(path.lstat().st_size for path in tree.rglob("*")) // 1024
+    control = CONTROL.format(
+        version=version, architecture=architecture, size=size, lowest=pythons[0]
+    )
+    (debian / "control").write_text(control)
+    for path in tree.rglob("*"):
+        if not path.is_symlink():
+            runs = path.is_dir() or path.name in SCRIPTS
+            path.chmod(0o755 if runs else 0o644)
+    made = output / f"hpctl_{version}_{architecture}.deb"
+    # Wheels are compressed already.
+    words = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(tree), str(made)]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return made
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,204 @@
+"""`hpctl install` and `hpctl uninstall`: by hand what lifecycle scripts do at a node's birth."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.doctor_checks import CheckView
+from hpctl.cli.install_steps import Step, StepView, Wish, machine_at, walk
+from hpctl.cli.output import DRY_RUN, Exit
+from hpctl.ports import HpctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.machine import Machine
+    from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PORT = 8470
+
+
+@dataclass(frozen=True, slots=True)
+class InstallView:
+    """What was done, and what doctor says of it."""
+
+    dry_run: bool
+    steps: tuple[StepView, ...]
+    checks: tuple[CheckView, ...]
+
+
+def _options(command: F) -> F:
+    for option in (
+        output.json_option,
+        click.option(
+            "--root",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            default=Path("/"),
+            help="A machine's files below this directory (an image): nothing is started.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing."),
+    ):
+        command = option(command)
+    return command
+
+
+_SLURM = click.option(
+    "--slurm",
+    is_flag=True,
+    help="Also Slurm's plugins: on the head node EpilogSlurmctld, where none is set;"
+    " --resilient, where it compiles.",
+)
+
+
+@click.group(short_help="Set this machine up by hand: head, node or login node.")
+def install() -> None:
+    """Set this machine up by hand: head, node or login node.
+
+    Does what lifecycle scripts do at a node's birth. Each step looks first, so it may be run again;
+    a configuration that is there stays as it is. Then the first `hpctl doctor`: its exit code.
+    """
+
+
+@install.command()
+@click.option("--cluster", default="", help="The HyperPod cluster. Default: this node's own.")
+@click.option("--region", default="", help="The cluster's region.")
+@_SLURM
+@_options
+def head(cluster: str, region: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
+    """Install the daemon on a head node (controller)."""
+    _install(Wish("head", cluster, region, slurm=slurm), dry_run, root, as_json)
+
+
+@install.command()
+@click.option(
+    "--head",
+    default="",
+    metavar="HOST",
+    help=f"Where the daemon listens: HOST, HOST:PORT ({PORT}) or URL; several by commas."
+    " Default: what agent.env says.",
+)
+@_SLURM
+@_options
+def node(head: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
+    """Install the agent on a compute node."""
+    urls = ",".join(_url(one) for one in head.split(",") if one.strip())
+    _install(Wish("node", head=urls, slurm=slurm), dry_run, root, as_json)
+
+
+@install.command()
+@_SLURM
+@_options
+def login(slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
+    """Put hpctl into every user's PATH on a login node."""
+    _install(Wish("login", slurm=slurm), dry_run, root, as_json)
+
+
+@click.command()
+@click.option("--purge", is_flag=True, help="Remove the journal, configuration and logs as well.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_options
+def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) -> None:
+    """Undo `hpctl install` on this machine.
+
+    Journal and configuration stay, unless --purge: a later daemon goes on with recoveries that are
+    open. Nodes that hpctl drained stay drained.
+    """
+    from hpctl.cli import install_steps
+
+    machine = _machine(root, dry_run)
+    if not (yes or dry_run):
+        what = (
+            " with its journal and configuration" if purge else "; journal and configuration stay"
+        )
+        click.confirm(f"Remove hpctl from this machine{what}?", abort=True, err=True)
+    _show(install_steps.uninstall(machine, purge), dry_run, as_json, lambda: ())
+
+
+def _url(head: str) -> str:
+    """`HOST` or `HOST:PORT` as the agent's URL."""
+    text = head.strip().rstrip("/")
+    if "://" in text:
+        return text
+    return f"http://{text}" if ":" in text else f"http://{text}:{PORT}"
+
+
+def _machine(root: Path, dry_run: bool) -> Machine:
+    if os.geteuid() != 0 and root == Path("/") and not dry_run:
+        raise HpctlError("only root can change this machine", "sudo, or --dry-run to look")
+    return machine_at(root)
+
+
+def _install(wish: Wish, dry_run: bool, root: Path, as_json: bool) -> None:
+    from hpctl.cli import install_steps
+
+    machine = _machine(root, dry_run)
+    looks = (lambda: ()) if dry_run or not machine.running else (lambda: _doctor(wish))
+    _show(install_steps.install(machine, wish), dry_run, as_json, looks)
+
+
+def _show(
+    steps: Iterator[Step],
+    dry_run: bool,
+    as_json: bool,
+    looks: Callable[[], tuple[CheckView, ...]],
+) -> None:
+    from hpctl.cli.doctor import DoctorView, verdict
+
+    taken = tuple(walk(steps, dry_run))
+    failed = any(step.state == "failed" for step in taken)
+    view = InstallView(dry_run, taken, () if failed else looks())
+    output.show("install", view, as_json, _draw)
+    found = verdict(DoctorView(output.now(), view.checks))
+    output.leave(Exit.PROBLEM if failed else found)
+
+
+def _doctor(wish: Wish) -> tuple[CheckView, ...]:
+    """The first look at what was set up: all of doctor's on a head node, else what it needs."""
+    from hpctl.cli.doctor import read_config
+    from hpctl.cli.doctor_checks import examine
+
+    now = output.now()
+    if wish.role == "head":
+        config, first = read_config(output.DEFAULT_CONFIG)
+        return (first, *examine(config, now))
+    heads = [_reached(url) for url in wish.head.split(",") if url]
+    return (*examine(None, now), *heads)
+
+
+def _reached(url: str) -> CheckView:
+    """Whether a daemon listens there."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or PORT), timeout=5).close()
+    except OSError as error:
+        mend = "install the daemon there, and let this node reach its port"
+        return CheckView("head", "fail", f"nobody listens at {url}: {error}", mend)
+    return CheckView("head", "ok", f"a daemon listens at {url}", "")
+
+
+def _draw(out: Console, view: InstallView) -> None:
+    from rich.text import Text
+
+    from hpctl.cli.doctor import DoctorView
+    from hpctl.cli.render_doctor import doctor
+
+    styles = {"done": "green", "failed": "red", "would": "yellow", "skipped": "yellow"}
+    for step in view.steps:
+        line = Text(f"{step.state:8}", styles.get(step.state, ""))
+        out.print(line.append(f"  {step.name:14}{step.what}", "default"), soft_wrap=True)
+    if view.dry_run:
+        out.print(DRY_RUN)
+    if view.checks:
+        out.print()
+        doctor(out, DoctorView(output.now(), view.checks))

@@ -1,0 +1,368 @@
+"""The steps of `hpctl install` and `hpctl uninstall`. Each looks at the machine before it acts.
+
+What lifecycle scripts do at a node's birth, done by hand: with their own hands (`lifecycle`, which
+is shipped beside the code), so that both leave the same machine behind. Where the Debian package
+is installed, program and units are its.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpctl import __version__, shipped
+from hpctl.config import DEFAULT_PATH, Cluster, Config, example
+from hpctl.ports import HpctlError
+
+if TYPE_CHECKING:
+    from lifecycle.machine import Machine
+    from lifecycle.node import Node
+
+HOME = "/opt/hpctl"
+PLUGINS = "/opt/hpctl/slurm"
+PACKAGE = "/usr/lib/hpctl/id"
+"""There where the Debian package is installed."""
+
+LINK = "/usr/local/bin/hpctl"
+PROGRAM = "/opt/hpctl/bin/hpctl"
+AGENT_ENV = "/etc/hpctl/agent.env"
+UNITS = {"head": "hpctl-daemon.service", "node": "hpctl-agent.service"}
+ROLES = {"head": "controller", "node": "compute", "login": "login"}
+"""Ours, and the lifecycle scripts' words for them."""
+
+KEPT = ("/etc/hpctl", "/var/lib/hpctl", "/var/log/hpctl")
+SLURM_FILES = ("slurm.conf", "plugstack.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step. `state` is already, done, would (`--dry-run`), skipped or failed."""
+
+    name: str
+    state: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be so, whether it is, and how it becomes so. `absent`: why it cannot be here."""
+
+    name: str
+    what: str
+    done: Callable[[], bool]
+    run: Callable[[], Any]
+    absent: str = ""
+
+
+def machine_at(root: Path) -> Machine:
+    """The machine below a root, as the lifecycle scripts see it."""
+    scripts = str(shipped.lifecycle_scripts())
+    if scripts not in sys.path:
+        sys.path.append(scripts)
+    from lifecycle.machine import Machine
+
+    return Machine(str(root))
+
+
+def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
+    """Take the steps in order; the first that fails is the last."""
+    from lifecycle.failure import Failure
+
+    for step in steps:
+        try:
+            if step.absent:
+                yield StepView(step.name, "skipped", step.absent)
+            elif step.done():
+                yield StepView(step.name, "already", step.what)
+            elif dry_run:
+                yield StepView(step.name, "would", step.what)
+            else:
+                with redirect_stdout(StringIO()) as told:
+                    step.run()
+                words = "; ".join([step.what, *told.getvalue().splitlines()])
+                yield StepView(step.name, "done", words)
+        except (Failure, HpctlError, OSError) as error:
+            yield StepView(step.name, "failed", f"{step.what}: {error}")
+            return
+
+
+# --- install ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for. `head` is the daemon's URL, for nodes."""
+
+    role: str
+    cluster: str = ""
+    region: str = ""
+    head: str = ""
+    slurm: bool = False
+
+
+def install(machine: Machine, wish: Wish) -> Iterator[Step]:
+    """The steps of a role. Raises HpctlError, before the first, where a word is missing."""
+    environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
+    changed: list[str] = []
+    yield _program(machine, changed)
+    yield _link(machine)
+    if wish.role == "head":
+        yield _hpctl_yaml(machine, wish)
+    if wish.role == "node":
+        yield _file(machine, AGENT_ENV, environment, changed)
+    unit = UNITS.get(wish.role)
+    units = shipped.lifecycle_scripts() / "systemd"
+    for name in filter(None, (unit, "hpctl.slice" if wish.role == "node" else None)):
+        text = (units / name).read_text()
+        if machine.unit_text(name) != text:
+            yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
+    if wish.slurm:
+        yield _slurm(machine, wish.role)
+    if unit:
+        yield _service(machine, unit, changed)
+
+
+def _program(machine: Machine, changed: list[str]) -> Step:
+    what = f"hpctl {__version__} in {HOME}"
+    program = machine.path(PROGRAM)
+
+    def done() -> bool:
+        if machine.path(PACKAGE).exists() or not machine.real:
+            return program.is_symlink() or program.exists()
+        return machine.works(PROGRAM, "--version") and __version__ in machine.run(
+            PROGRAM, "--version"
+        )
+
+    absent = ""
+    if not machine.real and not done():
+        absent = f"put the Debian package into {machine.root} (make package): an environment of"
+        absent = f"{absent} Python cannot be made from outside"
+    return Step("program", what, done, lambda: _environment(machine, changed), absent)
+
+
+def _environment(machine: Machine, changed: list[str]) -> None:
+    """An environment of its own from the very wheels that are installed here; no network."""
+    from hpctl.clusters.bundle_wheels import installed
+
+    with tempfile.TemporaryDirectory() as room:
+        wheels = Path(room)
+        installed(wheels, f"{sys.version_info.major}.{sys.version_info.minor}")
+        base = getattr(sys, "_base_executable", sys.executable)
+        machine.run(base, "-m", "venv", "--without-pip", HOME, timeout=120)
+        pip = next(wheels.glob("pip-*.whl"))
+        words = ["--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        words += ["--force-reinstall"]  # what a run that was killed left may be half a package
+        env = {"PIP_CONFIG_FILE": os.devnull}
+        find = ("--find-links", room, "hpctl")
+        python = f"{HOME}/bin/python"
+        machine.run(python, f"{pip}/pip", "install", *words, *find, timeout=500, env=env)
+    changed.append(HOME)
+
+
+def _link(machine: Machine) -> Step:
+    """In every user's PATH: the package has it in /usr/bin."""
+    link = machine.path(LINK)
+
+    def done() -> bool:
+        if machine.path("/usr/bin/hpctl").is_symlink():
+            return True
+        return link.is_symlink() and os.readlink(link) == PROGRAM
+
+    def run() -> None:
+        if link.exists() or link.is_symlink():
+            raise HpctlError("another hpctl is there", f"look at it, and remove it: {link}")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(PROGRAM)
+
+    return Step("PATH", f"{LINK} -> {PROGRAM}", done, run)
+
+
+def _hpctl_yaml(machine: Machine, wish: Wish) -> Step:
+    """Every key with its default; the cluster's name from the words, else from HyperPod's file."""
+    path = machine.path(DEFAULT_PATH)
+    cluster, region = wish.cluster, wish.region
+    if not cluster:
+        cluster, region = _on_hyperpod(machine)
+    named = f" for cluster {cluster}" if cluster else ", provider none: drain and requeue only"
+    what = f"{DEFAULT_PATH} with every default{named}"
+    if path.exists():
+        what = f"{DEFAULT_PATH} stays as it is"
+    given = Cluster(name=cluster, region=region or None) if cluster else Cluster(provider="none")
+    text = example(Config(cluster=given))
+    return Step("configuration", what, path.exists, lambda: machine.write(path, text))
+
+
+def _on_hyperpod(machine: Machine) -> tuple[str, str]:
+    """Cluster and region, as HyperPod left them on the node; empty elsewhere."""
+    path = machine.path("/opt/ml/config/resource_config.json")
+    try:
+        told = json.loads(path.read_text())["ClusterConfig"]
+        return str(told["ClusterName"]), str(told["ClusterArn"]).split(":")[3]
+    except (OSError, ValueError, LookupError, TypeError):
+        return "", ""
+
+
+def _agent_env(machine: Machine, head: str) -> str:
+    """The file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
+    from lifecycle.slurm_files import set_line
+
+    path = machine.path(AGENT_ENV)
+    text = path.read_text() if path.is_file() else ""
+    if not head:
+        if "HPCTL_AGENT_HEAD=" in text:
+            return text
+        raise HpctlError(
+            "the agent must know where its daemon listens",
+            "name the head node: --head HOST (`scontrol ping` shows it)",
+        )
+    return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
+
+
+def _file(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
+    from lifecycle.machine import holds
+
+    def run() -> None:
+        machine.write(machine.path(path), text)
+        changed.append(path)
+
+    return Step("file", path, lambda: holds(machine.path(path), text), run)
+
+
+def _service(machine: Machine, unit: str, changed: list[str]) -> Step:
+    """Enabled, and running where systemd does; restarted where its files are new."""
+    if not shutil.which("systemctl"):
+        return Step("service", unit, bool, bool, f"no systemd here: {unit} is not enabled")
+    if machine.real:
+        what = f"{unit} enabled" + (" and running" if machine.running else "")
+        return Step(
+            "service",
+            what,
+            lambda: not changed and machine.up(unit),
+            lambda: machine.start(unit, again=bool(changed)),
+        )
+    words = (f"--root={machine.root}", "--quiet")
+    return Step(
+        "service",
+        f"{unit} enabled",
+        lambda: machine.works("systemctl", *words, "is-enabled", unit),
+        lambda: machine.run("systemctl", *words, "enable", unit),
+    )
+
+
+def _slurm(machine: Machine, role: str) -> Step:
+    """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
+    from lifecycle.steps import slurm_plugins
+
+    node = _node(machine, role)
+    here = slurm_plugins.applies(node)
+    what = f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles"
+    return Step(
+        "Slurm plugins",
+        what,
+        lambda: bool(slurm_plugins.done(node)),
+        lambda: slurm_plugins.run(node),
+        "" if here else str(here),
+    )
+
+
+def _node(machine: Machine, role: str) -> Node:
+    """As much of a node as the steps look at that know nothing of HyperPod."""
+    from lifecycle import config, node
+
+    scripts = shipped.lifecycle_scripts()
+    named: Mapping[str, Any] = dict.fromkeys(
+        ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
+    )
+    return node.Node(
+        mode="OnInitComplete",
+        bundle=scripts,
+        machine=machine,
+        config=config.load(scripts / "config.json", ["slurm_plugins"]),
+        parameters={},
+        role=ROLES[role],
+        controllers=(),
+        **named,
+    )
+
+
+# --- uninstall --------------------------------------------------------------------------------
+
+
+def uninstall(machine: Machine, purge: bool) -> Iterator[Step]:
+    """Everything that is not the Debian package's; journal and configuration only to purge."""
+    yield _unlisted(machine)
+    for unit in (*UNITS.values(), "hpctl.slice"):
+        yield _no_unit(machine, unit)
+    link = machine.path(LINK)
+    yield Step("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
+    yield _gone(machine)
+    for name in KEPT:
+        kept = machine.path(name)
+        if kept.exists() and purge:
+            yield Step("purge", f"no {name}", lambda: False, partial(shutil.rmtree, kept))
+        elif kept.exists():
+            yield Step("kept", f"{name} (--purge removes it)", lambda: True, bool)
+
+
+def _gone(machine: Machine) -> Step:
+    """The program; where this very process runs from it, when that ends."""
+    home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
+    what = f"no {HOME}"
+    if home.name != Path(HOME).name:
+        what = f"no {PLUGINS}; `apt-get remove hpctl` removes the rest"
+    own = Path(sys.prefix).is_relative_to(home)
+    run = partial(atexit.register, shutil.rmtree, home) if own else partial(shutil.rmtree, home)
+    return Step("program", what, lambda: not home.exists(), run)
+
+
+def _unlisted(machine: Machine) -> Step:
+    """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
+    from lifecycle.slurm_files import program
+
+    directory = _node(machine, "head").slurm_etc
+    ours = re.compile(rf"(?m)^[^#\n]*{re.escape(HOME)}/.*\n?")
+    files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
+
+    def done() -> bool:
+        return not any(ours.search(path.read_text()) for path in files)
+
+    def run() -> None:
+        for path in files:
+            mode = path.stat().st_mode & 0o7777
+            machine.write(path.resolve(), ours.sub("", path.read_text()), mode)
+        if machine.running and machine.up("slurmctld.service"):
+            machine.run(program("scontrol"), "reconfigure", timeout=60)
+
+    return Step("Slurm plugins", f"none of ours in {directory}", done, run)
+
+
+def _no_unit(machine: Machine, unit: str) -> Step:
+    """Stopped, disabled, and without a file of ours in /etc."""
+    path = machine.path("/etc/systemd/system") / unit
+    wanted = machine.path("/etc/systemd/system/multi-user.target.wants") / unit
+
+    def done() -> bool:
+        runs = machine.running and machine.works("systemctl", "is-active", "--quiet", unit)
+        return not (runs or path.exists() or wanted.is_symlink())
+
+    def run() -> None:
+        if machine.running:
+            machine.run("systemctl", "stop", unit, timeout=180, ok=(0, 5))
+        for left in (path, wanted):
+            left.unlink(missing_ok=True)
+        if machine.running:
+            machine.run("systemctl", "daemon-reload")
+
+    return Step("service", f"{unit} stopped and disabled", done, run)

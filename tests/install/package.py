@@ -1,0 +1,41 @@
+"""Debian packages of this tree, in two versions, from the wheels that are installed here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lifecycle.chroot import Machine
+from tests.lifecycle.node import ROOT, wheelhouse
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+ROOT_PYTHON = "3.11"
+"""Of the Debian release in tests/lifecycle/chroot.py: the packages hold the wheels of this one."""
+
+WRONG_PYTHON = (
+    "" if HERE == ROOT_PYTHON else f"the machines have {ROOT_PYTHON}, these wheels are for {HERE}"
+)
+
+
+def build(room: Path, version: str) -> Path:
+    """The package of a version, built as `make package` builds it."""
+    wheelhouse(room / f"wheels-{version}", whole=True, version=version)
+    words = ["--wheelhouse", str(room / f"wheels-{version}"), "--python", HERE]
+    made = subprocess.run(
+        [sys.executable, "debian/build.py", *words, "--output", str(room / "dist")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.split()[-1])
+
+
+def give(machine: Machine, package: Path) -> str:
+    """Put a package on a machine; where it lies there."""
+    shutil.copy(package, machine.path("/root"))
+    return f"/root/{package.name}"

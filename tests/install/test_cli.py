@@ -1,0 +1,95 @@
+"""`hpctl install` and `hpctl uninstall` below a root, as on an image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from hpctl.cli import output
+from hpctl.cli.doctor_checks import CheckView
+from hpctl.cli.install import InstallView
+from hpctl.cli.install_steps import StepView
+from hpctl.cli.main import cli
+from hpctl.config import load
+from tests.cli.test_json_contract import IS, documented, printed
+
+RESOURCES = {
+    "ClusterConfig": {
+        "ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh",
+        "ClusterName": "trainer",
+    }
+}
+
+
+def run(root: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, [*words, "--root", str(root)], prog_name="hpctl")
+
+
+def tree(root: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in root.rglob("*")
+        if not path.is_symlink()
+    }
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_head_on_hyperpod_knows_its_cluster_and_keeps_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path / "opt/ml/config/resource_config.json", json.dumps(RESOURCES))
+    before = tree(tmp_path)
+    dry = run(tmp_path, "install", "head", "--dry-run")
+    assert (
+        "would     configuration /etc/hpctl/hpctl.yaml with every default for cluster" in dry.output
+    )
+    assert tree(tmp_path) == before
+    done = run(tmp_path, "install", "head")
+    assert done.exit_code == 0, done.output
+    written = load(tmp_path / "etc/hpctl/hpctl.yaml")
+    assert (written.cluster.name, written.cluster.region) == ("trainer", "us-west-2")
+    assert written.mode == "observe"
+    (tmp_path / "etc/hpctl/hpctl.yaml").write_text("mode: own\n")
+    (tmp_path / "etc/systemd/system/hpctl-daemon.service").write_text("[Unit]\n")
+    again = run(tmp_path, "install", "head", "--cluster", "other")
+    assert "already   configuration /etc/hpctl/hpctl.yaml stays as it is" in again.output
+    assert "done      file          /etc/systemd/system/hpctl-daemon.service" in again.output
+    assert (tmp_path / "etc/hpctl/hpctl.yaml").read_text() == "mode: own\n"
+
+
+def test_another_hpctl_in_the_path_is_not_overwritten(tmp_path: Path) -> None:
+    write(tmp_path / "usr/local/bin/hpctl", "#!/bin/sh\n")
+    result = run(tmp_path, "install", "login")
+    assert (result.exit_code, "another hpctl is there" in result.output) == (1, True)
+    assert (tmp_path / "usr/local/bin/hpctl").read_text() == "#!/bin/sh\n"
+
+
+def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path: Path) -> None:
+    own = "Prolog=/etc/slurm/site.sh\n# not /opt/hpctl/slurm/prolog.sh\n"
+    conf = tmp_path / "opt/slurm/etc/slurm.conf"
+    write(conf, own + "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n")
+    plug = "required /opt/spank/site.so\n"
+    write(conf.with_name("plugstack.conf"), f"optional /opt/hpctl/slurm/hpctl_spank.so x=1\n{plug}")
+    write(tmp_path / "etc/hpctl/hpctl.yaml", "mode: own\n")
+    assert run(tmp_path, "uninstall").exit_code == 1  # nobody answers the question
+    assert "/opt/hpctl/slurm/epilog" in conf.read_text()
+    assert run(tmp_path, "uninstall", "--yes").exit_code == 0
+    assert (conf.read_text(), conf.with_name("plugstack.conf").read_text()) == (own, plug)
+    assert (tmp_path / "etc/hpctl/hpctl.yaml").exists()
+    assert run(tmp_path, "uninstall", "--yes", "--purge").exit_code == 0
+    assert not (tmp_path / "etc/hpctl").exists()
+
+
+def test_the_json_is_as_documented() -> None:
+    step, check = StepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
+    shown = json.loads(output.to_json("install", InstallView(False, (step,), (check,))))
+    found = printed(shown, "", set())
+    said = documented("hpctl.install/1")
+    assert set(found) == set(said)
+    for path, values in found.items():
+        assert "](#" in said[path] or all(IS[said[path]](value) for value in values), path

@@ -1,0 +1,159 @@
+"""The Debian package and `hpctl install` on a clean machine, where systemd does not run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.install.package import HERE, WRONG_PYTHON, build, give
+from tests.lifecycle import chroot
+from tests.lifecycle.chroot import Machine
+
+MISSING = chroot.missing() or WRONG_PYTHON
+pytestmark = [
+    pytest.mark.slurm,  # where root and Slurm's packages are at hand
+    pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED: {MISSING}"),
+]
+
+CONF = "SlurmctldHost=ip-10-9-0-5(10.9.0.5)\nProlog=/etc/slurm/site.sh\n"
+KEPT = ("/etc/hpctl", "/var/lib/hpctl")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("package"), "0.1.0")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, package: Path) -> Iterator[Machine]:
+    with Machine(tmp_path / "machine") as clean:
+        clean.write("/etc/slurm/slurm.conf", CONF)
+        give(clean, package)
+        yield clean
+
+
+def installed(machine: Machine) -> str:
+    return machine.says("dpkg", "--install", "/root/hpctl_0.1.0_amd64.deb")
+
+
+def as_user(machine: Machine, line: str) -> str:
+    return machine.says("runuser", "-u", "nobody", "--", "sh", "-c", line)
+
+
+def steps(machine: Machine, *words: str) -> dict[str, set[str]]:
+    """What became of the steps, by state."""
+    said = json.loads(machine.says("hpctl", *words, "--json"))
+    found: dict[str, set[str]] = {}
+    for step in said["steps"]:
+        found.setdefault(step["state"], set()).add(step["name"])
+    return found
+
+
+def files(machine: Machine) -> str:
+    """All that lies where any of it may."""
+    places = ("/etc", "/opt", "/usr/local", "/var/lib/hpctl")
+    places = tuple(place for place in places if machine.path(place).exists())
+    return machine.says("find", *places, "-printf", "%p %M %s %T@ %l\n")
+
+
+def test_it_installs_without_a_network_for_every_user_and_changes_nothing_else(
+    machine: Machine,
+) -> None:
+    assert "Next, as root: hpctl install head, or node, or login" in installed(machine)
+    assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
+    assert HERE in as_user(machine, "/opt/hpctl/bin/python -V")
+    as_user(machine, "/opt/hpctl/bin/python -c 'import hpctl.daemon.main, boto3'")
+    units = [
+        f"/usr/lib/systemd/system/hpctl{name}" for name in ("-agent.service", "-daemon.service")
+    ]
+    machine.says("systemd-analyze", "verify", "--man=no", *units)
+    assert machine.run("systemctl", "is-enabled", "hpctl-daemon")[1].strip() == "disabled"
+    assert not any(machine.path(place).exists() for place in KEPT)
+
+
+def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine: Machine) -> None:
+    installed(machine)
+    before = files(machine)
+    words = ("install", "head", "--cluster", "demo", "--region", "us-east-1", "--slurm")
+    would = steps(machine, *words, "--dry-run")
+    assert would["would"] == {"configuration", "service", "Slurm plugins"}
+    assert files(machine) == before
+    assert steps(machine, *words) == {"done": would["would"], "already": would["already"]}
+    assert machine.says("systemctl", "is-enabled", "hpctl-daemon") == "enabled"
+    conf = machine.path("/etc/slurm/slurm.conf")
+    assert conf.read_text() == CONF + "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n"
+    machine.says("/opt/hpctl/slurm/epilog_slurmctld.sh")
+    assert "fine (mode observe, provider sagemaker)" in machine.says("hpctl", "config", "check")
+    machine.write("/etc/hpctl/hpctl.yaml", "mode: assist\n")
+    machine.write("/var/lib/hpctl/journal.db", "all that was decided")
+    assert set(steps(machine, *words)) == {"already"}
+    installed(machine)  # the same once more: nothing is made again
+    assert set(steps(machine, *words)) == {"already"}
+
+    machine.says("dpkg", "--remove", "hpctl")
+    assert conf.read_text() == CONF
+    assert "enabled" not in machine.run("systemctl", "is-enabled", "hpctl-daemon")[1]
+    assert machine.path("/etc/hpctl/hpctl.yaml").read_text() == "mode: assist\n"
+    assert machine.path("/var/lib/hpctl/journal.db").exists()
+    assert not [line for line in files(machine).splitlines() if line.startswith("/opt/hpctl")]
+    machine.says("dpkg", "--purge", "hpctl")
+    assert not any(machine.path(place).exists() for place in KEPT)
+    assert "hpctl" not in files(machine)
+
+
+def test_a_compute_node_must_be_told_its_head(machine: Machine) -> None:
+    installed(machine)
+    code, said = machine.run("hpctl", "install", "node")
+    assert (code, "--head HOST" in said) == (1, True)
+    assert steps(machine, "install", "node", "--head", "ctl,10.9.0.6:99")["done"] == {
+        "file",
+        "service",
+    }
+    environment = machine.path("/etc/hpctl/agent.env")
+    assert environment.read_text() == "HPCTL_AGENT_HEAD=http://ctl:8470,http://10.9.0.6:99\n"
+    environment.write_text(environment.read_text() + "HPCTL_AGENT_NODE=gpu-1\n")
+    assert steps(machine, "install", "node", "--head", "ctl")["done"] == {"file", "service"}
+    assert environment.read_text() == "HPCTL_AGENT_HEAD=http://ctl:8470\nHPCTL_AGENT_NODE=gpu-1\n"
+    assert set(steps(machine, "install", "node")) == {"already"}
+
+
+def test_a_python_that_it_is_not_made_for_is_named(machine: Machine) -> None:
+    machine.says("dpkg", "--unpack", "/root/hpctl_0.1.0_amd64.deb")
+    machine.write("/usr/lib/hpctl/pythons", "3.7\n3.8\n")
+    code, said = machine.run("dpkg", "--configure", "hpctl")
+    assert code == 1
+    assert f"hpctl: this package runs on Python 3.7 3.8, and this machine has Python {HERE}" in said
+    machine.write("/usr/lib/hpctl/pythons", f"{HERE}\n")
+    machine.says("dpkg", "--configure", "hpctl")
+    assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
+
+
+def test_a_machine_that_lost_its_power_meanwhile_goes_on(machine: Machine) -> None:
+    running = machine.start("dpkg", "--install", "/root/hpctl_0.1.0_amd64.deb")
+    while not list(machine.path("/opt").glob("hpctl/versions/*/lib/python*/site-packages/click")):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.005)
+    machine.kill_everything()
+    running.communicate(timeout=30)
+    assert not machine.path("/opt/hpctl/bin").exists()
+    machine.says("dpkg", "--configure", "--pending")
+    as_user(machine, "/opt/hpctl/bin/python -c 'import hpctl.daemon.main, boto3'")
+    assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
+
+
+def test_from_a_wheel_in_any_environment_it_gets_a_place_of_its_own(machine: Machine) -> None:
+    machine.says("dpkg-deb", "--extract", "/root/hpctl_0.1.0_amd64.deb", "/root/package")
+    wheels = "/root/package/usr/lib/hpctl/wheels"
+    make = f"python3 -m venv --without-pip /root/v && /root/v/bin/python $(echo {wheels}/pip-*)/pip"
+    machine.says("sh", "-c", f"{make} install -q --no-index --find-links {wheels} hpctl pip")
+    said = machine.says("/root/v/bin/hpctl", "install", "login")
+    assert "done      program" in said
+    assert as_user(machine, "/usr/local/bin/hpctl --version") == "hpctl, version 0.1.0"
+    again = machine.says("/opt/hpctl/bin/hpctl", "install", "login")
+    assert "done " not in again
+    machine.says("/opt/hpctl/bin/hpctl", "uninstall", "--yes")
+    assert "hpctl" not in files(machine)

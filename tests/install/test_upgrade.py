@@ -1,0 +1,148 @@
+"""A package upgrade with a recovery under way: systemd, slurmctld, slurmd, daemon and agent run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.install.package import WRONG_PYTHON, build, give
+from tests.lifecycle import booted, live
+from tests.lifecycle.booted import Booted
+from tests.lifecycle.live import eventually
+
+MISSING = booted.missing() or WRONG_PYTHON
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED WITH SYSTEMD: {MISSING}"),
+]
+
+ADDRESS = "10.9.0.5"
+NODE = "ip-10-9-0-5"
+BOOT_ID, KMSG = "/etc/hpctl/boot-id", "/etc/hpctl/kmsg"
+UNITS = ("hpctl-daemon", "hpctl-agent")
+SETTINGS = """\
+mode: assist
+cluster: {provider: none}
+loop: {reconcile_s: 1.0}
+node: {verify_healthy_s: 0.5}
+ages: {silent_s: 2.0}
+catalogue:
+  report-scratch:
+    meaning: the scratch disk is full
+    urgency: after_jobs
+    ladder: [await]
+    settle_s: 0.0
+"""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    room = tmp_path_factory.mktemp("packages")
+    return build(room, "0.1.0"), build(room, "0.1.1")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Booted]:
+    """Head and compute node in one, with a Slurm that runs."""
+    with Booted(tmp_path / "m", ADDRESS, tmp_path / "shared") as one:
+        live.connect(one, one)
+        live.furnish(one, True)
+        kept = [line for line in live.SLURM_CONF.splitlines() if not line.startswith("NodeName=")]
+        conf = "\n".join(kept).replace("Nodes=ip-10-9-1-20", f"Nodes={NODE}")
+        one.write("/etc/slurm/slurm.conf", f"{conf}\nNodeName={NODE} NodeAddr={ADDRESS}\n")
+        # Debian's own: the one of a node without a slurm.conf would remove it.
+        one.path("/etc/systemd/system/slurmd.service").unlink()
+        one.says("systemctl", "daemon-reload")
+        one.says("systemctl", "restart", "munge")
+        one.says("systemctl", "start", "slurmctld", "slurmd")
+        eventually(lambda: one.run("sinfo", "-hn", NODE, "-o", "%T")[1].strip() == "idle")
+        yield one
+
+
+def pids(machine: Booted) -> list[str]:
+    said = machine.says("systemctl", "show", *UNITS, "--property=MainPID", "--value")
+    return said.split()
+
+
+def recovery(machine: Booted) -> dict[str, Any] | None:
+    said = machine.run("hpctl", "recoveries", "--all", "--json")[1]
+    found = json.loads(said)["nodes"]
+    return found[0] if found else None
+
+
+def report(machine: Booted, verdict: str) -> None:
+    said = ("--check", "scratch", "--verdict", verdict)
+    machine.says("hpctl", "report", *said, "--strict")
+
+
+def set_up(machine: Booted, package: str) -> None:
+    """Daemon and agent, from the package by hand."""
+    machine.says("dpkg", "--install", package)
+    machine.write("/etc/hpctl/hpctl.yaml", SETTINGS)
+    said = json.loads(machine.run("hpctl", "install", "head", "--slurm", "--json")[1])
+    assert ("daemon", "ok") in {(check["name"], check["verdict"]) for check in said["checks"]}, said
+    # The machine has no /dev/kmsg, and the boot id of the one that it is played on.
+    machine.write(KMSG, "")
+    own = f"HPCTL_AGENT_BOOT_ID_FILE={BOOT_ID}\nHPCTL_AGENT_KMSG={KMSG}\n"
+    machine.write("/etc/hpctl/agent.env", own + "HPCTL_AGENT_HEARTBEAT_S=1\n")
+    machine.write(BOOT_ID, "11111111-1111-4111-8111-111111111111\n")
+    code, told = machine.run("hpctl", "install", "node", "--head", ADDRESS)
+    assert (code, "a daemon listens at" in told) == (0, True), told
+    eventually(lambda: machine.run("hpctl", "nodes", NODE, "--json")[1].count('"last_heard": "2'))
+
+
+def removed(machine: Booted) -> None:
+    """Gone but for the journal, and Slurm none the worse."""
+    machine.says("dpkg", "--remove", "hpctl")
+    assert "hpctl" not in machine.says("systemctl", "list-units", "--plain", "hpctl*")
+    assert "/opt/hpctl" not in machine.says("scontrol", "show", "config")
+    assert machine.path("/var/lib/hpctl/journal.db").stat().st_size > 0
+    assert machine.says("systemctl", "is-system-running") == "running"
+
+
+def test_a_recovery_that_is_open_goes_on_after_an_upgrade(
+    machine: Booted, packages: tuple[Path, Path]
+) -> None:
+    old, new = (give(machine, package) for package in packages)
+    set_up(machine, old)
+    job = machine.says("sbatch", "--parsable", "--no-requeue", "--wrap", "sleep 300")
+    eventually(lambda: machine.says("squeue", "-ho", "%T") == "RUNNING")
+    report(machine, "fail")
+    eventually(lambda: machine.says("sinfo", "-hn", NODE, "-o", "%T") in ("draining", "draining@"))
+    before, open_ = pids(machine), recovery(machine)
+    assert open_ is not None
+    assert open_["phase"] == "cordoned"
+
+    machine.says("dpkg", "--install", new)
+    assert machine.says("hpctl", "--version") == "hpctl, version 0.1.1"
+    after = pids(machine)
+    assert "0" not in after
+    assert not set(before) & set(after)
+    assert machine.says("squeue", "-ho", "%i %T") == f"{job} RUNNING"
+    machine.says("scancel", job)
+    eventually(lambda: (recovery(machine) or {})["phase"] == "remedying")
+    # What a reboot is to the daemon, and the disk is empty again.
+    report(machine, "ok")
+    machine.write(BOOT_ID, "22222222-2222-4222-8222-222222222222\n")
+    machine.says("systemctl", "restart", "hpctl-agent")
+
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: (recovery(machine) or {})["ended"], within=40)
+    ended = recovery(machine) or {}
+    assert ended["ended"], machine.run("hpctl", "nodes", NODE, "--json")[1]
+    assert (ended["id"], ended["phase"]) == (open_["id"], "returned")
+    assert machine.says("sinfo", "-hn", NODE, "-o", "%T") == "idle"
+    # What runs on from before the upgrade keeps its files; what is older goes.
+    assert len(machine.says("ls", "/opt/hpctl/versions").split()) == 2
+
+    machine.says("systemctl", "disable", "--now", "hpctl-agent")
+    machine.says("dpkg", "--install", old)
+    daemon, agent = pids(machine)
+    assert daemon not in ("0", *before, *after)
+    assert agent == "0"  # who was stopped is not started
+    removed(machine)
