@@ -108,6 +108,7 @@ def gather(
     """
     from hpctl.core.assess import assess
     from hpctl.core.health import standing
+    from hpctl.core.marks import with_marks
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
 
     with ThreadPoolExecutor(2) as pool:
@@ -128,6 +129,9 @@ def gather(
         for node, h in health.items()
         if node not in left or at - h.last_heard <= rules.silent_after
     }
+    if slurm_view is not None:
+        instances_now = instances_by_node(cloud_view) if cloud_view else {}
+        health = with_marks(health, slurm_view, instances_now)
     return World(
         now=at,
         policy=config.policy(),

@@ -55,6 +55,14 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
     show_default=True,
     help="HyperPod's own: Automatic replaces dead instances by itself.",
 )
+@click.option("--hma", is_flag=True, help="HyperPod's health agents mark nodes in Slurm.")
+@click.option(
+    "--hma-latency",
+    default="5..30",
+    show_default=True,
+    help="Seconds from a fault to the mark, least and most.",
+)
+@click.option("--hma-false-marks", default=0.0, help="Marks on healthy nodes, in an hour.")
 @click.option(
     "--hardware",
     multiple=True,
@@ -79,6 +87,7 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
     settings["lifecycle"] = settings["lifecycle"] or ""
     settings["hardware"] = _counts(settings["hardware"])
+    settings["hma_latency"] = _span(settings["hma_latency"])
     settings["agent_config"] = _yaml(settings["agent_config"])
     one = _sandbox(name, **settings)
     one.up(lambda line: click.echo(f"  {line} ...", err=True), detach=True)
@@ -102,6 +111,18 @@ def _counts(words: Iterable[str]) -> dict[str, int]:
         if not count.isdigit():
             raise click.UsageError(f"--hardware {kind}=COUNT: {count!r} is no number")
     return {kind: int(count) for kind, count in counts.items()}
+
+
+def _span(text: str) -> tuple[float, float]:
+    """`5..30`, or `5` for always the same. Raises UsageError."""
+    least, _, most = text.partition("..")
+    try:
+        span = float(least), float(most or least)
+    except ValueError:
+        span = (0.0, -1.0)
+    if not 0 <= span[0] <= span[1] < float("inf"):
+        raise click.UsageError(f"--hma-latency {text!r}: give seconds, as in 5..30")
+    return span
 
 
 def _yaml(file: str | None) -> dict[str, Any]:
@@ -165,6 +186,7 @@ def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
     NODE xid N | sxid N | kmsg --text LINE
     NODE hang-agent | kill-agent | kill-slurmd
     NODE kill-node | freeze-node | thaw-node
+    NODE hma-replace | hma-reboot               (the health agent marks it)
     NODE file --path PATH --text VALUE | --remove
     NODE hardware --kind efa|neuron --count N
     NODE gpu [--index N] --set field230=2       (needs played GPUs)

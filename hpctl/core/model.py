@@ -118,6 +118,7 @@ class SlurmNode:
 
     `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
     release spells it. `last_busy`: when a job last held it, or when it came up where none has.
+    `reason_at`: when the Reason was set, where Slurm tells it.
     """
 
     name: NodeName
@@ -131,11 +132,22 @@ class SlurmNode:
     last_busy: datetime | None = None
     has: Tres = NOTHING_KNOWN
     features: tuple[str, ...] = ()
+    reason_at: datetime | None = None
 
     @property
     def drained(self) -> bool:
         """Closed to new work by DRAIN, whether jobs still run there or not."""
         return "DRAIN" in self.flags
+
+    @property
+    def closed(self) -> bool:
+        """Closed to new work by DRAIN or by FAIL, of which each clears the other."""
+        return "DRAIN" in self.flags or "FAIL" in self.flags
+
+    @property
+    def in_service(self) -> bool:
+        """Neither closed nor DOWN: slurmctld gives it work, once its slurmd answers."""
+        return not self.closed and not self.down
 
     @property
     def down(self) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.marks import CHECK, mark_of, spent
+from hpctl.core.marks import MARKS as MARK_CODES
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -24,7 +26,7 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import MARKS, NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy, Unrecoverable
 from hpctl.core.recovery import (
     Do,
@@ -68,11 +70,17 @@ class NodeFacts:
     taken_away: bool = False
     able_since: datetime | None = None
 
+    @property
+    def mark(self) -> str:
+        """What HyperPod's health agent asks for: the Reason, which is not ours then."""
+        return mark_of(self.slurm)
+
 
 def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
-    answer = _taken_over(rec, facts) or _withdraw(rec, facts, policy, now)
+    answer = _marked(rec, facts, policy, now)
+    answer = answer or _taken_over(rec, facts, policy) or _withdraw(rec, facts, policy, now)
     answer = answer or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):
         if now >= deadline:
@@ -111,27 +119,101 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     }[rec.phase]
 
 
-def _taken_over(rec: NodeRecovery, facts: NodeFacts) -> Move | None:
+def _marked(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
+    """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
+
+    Its FAIL has cleared our DRAIN and its Reason replaced ours. Mode own closes the node in our
+    name again; in mode assist the service reads that Reason, so it stays.
+    """
+    node, mark = facts.slurm, facts.mark
+    lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
+    if node is None or not (mark or lost):
+        return None
+    if mark and rec.phase is Phase.VERIFYING and not spent(node):
+        return Move(Signal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
+    drain = last_step(rec.steps, StepKind.DRAIN)
+    if mark and not _noted(rec):
+        return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
+    if policy.mode is not Mode.OWN or drain is None:
+        return None
+    if drain.attempt >= 2 * policy.node.step_attempts:
+        return Move(Signal.NEEDS_HUMAN, f"it is marked {mark} again and again")
+    if drain.outcome is not None and drain.outcome.kind is OutcomeKind.ACCEPTED:
+        return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
+    answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, _repeat(policy), now, rec.meaning)
+    if not isinstance(answer, Outcome):
+        return answer
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {said(answer)}")
+
+
+def _noted(rec: NodeRecovery) -> bool:
+    """Whether the mark that the node bears is written down: none came since we closed it."""
+    at = max((t.at for t in rec.trail if t.signal in MARKS), default=None)
+    if at is None and any(f.check == CHECK for f in rec.findings):
+        at = rec.opened
+    drain = last_step(rec.steps, StepKind.DRAIN)
+    return at is not None and (drain is None or drain.started <= at)
+
+
+def _asks(rec: NodeRecovery, mark: str) -> Signal:
+    """A replacement where the reboot that we are about to order would not be enough."""
+    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
+    early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED) and not rec.remedied
+    asked = MARK_CODES[mark] == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
+    return Signal.REPLACE_ASKED if asked and stronger and early else Signal.MARKED
+
+
+def _taken_over(rec: NodeRecovery, facts: NodeFacts, policy: Policy) -> Move | None:
     """An operator who resumes or re-reasons our node wins, at any time after our drain."""
-    if rec.phase is Phase.OPEN or last_step(rec.steps, StepKind.RETURN) is not None:
+    if rec.phase is Phase.OPEN or _returning(rec) or facts.mark:
         return None
     how = taken_over(facts.slurm, rec.id)
+    if how and policy.mode is Mode.ASSIST and _service_gave_back(rec, facts):
+        return None
     return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
+
+
+def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
+    """Whether the node serves again as another boot or instance than the one that was treated."""
+    node, instance = facts.slurm, facts.instance
+    left = rec.phase in (Phase.REMEDYING, Phase.REJOINING, Phase.VERIFYING)
+    if not left or node is None or not node.in_service:
+        return False
+    another = instance is not None and instance.id != rec.opened_for.instance
+    return another or (node.boot_time is not None and node.boot_time > rec.opened)
+
+
+def _returning(rec: NodeRecovery) -> bool:
+    """Whether we have begun to give the node back, and have not closed it again since."""
+    back, drain = last_step(rec.steps, StepKind.RETURN), last_step(rec.steps, StepKind.DRAIN)
+    return back is not None and (drain is None or drain.started <= back.started)
+
+
+def _attempt(
+    rec: NodeRecovery, kind: StepKind, policy: Policy, now: datetime, why: str = ""
+) -> Do | Wait | Outcome:
+    """`attempt_step` on the node; anew where it was marked, or closed again, since the last one."""
+    last, drain = last_step(rec.steps, kind), last_step(rec.steps, StepKind.DRAIN)
+    times = [t.at for t in rec.trail if t.signal in MARKS]
+    times += [drain.started] if drain is not None else []
+    if last is not None and any(at > last.started for at in times):
+        return Do(kind, rec.node, last.attempt + 1, why)
+    return attempt_step(rec.steps, kind, rec.node, _repeat(policy), now, why)
 
 
 def _withdraw(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun."""
-    returning = last_step(rec.steps, StepKind.RETURN) is not None
+    returning = _returning(rec)
     early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
-    if not early or not (facts.correlated or returning):
+    if not early or facts.mark or not (facts.correlated or returning):
         return None
     if rec.phase is Phase.OPEN:
         started = last_step(rec.steps, StepKind.DRAIN) is not None
         return None if started else Move(Signal.WITHDRAWN, facts.correlated)
     node = facts.slurm
-    if returning and node is not None and not node.drained:
+    if returning and node is not None and node.in_service:
         return Move(Signal.WITHDRAWN, facts.correlated or "given back")
-    answer = attempt_step(rec.steps, StepKind.RETURN, rec.node, _repeat(policy), now)
+    answer = _attempt(rec, StepKind.RETURN, policy, now)
     if not isinstance(answer, Outcome):
         return answer
     return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {said(answer)}")
@@ -148,12 +230,15 @@ def _open(
     node = facts.slurm
     if node is not None and node.drained and reason_owner(node.reason) == rec.id:
         return Move(Signal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
+    if facts.mark and policy.mode is Mode.ASSIST:
+        return Move(Signal.CORDON_SEEN, f"{facts.mark} closes it, and HyperPod acts on that")
     last = last_step(rec.steps, StepKind.DRAIN)
     outcome = last.outcome if last is not None else None
     if outcome is not None and outcome.kind is OutcomeKind.ACCEPTED and node is not None:
         # slurmctld drains before it answers, so this view is of a node that was drained: to
         # drain it again would be to overrule whoever was as quick as that.
-        return Move(Signal.OPERATOR_TOOK_OVER, "somebody resumed the node at once")
+        how = taken_over(node, rec.id)
+        return Move(Signal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, _repeat(policy), now, rec.meaning)
     if not isinstance(answer, Outcome):
         return answer
@@ -186,8 +271,11 @@ def _cordoned(
         return Wait(ripe, "a moment for other nodes to report the same", look=Look.SOON)
     # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
     # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
-    answer = attempt_step(rec.steps, StepKind.DOWN, rec.node, _repeat(policy), now, rec.meaning)
-    if not isinstance(answer, Outcome):
+    # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
+    answer = _attempt(rec, StepKind.DOWN, policy, now, rec.meaning)
+    if isinstance(answer, Do):
+        return replace(answer, reason=facts.mark)
+    if isinstance(answer, Wait):
         return answer
     if answer.code == "not_ours":
         return Move(Signal.OPERATOR_TOOK_OVER, f"no longer drained by us: {answer.detail}")
@@ -209,6 +297,9 @@ def _vacated(
         return Move(Signal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it")
     if policy.mode is Mode.OBSERVE:
         return Wait(deadline, "mode observe: nothing is done", look=Look.SLOWLY)
+    if policy.mode is not Mode.OWN and facts.slurm and facts.mark and spent(facts.slurm):
+        why = "it has booted since it was marked: HyperPod's own recovery is through"
+        return Move(Signal.NOTHING_TO_REMEDY, why)
     if policy.mode is not Mode.OWN:
         return Move(Signal.REMEDY_ACCEPTED, f"mode {policy.mode}: left to HyperPod's own recovery")
     if not facts.provider_fresh:
@@ -312,19 +403,20 @@ def _verifying(
     rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime, deadline: datetime
 ) -> Next:
     node, judged = facts.slurm, facts.assessment
-    if node is not None and not node.drained and not node.down:
+    if node is not None and node.in_service:
         return Move(Signal.RETURN_SEEN, "slurmctld shows the node in service")
-    if last_step(rec.steps, StepKind.RETURN) is None:
+    if not _returning(rec):
         if facts.heard != rec.generation or judged is None:
             return Wait(deadline, "waiting for the agent of this generation", look=Look.SLOWLY)
-        if judged.condition is Condition.FAULTY and _since(judged, rec):
+        new = not facts.mark and _since(judged, rec)
+        if judged.condition is Condition.FAULTY and new:
             return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
-        if judged.condition is not Condition.HEALTHY and _since(judged, rec):
+        if judged.condition is not Condition.HEALTHY and new:
             return Wait(deadline, f"{judged.condition}: {judged.why}", look=Look.SLOWLY)
         healthy = later(rec.since, policy.node.verify_healthy_s)
         if now < healthy:
             return Wait(healthy, "healthy so far", look=Look.SLOWLY)
-    answer = attempt_step(rec.steps, StepKind.RETURN, rec.node, _repeat(policy), now)
+    answer = _attempt(rec, StepKind.RETURN, policy, now)
     if not isinstance(answer, Outcome):
         return answer
     if answer.code == "not_ours":

@@ -17,6 +17,7 @@ from hpctl.core.change import Kind as ChangeKind
 from hpctl.core.change import Phase as ChangePhase
 from hpctl.core.gates import GATES, Candidate, Tally, approved, tally
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -219,8 +220,10 @@ def _candidate(
 ) -> Candidate | None:
     heard = view.health[node.name].last_heard
     if judged.condition is Condition.FAULTY and judged.fault is not None:
+        # A mark is Slurm's word, which is as young as the view of Slurm.
+        said = None if judged.fault.rule in MARK_RULES else heard
         return Candidate(
-            judged.generation, node, judged.fault, judged.since, judged.why, heard=heard
+            judged.generation, node, judged.fault, judged.since, judged.why, heard=said
         )
     silent = now - heard > rules.silent_after
     if judged.condition is Condition.UNKNOWN and silent:

@@ -19,6 +19,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
 from hpctl.core.journal import State
+from hpctl.core.marks import with_marks
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -188,6 +189,8 @@ class Observer:
         for node in state.returned.keys() & health.keys():
             health[node] = standing(health[node], state.returned[node])
         provider, now, stopped = self._cloud.view, self._clock.now(), self.stopped()
+        instances = instances_by_node(provider)
+        health = with_marks(health, self._slurm, instances)
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         return View(
             scheduler=self._slurm,
@@ -196,7 +199,7 @@ class Observer:
             assessments=self._assess(health, rules, now),
             silent_at=next_silence(health, rules, now),
             state=state,
-            instances=instances_by_node(provider),
+            instances=instances,
             current=not self.slurm_trouble,
             stopped=stopped,
             able_since=self._able(hindered, now),
