@@ -22,6 +22,7 @@ from hpctl.core.journal import (
     StepResolved,
     StepStarted,
 )
+from hpctl.core.marks import MARKS, mark_of
 from hpctl.core.model import (
     Generation,
     JobId,
@@ -262,7 +263,8 @@ class Oracle(Watcher):
         if kind in ("requeue", "start_now"):
             _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
         if kind in ("requeue", "signal") and job is not None and job.running:
-            closed = [n for n in job.nodes if reason_owner(seen.nodes[n].reason)]
+            shown = [seen.nodes[n] for n in job.nodes]
+            closed = [n.name for n in shown if reason_owner(n.reason) or mark_of(n)]
             mine = self.world.slurm.jobs[job.id]
             asked = self._wished(mine) or self._headless(mine)
             given_up = mine.no_kill and (asked or self._silent(mine, told))
@@ -296,14 +298,26 @@ class Oracle(Watcher):
                 continue
             _require(name in targets, 1, f"{kind} of {list(targets)} changed {name}")
             owner = reason_owner(was[2])
+            marked = was[2].partition(" : ")[0] in MARKS
             _require(
-                not was[1] or owner is not None, 1, f"{kind} changed {name}, drained {was[2]!r}"
+                not was[1] or marked or owner is not None,
+                1,
+                f"{kind} changed {name}, drained {was[2]!r}",
             )
+            self._lawful_on_mark(kind, name, marked)
             _require(
-                kind == "drain" or owner == self._intent(kind, name),
+                kind == "drain" or marked or owner == self._intent(kind, name),
                 1,
                 f"{kind} of {name} whose reason was {was[2]!r}",
             )
+
+    def _lawful_on_mark(self, kind: str, name: NodeName, marked: bool) -> None:
+        """In mode assist the service reads the mark: it stays until that has acted."""
+        if not marked or self.policy.mode is Mode.OWN:
+            return
+        node = self.world.slurm.node(self.world.slurm.nodes[name])
+        fine = mark_of(node) if kind == "down" else kind == "return"
+        _require(bool(fine), 1, f"{kind} took the mark off {name} in mode {self.policy.mode}")
 
     def _intent(self, kind: str, target: str) -> RecoveryId | None:
         found = [
@@ -355,9 +369,20 @@ class Oracle(Watcher):
         """After a long calm: every recovery has ended, and no job is lost."""
         self.check()
         _require(not self.open(), 7, f"these never end: {self._describe(self.open())}")
+        self._none_forgotten()
         for job in self.world.slurm.jobs.values():
             if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
                 self._not_lost(job.id, job.hit[-1])
+
+    def _none_forgotten(self) -> None:
+        """A marked node is healed, held with a reason, or a person has been told."""
+        assert self.daemon is not None
+        state = self.daemon.loop.state
+        for name, node in self.world.slurm.nodes.items():
+            if mark_of(self.world.slurm.node(node)) and name not in state.holds:
+                last = state.last_of_node.get(name)
+                phase = state.nodes[last].phase if last is not None else "never treated"
+                _require(phase in ("escalated", "cancelled"), 7, f"{name}, marked, is {phase}")
 
     def _describe(self, rids: Sequence[RecoveryId]) -> str:
         assert self.daemon is not None
