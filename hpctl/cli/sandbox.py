@@ -290,8 +290,9 @@ def execute(name: str, command: tuple[str, ...]) -> None:
 @click.option("--nodes", default=8, show_default=True, help="How many worker nodes each.")
 @click.option("--xid", default=79, show_default=True, help="The Xid that the kernel logs.")
 @click.option("--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin.")
+@click.option("--hma", is_flag=True, help="HyperPod's health agent marks the node too.")
 @click.option("--json", "file", type=click.Path(dir_okay=False), help="Write the figures there.")
-def demo(nodes: int, xid: int, prefix: str, file: str | None) -> None:
+def demo(nodes: int, xid: int, prefix: str, hma: bool, file: str | None) -> None:
     """Break a node under a training job and watch it heal, in a race with plain Slurm.
 
     Takes about four minutes, most of them plain Slurm's wait. Exit code 0 only if the node was
@@ -301,7 +302,7 @@ def demo(nodes: int, xid: int, prefix: str, file: str | None) -> None:
     from hpctl.sandbox.demo import Demo
 
     with screen() as where:
-        result = Demo(where, nodes=nodes, xid=xid, prefix=prefix).run()
+        result = Demo(where, nodes=nodes, xid=xid, prefix=prefix, hma=hma).run()
     if file:
         Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
     show(result)

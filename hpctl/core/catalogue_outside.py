@@ -29,6 +29,14 @@ OUTSIDE = (
         _AWS,
     ),
     Row(
+        "hma-spent",
+        "",
+        "R1",
+        "the node still bears a mark of HyperPod's health agent for what was done since",
+        _AWS,
+        ladder="NONE",
+    ),
+    Row(
         "hma-xid",
         "",
         "I",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from hpctl.core.model import (
@@ -35,7 +35,8 @@ from hpctl.core.model import (
 MARKS: Final[Mapping[str, str]] = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
 """The Reasons, to the letter, and the code of the finding that each is."""
 CHECK: Final = "hma"
-RULES: Final = frozenset(RuleId(f"{CHECK}-{code}") for code in MARKS.values())
+SPENT: Final = "spent"
+RULES: Final = frozenset(RuleId(f"{CHECK}-{code}") for code in (*MARKS.values(), SPENT))
 """The catalogue's rows that rest on Slurm's word, whatever the node's agent says."""
 
 
@@ -47,12 +48,16 @@ def mark_of(node: SlurmNode | None) -> str:
     return reason if reason in MARKS else ""
 
 
-def spent(node: SlurmNode) -> bool:
-    """Whether a node has booted since it was marked: what the mark asked for was done.
+def spent(node: SlurmNode, instance: Instance | None = None) -> bool:
+    """Whether what a mark asks for was done since: a boot, or where it is known another instance.
 
     slurmctld's clock and the node's, both in whole seconds.
     """
     if node.boot_time is None or node.reason_at is None:
+        return False
+    launched = instance.launched if instance is not None else None
+    kept = launched is not None and launched < node.reason_at
+    if kept and mark_of(node) == "Action:Replace":
         return False
     return node.reason_at <= node.boot_time
 
@@ -72,18 +77,23 @@ def with_marks(
         mark = mark_of(node)
         if not mark:
             continue
-        known = told.get(name)
+        known, instance = told.get(name), instances.get(name)
         if known is None:
-            instance = instances.get(name)
             who = Generation(name, instance.id if instance else InstanceId(""), BootId(""))
             known = Health(who, slurm.as_of)
-        finding = _finding(node, mark, slurm.as_of)
+        code = SPENT if spent(node, instance) else MARKS[mark]
+        finding = _finding(node, mark, code, slurm.as_of)
         told[name] = replace(known, findings=(*known.findings, finding))
     return told
 
 
-def _finding(node: SlurmNode, mark: str, seen: datetime) -> Finding:
-    at = node.reason_at or seen
+_WITHIN: Final = timedelta(microseconds=999_999)
+"""Slurm tells whole seconds. A mark is younger than what ended earlier in the same one: giving a
+node back takes the old mark off."""
+
+
+def _finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
+    at = node.reason_at + _WITHIN if node.reason_at else seen
     state = "+".join([node.state, *sorted(node.flags)])
     evidence = f"State={state} Reason={node.reason}"
     return Finding(
@@ -91,7 +101,7 @@ def _finding(node: SlurmNode, mark: str, seen: datetime) -> Finding:
         Verdict.FAIL,
         at,
         at,
-        code=MARKS[mark],
+        code=code,
         detail=mark,
         evidence=evidence,
         clears=Clears.GONE,

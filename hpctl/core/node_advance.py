@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from hpctl.core.marks import CHECK, mark_of, spent
-from hpctl.core.marks import MARKS as MARK_CODES
+from hpctl.core.marks import CHECK, MARKS, mark_of, spent
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -26,7 +25,7 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_recovery import MARKS, NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy, Unrecoverable
 from hpctl.core.recovery import (
     Do,
@@ -35,6 +34,7 @@ from hpctl.core.recovery import (
     Next,
     Repeat,
     StepKind,
+    StepRecord,
     Wait,
     attempt_step,
     in_time,
@@ -136,7 +136,7 @@ def _marked(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
         return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
     if policy.mode is not Mode.OWN or drain is None:
         return None
-    if drain.attempt >= 2 * policy.node.step_attempts:
+    if drain.attempt >= _most(policy):
         return Move(Signal.NEEDS_HUMAN, f"it is marked {mark} again and again")
     if drain.outcome is not None and drain.outcome.kind is OutcomeKind.ACCEPTED:
         return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
@@ -147,19 +147,19 @@ def _marked(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
 
 
 def _noted(rec: NodeRecovery) -> bool:
-    """Whether the mark that the node bears is written down: none came since we closed it."""
-    at = max((t.at for t in rec.trail if t.signal in MARKS), default=None)
-    if at is None and any(f.check == CHECK for f in rec.findings):
-        at = rec.opened
-    drain = last_step(rec.steps, StepKind.DRAIN)
-    return at is not None and (drain is None or drain.started <= at)
+    """Whether the mark that the node bears is written down: none came since we closed it.
+
+    By count and not by time: clocks are set back.
+    """
+    opened_for_it = not rec.drains and any(f.check == CHECK for f in rec.findings)
+    return opened_for_it or rec.marked_at == rec.drains
 
 
 def _asks(rec: NodeRecovery, mark: str) -> Signal:
     """A replacement where the reboot that we are about to order would not be enough."""
     stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
     early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED) and not rec.remedied
-    asked = MARK_CODES[mark] == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
+    asked = MARKS[mark] == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
     return Signal.REPLACE_ASKED if asked and stronger and early else Signal.MARKED
 
 
@@ -185,18 +185,27 @@ def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
 
 def _returning(rec: NodeRecovery) -> bool:
     """Whether we have begun to give the node back, and have not closed it again since."""
-    back, drain = last_step(rec.steps, StepKind.RETURN), last_step(rec.steps, StepKind.DRAIN)
-    return back is not None and (drain is None or drain.started <= back.started)
+    return last_step(_since_drain(rec), StepKind.RETURN) is not None
+
+
+def _since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
+    """The steps since we last closed the node."""
+    kinds = [step.kind for step in rec.steps]
+    last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0
+    return rec.steps[last:]
 
 
 def _attempt(
-    rec: NodeRecovery, kind: StepKind, policy: Policy, now: datetime, why: str = ""
+    rec: NodeRecovery, kind: StepKind, policy: Policy, now: datetime, why: str = "", mark: str = ""
 ) -> Do | Wait | Outcome:
-    """`attempt_step` on the node; anew where it was marked, or closed again, since the last one."""
-    last, drain = last_step(rec.steps, kind), last_step(rec.steps, StepKind.DRAIN)
-    times = [t.at for t in rec.trail if t.signal in MARKS]
-    times += [drain.started] if drain is not None else []
-    if last is not None and any(at > last.started for at in times):
+    """`attempt_step` on the node; anew where it was closed again since the last one.
+
+    Or where the last one was refused because somebody had just marked the node.
+    """
+    last = last_step(rec.steps, kind)
+    refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
+    outrun = bool(mark) and refused and last is not None and last.attempt < _most(policy)
+    if last is not None and (outrun or last_step(_since_drain(rec), kind) is None):
         return Do(kind, rec.node, last.attempt + 1, why)
     return attempt_step(rec.steps, kind, rec.node, _repeat(policy), now, why)
 
@@ -217,6 +226,11 @@ def _withdraw(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime
     if not isinstance(answer, Outcome):
         return answer
     return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {said(answer)}")
+
+
+def _most(policy: Policy) -> int:
+    """So often a node is closed anew, or set DOWN, for the marks that it gets."""
+    return 2 * policy.node.step_attempts
 
 
 def _repeat(policy: Policy) -> Repeat:
@@ -272,7 +286,7 @@ def _cordoned(
     # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
     # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
     # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
-    answer = _attempt(rec, StepKind.DOWN, policy, now, rec.meaning)
+    answer = _attempt(rec, StepKind.DOWN, policy, now, rec.meaning, facts.mark)
     if isinstance(answer, Do):
         return replace(answer, reason=facts.mark)
     if isinstance(answer, Wait):
@@ -297,9 +311,6 @@ def _vacated(
         return Move(Signal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it")
     if policy.mode is Mode.OBSERVE:
         return Wait(deadline, "mode observe: nothing is done", look=Look.SLOWLY)
-    if policy.mode is not Mode.OWN and facts.slurm and facts.mark and spent(facts.slurm):
-        why = "it has booted since it was marked: HyperPod's own recovery is through"
-        return Move(Signal.NOTHING_TO_REMEDY, why)
     if policy.mode is not Mode.OWN:
         return Move(Signal.REMEDY_ACCEPTED, f"mode {policy.mode}: left to HyperPod's own recovery")
     if not facts.provider_fresh:

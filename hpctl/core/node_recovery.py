@@ -131,6 +131,13 @@ class NodeRecovery:
     passed: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
+    marked_at: int = -1
+    """How many drains we had ordered when the newest mark of HyperPod's agent was written down."""
+
+    @property
+    def drains(self) -> int:
+        """How many drains we have ordered."""
+        return sum(s.kind is StepKind.DRAIN for s in self.steps)
 
     @property
     def node(self) -> NodeName:
@@ -170,6 +177,7 @@ class NodeRecovery:
             since=self.since if marked else at,
             urgency=Urgency.NOW if marked and not self.by else self.urgency,
             rung=self.rung + (signal in _CLIMBS),
+            marked_at=self.drains if marked else self.marked_at,
             generation=now_is or self.generation,
             trail=(*self.trail, Trail(at, signal, phase, why)),
         )

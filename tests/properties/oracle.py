@@ -30,12 +30,13 @@ from hpctl.core.model import (
     Outcome,
     OutcomeKind,
     RecoveryId,
+    Remedy,
     reason_owner,
 )
 from hpctl.core.policy import Mode, Policy
 from tests.fakes.slurmctld import Job
 from tests.properties.daemon import Daemon, Watcher
-from tests.properties.world import World
+from tests.properties.world import T0, World
 
 END_SIGNALS = {
     "node": {s for (p, s), q in node_recovery.TRANSITIONS.items() if q in node_recovery.ENDS},
@@ -68,6 +69,7 @@ class Told:
     restarts: int = 0
     by_itself: bool = False
     start_at: datetime | None = None
+    opened_true: datetime = T0
     ended: str = ""
     ended_at: datetime | None = None
     started: list[StepStarted] = field(default_factory=list)
@@ -149,7 +151,9 @@ class Oracle(Watcher):
         sick = e.generation.instance in world.afflicted
         silent = world.machines[e.generation.node].agent_silent
         _require(
-            sick or (e.rule == "node-lost" and (silent or not world.alive(e.generation.node))),
+            sick
+            or e.ladder == (Remedy.NONE,)
+            or (e.rule == "node-lost" and (silent or not world.alive(e.generation.node))),
             5,
             f"{e.recovery} ({e.rule}) opened for {e.generation.instance}, which never was ill"
             f" (there is {instance} now)",
@@ -169,6 +173,7 @@ class Oracle(Watcher):
             self._lawful_trouble(e)
         told = Told("job", e.at, None, e.attempt.job, "", False, None, e.cause, e.attempt.restarts)
         told.by_itself, told.start_at = by_itself, e.start_at
+        told.opened_true = self.world.clock.true
         self.told[e.recovery] = told
 
     def _lawful_trouble(self, e: JobRecoveryOpened) -> None:
@@ -193,7 +198,9 @@ class Oracle(Watcher):
         """Watched for long enough, without a word from its supervisor."""
         word = self.words.get(job.id)
         assert self.daemon is not None
-        waited = (self.world.clock.now() - told.opened).total_seconds()
+        # The wall clock may have been set since, in either direction.
+        by_wall = self.world.clock.now() - told.opened
+        waited = max(by_wall, self.world.clock.true - told.opened_true).total_seconds()
         quiet = word is None or word.at < told.opened
         return quiet and waited >= self.policy.job.supervisor_grace_s
 

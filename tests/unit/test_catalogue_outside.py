@@ -48,6 +48,7 @@ def test_no_shipped_row_acts() -> None:
     acts = {r.rule for r in OUTSIDE if SHIPPED[RuleId(r.rule)].urgency is not Urgency.NONE}
     assert acts == MARK_RULES
     assert SHIPPED[RuleId("hma-replace")].ladder == (Remedy.REPLACE,)
+    assert SHIPPED[RuleId("hma-spent")].ladder == (Remedy.NONE,)
     assert SHIPPED[RuleId("hma-reboot")].ladder == (Remedy.REBOOT, Remedy.REPLACE)
 
 
