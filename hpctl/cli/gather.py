@@ -129,9 +129,7 @@ def gather(
         for node, h in health.items()
         if node not in left or at - h.last_heard <= rules.silent_after
     }
-    if slurm_view is not None:
-        instances_now = instances_by_node(cloud_view) if cloud_view else {}
-        health = with_marks(health, slurm_view, instances_now)
+    health = with_marks(health, slurm_view, instances_by_node(cloud_view) if cloud_view else {})
     return World(
         now=at,
         policy=config.policy(),

@@ -64,7 +64,7 @@ def spent(node: SlurmNode, instance: Instance | None = None) -> bool:
 
 def with_marks(
     health: Mapping[NodeName, Health],
-    slurm: SchedulerView,
+    slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
 ) -> dict[NodeName, Health]:
     """What is known of the nodes, HMA's marks included.
@@ -73,6 +73,9 @@ def with_marks(
     is as old as the view.
     """
     told = dict(health)
+    if slurm is None:
+        return told
+    seen = slurm.as_of
     for name, node in slurm.nodes.items():
         mark = mark_of(node)
         if not mark:
@@ -80,9 +83,9 @@ def with_marks(
         known, instance = told.get(name), instances.get(name)
         if known is None:
             who = Generation(name, instance.id if instance else InstanceId(""), BootId(""))
-            known = Health(who, slurm.as_of)
+            known = Health(who, seen)
         code = SPENT if spent(node, instance) else MARKS[mark]
-        finding = _finding(node, mark, code, slurm.as_of)
+        finding = _finding(node, mark, code, seen)
         told[name] = replace(known, findings=(*known.findings, finding))
     return told
 

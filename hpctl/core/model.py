@@ -142,7 +142,7 @@ class SlurmNode:
     @property
     def closed(self) -> bool:
         """Closed to new work by DRAIN or by FAIL, of which each clears the other."""
-        return "DRAIN" in self.flags or "FAIL" in self.flags
+        return self.drained or "FAIL" in self.flags
 
     @property
     def in_service(self) -> bool:
@@ -283,9 +283,6 @@ class ProviderView:
     groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
 
 
-# --- what we think of a node ------------------------------------------------------------------
-
-
 class Remedy(StrEnum):
     """One rung of a fault class's ladder, gentlest first."""
 
@@ -352,9 +349,6 @@ class Assessment:
     until: datetime | None = None
 
 
-# --- what came of an action -------------------------------------------------------------------
-
-
 class OutcomeKind(StrEnum):
     """How one call on one target ended, classified once, at the boundary."""
 
@@ -367,8 +361,7 @@ class OutcomeKind(StrEnum):
 class Outcome:
     """What a port answered for one target. ACCEPTED is not *done*: done is observed.
 
-    `code` is the system's own word (`InstanceIdInUse`, `ESLURM_JOB_PENDING`); `transient`
-    says of a rejection that the same call may succeed later.
+    `code` is the system's own word; `transient`: the same call may succeed later.
     """
 
     kind: OutcomeKind
@@ -401,10 +394,7 @@ def own_reason(recovery: RecoveryId, why: str) -> str:
 
 
 def reason_owner(reason: str) -> RecoveryId | None:
-    """The recovery that a Reason names, or None where the reason is somebody else's.
-
-    slurmctld appends ` : Not responding` and the like to a Reason, so the prefix is matched.
-    """
+    """The recovery that a Reason names by its prefix, to which slurmctld appends; else None."""
     if not reason.startswith(OWN_REASON_PREFIX):
         return None
     return RecoveryId(reason[len(OWN_REASON_PREFIX) :].split(" ", 1)[0])

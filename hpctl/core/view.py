@@ -25,7 +25,7 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_advance import NodeFacts
+from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.hma import Mode, play
+from tests.conftest import SandboxFactory
 from tests.integration.chaos import REPLACE, Chaos, cluster, stays
-from tests.integration.live import until
+from tests.integration.live import Live, until
 
 pytestmark = pytest.mark.slurm
 HUNG = "trap '' TERM; while :; do sleep 1; done"
@@ -17,11 +19,6 @@ HUNG = "trap '' TERM; while :; do sleep 1; done"
 def mark(live: Chaos, node: str, action: str = "Replace", state: str = "FAIL") -> None:
     """What HMA does to a node."""
     live.sandbox.scontrol("update", f"NodeName={node}", f"State={state}", f"Reason=Action:{action}")
-
-
-def in_service(live: Chaos, node: str) -> bool:
-    slurm = live.node(node)
-    return not (slurm.flags & {"DRAIN", "FAIL"}) and not slurm.down
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def live(own: Chaos) -> Iterator[Chaos]:
 def healed(live: Chaos, victim: str, before: str) -> None:
     """Back in service as another instance, by one replacement and one recovery."""
     live.returned(victim)
-    assert in_service(live, victim)
+    assert live.node(victim).in_service
     assert live.instance(victim) != before
     assert live.accepted(before) == 1
     assert [r.phase for r in live.of(victim)] == ["returned"]
@@ -91,7 +88,7 @@ def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
     live.mark(victim)
     mark(live, victim, "Reboot")
     live.returned(victim)
-    assert in_service(live, victim)
+    assert live.node(victim).in_service
     assert live.instance(victim) == before
     assert live.accepted(before, "BatchRebootClusterNodes") == 1
 
@@ -159,9 +156,40 @@ def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None
             until(lambda j=job: live.running(j, restarts=1), 20, "the job is moved")  # type: ignore[misc]
             assert victim not in live.job(job).nodes
             live.returned(victim)
-            assert in_service(live, victim)
+            assert live.node(victim).in_service
             assert live.instance(victim) != before, "by the service"
             assert len(live.of(victim)) == 1
             live.sandbox.run(["scancel", str(job)])
         assert live.calls(REPLACE) == 0
         live.settle()
+
+
+def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(
+    sandbox_factory: SandboxFactory,
+) -> None:
+    """By the kernel's log, once in a boot, some time after the fault; and now and then wrongly."""
+    given = {"hma": True, "hma_latency": (0.5, 1.0), "hma_false_marks": 900.0}
+    live = Live(sandbox_factory(nodes=4, **given))
+    first, second, third, _ = live.sandbox.nodes
+    live.sandbox.inject(third, "xid", code=31)
+    live.sandbox.inject(first, "xid", code=79)
+    live.sandbox.inject(second, "xid", code=95)
+    assert live.node(first).in_service, "not at once"
+    until(lambda: "FAIL" in live.node(first).flags, 5, "it is marked")
+    assert live.node(first).reason == "Action:Replace"
+    until(lambda: live.node(second).reason == "Action:Reboot", 5, "and so is the other")
+    assert "HealthEvent" in (live.sandbox.node_dir(first) / "hma.log").read_text()
+    live.sandbox.scontrol("update", f"NodeName={first}", "State=RESUME")
+    live.sandbox.inject(first, "xid", code=64)
+    well = live.sandbox.nodes[2:]
+    until(lambda: any(not live.node(n).in_service for n in well), 40, "one is marked wrongly")
+    assert live.node(first).in_service, "once in a boot"
+    assert live.sandbox.inject(well[0], "hma-replace").endswith("Reason=Action:Replace")
+
+
+@pytest.mark.parametrize("mode", ["own", "assist"])
+def test_a_slice_of_the_hundred_faults(mode: Mode) -> None:
+    account = play(mode, 6, seed=79)
+    assert account.problems == []
+    assert {f.kind for f in account.faults} == {"before", "after", "alone"}
+    assert account.marked == 6

@@ -16,7 +16,8 @@ from hpctl.core.model import (
     Urgency,
     own_reason,
 )
-from hpctl.core.node_advance import NodeFacts, advance, deadline_of, new_generation
+from hpctl.core.node_actors import NodeFacts
+from hpctl.core.node_advance import advance, deadline_of, new_generation
 from hpctl.core.node_recovery import ENDS, MARKS, TRANSITIONS, NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode
 from hpctl.core.recovery import Do, IllegalSignal, Move, StepKind, StepRecord, Wait
