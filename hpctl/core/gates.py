@@ -184,7 +184,10 @@ def two_doctors(c: Candidate, view: View, t: Tally, policy: Policy, now: datetim
 
 
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """A node that somebody else closed is somebody else's; HyperPod's health agent is nobody."""
+    """A node that somebody else closed is somebody else's.
+
+    HyperPod's health agent is nobody: where the service does not act on its mark, we do.
+    """
     if "MAINTENANCE" in c.node.flags or "MAINT" in c.node.flags:
         return "in a maintenance reservation"
     if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:

@@ -100,9 +100,7 @@ class Demo:
         self, screen: Screen, *, nodes: int = 8, xid: int = 79, prefix: str = "", hma: bool = False
     ) -> None:
         """`prefix`: another Slurm installation. `hma`: HyperPod's health agent marks the node too.
-
-        Raises HpctlError for too few nodes.
-        """
+        Raises HpctlError for too few nodes."""
         if nodes < RANKS_ON + 1:
             raise HpctlError(
                 f"{nodes} nodes leave no spare for a job of {RANKS_ON}",

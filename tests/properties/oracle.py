@@ -36,6 +36,7 @@ from hpctl.core.model import (
 from hpctl.core.policy import Mode, Policy
 from tests.fakes.slurmctld import Job
 from tests.properties.daemon import Daemon, Watcher
+from tests.properties.marked import forgotten, wipes
 from tests.properties.world import T0, World
 
 END_SIGNALS = {
@@ -311,20 +312,13 @@ class Oracle(Watcher):
                 1,
                 f"{kind} changed {name}, drained {was[2]!r}",
             )
-            self._lawful_on_mark(kind, name, marked)
+            wiped = marked and wipes(self.world, self.policy, kind, name)
+            _require(not wiped, 1, f"{kind} took the mark off {name} in mode {self.policy.mode}")
             _require(
                 kind == "drain" or marked or owner == self._intent(kind, name),
                 1,
                 f"{kind} of {name} whose reason was {was[2]!r}",
             )
-
-    def _lawful_on_mark(self, kind: str, name: NodeName, marked: bool) -> None:
-        """In mode assist the service reads the mark: it stays until that has acted."""
-        if not marked or self.policy.mode is Mode.OWN:
-            return
-        node = self.world.slurm.node(self.world.slurm.nodes[name])
-        fine = mark_of(node) if kind == "down" else kind == "return"
-        _require(bool(fine), 1, f"{kind} took the mark off {name} in mode {self.policy.mode}")
 
     def _intent(self, kind: str, target: str) -> RecoveryId | None:
         found = [
@@ -376,20 +370,11 @@ class Oracle(Watcher):
         """After a long calm: every recovery has ended, and no job is lost."""
         self.check()
         _require(not self.open(), 7, f"these never end: {self._describe(self.open())}")
-        self._none_forgotten()
+        left = forgotten(self.world, self.daemon.loop.state) if self.daemon else ""
+        _require(not left, 7, left)
         for job in self.world.slurm.jobs.values():
             if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
                 self._not_lost(job.id, job.hit[-1])
-
-    def _none_forgotten(self) -> None:
-        """A marked node is healed, held with a reason, or a person has been told."""
-        assert self.daemon is not None
-        state = self.daemon.loop.state
-        for name, node in self.world.slurm.nodes.items():
-            if mark_of(self.world.slurm.node(node)) and name not in state.holds:
-                last = state.last_of_node.get(name)
-                phase = state.nodes[last].phase if last is not None else "never treated"
-                _require(phase in ("escalated", "cancelled"), 7, f"{name}, marked, is {phase}")
 
     def _describe(self, rids: Sequence[RecoveryId]) -> str:
         assert self.daemon is not None
