@@ -152,7 +152,7 @@ class Lab:
         if state.open_nodes or state.open_jobs:
             return False
         nodes = self.view().nodes.values()
-        return all(n.responding and not n.drained and not n.down for n in nodes)
+        return all(n.responding and n.in_service for n in nodes)
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         store = open_store(self._config)

@@ -73,13 +73,15 @@ class Scheduler(Protocol):
         """DRAIN each node with its Reason. Convergent.
 
         Looks at each node first: one that is drained with a Reason which is not hpctl's is
-        Rejected("foreign_drain") and left alone.
+        Rejected("foreign_drain") and left alone. One that HyperPod's health agent marked is
+        taken over: its Reason becomes ours, and its FAIL is cleared.
         """
         ...
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is already DRAIN with exactly our recovery's Reason.
 
+        Or that is closed with HyperPod's mark, where the Reason is that mark: both stay.
         slurmctld kills or requeues its jobs at once. A node that is not so drained is
         Rejected("not_ours").
         """
@@ -88,7 +90,8 @@ class Scheduler(Protocol):
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node whose Reason still names that recovery; else Rejected("not_ours").
 
-        A node that already is back in service (no DRAIN, no DOWN) is Accepted.
+        Or one that has booted since HyperPod's health agent marked it. A node that already is
+        back in service (no DRAIN, no FAIL, no DOWN) is Accepted.
         """
         ...
 

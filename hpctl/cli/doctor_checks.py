@@ -321,6 +321,33 @@ def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
     return CheckView("node recovery", "ok", automatic, "")
 
 
+HYPERPOD = Path("opt/sagemaker_cluster")
+"""There on HyperPod's nodes; AWS's own scripts look for it before they say --auto-resume."""
+
+
+def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
+    """HyperPod's other actors that stop or restart jobs, where they are on for everybody."""
+    from hpctl.jobs.lint import HANG_RULES
+
+    for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
+        try:
+            told = HANG_RULES in path.read_text(errors="replace")
+        except OSError:
+            continue
+        if told:
+            what = f"{path} sets {HANG_RULES} for every job: HyperPod's agent may cancel hung ones"
+            mend = "take it out: hpctl run finds hangs and restarts, and a cancelled job stays so"
+            yield CheckView("hung-job agent", "warn", what, mend)
+    if (root / HYPERPOD).is_dir():
+        what = "srun --auto-resume=1 has HyperPod requeue a job that hpctl requeues as well"
+        mend = "leave it out of job scripts: hpctl sbatch warns of it"
+        yield CheckView("auto-resume", "note", what, mend)
+
+
+def _other_doctors(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    return other_doctors()
+
+
 def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
     """The groups that are autoscaled are there, and the service can add to them."""
     protected = {i.group for i in view.instances.values() if i.protected}
@@ -380,4 +407,5 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("daemon", daemon),
     ("cloud", cloud),
     ("instance names", instance_names),
+    ("other doctors", _other_doctors),
 )

@@ -17,6 +17,7 @@ from hpctl.core.catalogue import Rules
 from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported
+from hpctl.core.marks import mark_of
 from hpctl.core.model import Condition, Finding, JobId, NodeName, RecoveryId, RuleId, reason_owner
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.requests import ORDERS
@@ -256,8 +257,11 @@ def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
     if slurm is not None:
         flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
         said.append(f"Slurm calls it {slurm.state}{flags}")
-        if slurm.drained and reason_owner(slurm.reason) is None:
-            said.append(f"somebody else drained it ({slurm.reason!r}), so hpctl leaves it alone")
+        if mark := mark_of(slurm):
+            said.append(f"HyperPod's health agent marked it {mark}")
+        elif slurm.closed and reason_owner(slurm.reason) is None:
+            how = "drained it" if slurm.drained else "set it FAIL"
+            said.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
     elif w.slurm is None:
         said.append(f"Slurm cannot be read ({w.slurm_error})")
     health = w.health.get(name)

@@ -111,6 +111,7 @@ def gather(
     """
     from hpctl.core.assess import assess
     from hpctl.core.health import standing
+    from hpctl.core.marks import with_marks
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
 
     with ThreadPoolExecutor(2) as pool:
@@ -134,6 +135,7 @@ def gather(
         for node, h in health.items()
         if node not in left or at - h.last_heard <= rules.silent_after
     }
+    health = with_marks(health, slurm_view, joined.instances)
     return World(
         now=at,
         policy=config.policy(),

@@ -55,6 +55,14 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
     show_default=True,
     help="HyperPod's own: Automatic replaces dead instances by itself.",
 )
+@click.option("--hma", is_flag=True, help="HyperPod's health agents mark nodes in Slurm.")
+@click.option(
+    "--hma-latency",
+    default="5..30",
+    show_default=True,
+    help="Seconds from a fault to the mark, least and most.",
+)
+@click.option("--hma-false-marks", default=0.0, help="Marks on healthy nodes, in an hour.")
 @click.option(
     "--hardware",
     multiple=True,
@@ -86,6 +94,7 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
     settings["lifecycle"] = settings["lifecycle"] or ""
     settings["hardware"] = _counts(settings["hardware"])
+    settings["hma_latency"] = _span(settings["hma_latency"])
     settings["agent_config"] = _yaml(settings["agent_config"])
     one = _sandbox(name, **settings)
     one.up(lambda line: click.echo(f"  {line} ...", err=True), detach=True)
@@ -109,6 +118,18 @@ def _counts(words: Iterable[str]) -> dict[str, int]:
         if not count.isdigit():
             raise click.UsageError(f"--hardware {kind}=COUNT: {count!r} is no number")
     return {kind: int(count) for kind, count in counts.items()}
+
+
+def _span(text: str) -> tuple[float, float]:
+    """`5..30`, or `5` for always the same. Raises UsageError."""
+    least, _, most = text.partition("..")
+    try:
+        span = float(least), float(most or least)
+    except ValueError:
+        span = (0.0, -1.0)
+    if not 0 <= span[0] <= span[1] < float("inf"):
+        raise click.UsageError(f"--hma-latency {text!r}: give seconds, as in 5..30")
+    return span
 
 
 def _yaml(file: str | None) -> dict[str, Any]:
@@ -172,6 +193,7 @@ def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
     NODE xid N | sxid N | kmsg --text LINE
     NODE hang-agent | kill-agent | kill-slurmd
     NODE kill-node | freeze-node | thaw-node
+    NODE hma-replace | hma-reboot               (the health agent marks it)
     NODE file --path PATH --text VALUE | --remove
     NODE hardware --kind efa|neuron --count N
     NODE gpu [--index N] --set field230=2       (needs played GPUs)
@@ -275,8 +297,9 @@ def execute(name: str, command: tuple[str, ...]) -> None:
 @click.option("--nodes", default=8, show_default=True, help="How many worker nodes each.")
 @click.option("--xid", default=79, show_default=True, help="The Xid that the kernel logs.")
 @click.option("--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin.")
+@click.option("--hma", is_flag=True, help="HyperPod's health agent marks the node too.")
 @click.option("--json", "file", type=click.Path(dir_okay=False), help="Write the figures there.")
-def demo(nodes: int, xid: int, prefix: str, file: str | None) -> None:
+def demo(nodes: int, xid: int, prefix: str, hma: bool, file: str | None) -> None:
     """Break a node under a training job and watch it heal, in a race with plain Slurm.
 
     Takes about four minutes, most of them plain Slurm's wait. Exit code 0 only if the node was
@@ -286,7 +309,7 @@ def demo(nodes: int, xid: int, prefix: str, file: str | None) -> None:
     from hpctl.sandbox.demo import Demo
 
     with screen() as where:
-        result = Demo(where, nodes=nodes, xid=xid, prefix=prefix).run()
+        result = Demo(where, nodes=nodes, xid=xid, prefix=prefix, hma=hma).run()
     if file:
         Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
     show(result)

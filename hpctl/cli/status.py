@@ -23,6 +23,7 @@ from hpctl.cli.views import (
     node_recovery_view,
 )
 from hpctl.core.change import Change
+from hpctl.core.marks import mark_of
 from hpctl.core.model import reason_owner
 from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.recovery import later
@@ -143,7 +144,7 @@ def _counts(w: World) -> NodeCounts:
     states: Counter[str] = Counter()
     if w.slurm is not None:
         for node in w.slurm.nodes.values():
-            states[node.state + ("+DRAIN" if node.drained else "")] += 1
+            states["+".join([node.state, *sorted(node.flags & {"DRAIN", "FAIL"})])] += 1
         unheard = len(set(w.slurm.nodes) - set(w.assessments))
         if unheard:
             conditions["unknown"] += unheard
@@ -172,7 +173,7 @@ def _handed_over(w: World) -> list[NodeRecovery]:
         if rec.phase is not Phase.ESCALATED:
             continue
         node = w.slurm.nodes.get(rec.node) if w.slurm else None
-        if node is None or reason_owner(node.reason) == rec.id:
+        if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
             found.append(rec)
     return sorted(found, key=lambda r: (r.since, r.id))
 

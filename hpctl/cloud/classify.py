@@ -23,6 +23,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, Outcome
 
 BUSY = frozenset({"InvalidInstanceStatus", "InstanceIdInUse"})
@@ -76,8 +77,8 @@ MALFORMED = frozenset(
 EXHAUSTED = frozenset({"ResourceLimitExceeded"})
 """A quota. The model has it for what adds instances: none was added."""
 NEEDS_UPDATE = {
-    "BatchDeleteClusterNodes": datetime.fromisoformat("2024-06-20T00:00:00+00:00"),
-    "BatchReplaceClusterNodes": datetime.fromisoformat("2025-11-20T00:00:00+00:00"),
+    "BatchDeleteClusterNodes": datetime(2024, 6, 20, tzinfo=UTC),
+    "BatchReplaceClusterNodes": datetime(2025, 11, 20, tzinfo=UTC),
 }
 """Orders that a cluster from before their release takes only after one UpdateClusterSoftware.
 

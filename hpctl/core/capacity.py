@@ -241,7 +241,7 @@ def unregistered(
         node = view.scheduler.nodes.get(name)
         if name in view.state.open_nodes:
             continue
-        if node is not None and node.drained:
+        if node is not None and node.closed:
             # Closed for the removal of the machine before it, and about to be given back.
             if reason_owner(node.reason) in view.state.changes:
                 found.append(name)

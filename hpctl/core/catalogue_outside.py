@@ -1,8 +1,9 @@
 """Rows for what others say: HyperPod's health agent, a site's scripts, plugins and alerts.
 
-None of them acts as shipped. HyperPod's agent has an actor of its own, HyperPod's node recovery:
-that it acts is a gate, and what it saw is shown. What a site's own check means only the site
-knows: it writes a rule for it (docs/plugins.md), and until then a failure is `check-failed`.
+What HyperPod's agent writes into its log is shown, and no more. What it marks in Slurm, in the
+words on which HyperPod's node recovery acts, is believed: where that recovery is off nobody else
+acts on it. What a site's own check means only the site knows: it writes a rule for it
+(docs/plugins.md), and until then a failure is `check-failed`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,28 @@ _AWS = "not NVIDIA's"
 _THEIRS = "shown as Suspect: HyperPod's own recovery acts on it, never hpctl"
 
 OUTSIDE = (
+    Row(
+        "hma-replace",
+        "",
+        "X",
+        "HyperPod's health agent marked the node Action:Replace",
+        _AWS,
+    ),
+    Row(
+        "hma-reboot",
+        "",
+        "B",
+        "HyperPod's health agent marked the node Action:Reboot",
+        _AWS,
+    ),
+    Row(
+        "hma-spent",
+        "",
+        "R1",
+        "the node still bears a mark of HyperPod's health agent for what was done since",
+        _AWS,
+        ladder="NONE",
+    ),
     Row(
         "hma-xid",
         "",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpctl.core.journal import State
+from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     FaultClass,
     Generation,
@@ -183,14 +184,16 @@ def two_doctors(c: Candidate, view: View, t: Tally, policy: Policy, now: datetim
 
 
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """A node that somebody else closed is somebody else's."""
-    if c.node.drained and reason_owner(c.node.reason) is None:
-        return f"drained by somebody else: {c.node.reason!r}"
+    """A node that somebody else closed is somebody else's.
+
+    HyperPod's health agent is nobody: where the service does not act on its mark, we do.
+    """
     if "MAINTENANCE" in c.node.flags or "MAINT" in c.node.flags:
         return "in a maintenance reservation"
-    if "FAIL" in c.node.flags and reason_owner(c.node.reason) is None:
-        return f"set FAIL by somebody else: {c.node.reason!r}"
-    return None
+    if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:
+        return None
+    how = "drained" if c.node.drained else "set FAIL"
+    return f"{how} by somebody else: {c.node.reason!r}"
 
 
 def protected(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:

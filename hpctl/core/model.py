@@ -118,6 +118,7 @@ class SlurmNode:
 
     `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
     release spells it. `last_busy`: when a job last held it, or when it came up where none has.
+    `reason_at`: when the Reason was set, where Slurm tells it.
     """
 
     name: NodeName
@@ -131,11 +132,22 @@ class SlurmNode:
     last_busy: datetime | None = None
     has: Tres = NOTHING_KNOWN
     features: tuple[str, ...] = ()
+    reason_at: datetime | None = None
 
     @property
     def drained(self) -> bool:
         """Closed to new work by DRAIN, whether jobs still run there or not."""
         return "DRAIN" in self.flags
+
+    @property
+    def closed(self) -> bool:
+        """Closed to new work by DRAIN or by FAIL, of which each clears the other."""
+        return self.drained or "FAIL" in self.flags
+
+    @property
+    def in_service(self) -> bool:
+        """Neither closed nor DOWN: slurmctld gives it work, once its slurmd answers."""
+        return not self.closed and not self.down
 
     @property
     def down(self) -> bool:
@@ -279,9 +291,6 @@ class ProviderView:
     unpatched: tuple[str, ...] = ()
 
 
-# --- what we think of a node ------------------------------------------------------------------
-
-
 class Remedy(StrEnum):
     """One rung of a fault class's ladder, gentlest first."""
 
@@ -348,9 +357,6 @@ class Assessment:
     until: datetime | None = None
 
 
-# --- what came of an action -------------------------------------------------------------------
-
-
 class OutcomeKind(StrEnum):
     """How one call on one target ended, classified once, at the boundary."""
 
@@ -363,8 +369,7 @@ class OutcomeKind(StrEnum):
 class Outcome:
     """What a port answered for one target. ACCEPTED is not *done*: done is observed.
 
-    `code` is the system's own word (`InstanceIdInUse`, `ESLURM_JOB_PENDING`); `transient`
-    says of a rejection that the same call may succeed later.
+    `code` is the system's own word; `transient`: the same call may succeed later.
     """
 
     kind: OutcomeKind
@@ -397,10 +402,7 @@ def own_reason(recovery: RecoveryId, why: str) -> str:
 
 
 def reason_owner(reason: str) -> RecoveryId | None:
-    """The recovery that a Reason names, or None where the reason is somebody else's.
-
-    slurmctld appends ` : Not responding` and the like to a Reason, so the prefix is matched.
-    """
+    """The recovery that a Reason names by its prefix, to which slurmctld appends; else None."""
     if not reason.startswith(OWN_REASON_PREFIX):
         return None
     return RecoveryId(reason[len(OWN_REASON_PREFIX) :].split(" ", 1)[0])

@@ -6,7 +6,7 @@ and only then for the step. So a repeat, a restart and a second actor need no co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -14,16 +14,14 @@ from hpctl.core.model import (
     Assessment,
     Condition,
     Generation,
-    Instance,
     InstanceStatus,
     Outcome,
     OutcomeKind,
     Remedy,
-    SlurmJob,
-    SlurmNode,
     Urgency,
     reason_owner,
 )
+from hpctl.core.node_actors import NodeFacts, attempt, marked, repeat, returning, seized
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy, Unrecoverable
 from hpctl.core.recovery import (
@@ -31,7 +29,6 @@ from hpctl.core.recovery import (
     Look,
     Move,
     Next,
-    Repeat,
     StepKind,
     Wait,
     attempt_step,
@@ -43,38 +40,11 @@ from hpctl.core.recovery import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What is known now of the node that a recovery treats.
-
-    `instance` is the one that stands for the node now, by the provider; `unjoined` says why none
-    does where several might. `running` and `completing` are the jobs that hold the node.
-    `movable` are the running ones whose own job recovery is ready to let them be stopped.
-    `heard` is the generation the agent speaks for.
-    `correlated` says why its fault is taken for a mass event, empty where it is not.
-    `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
-    `able_since`: see `View`.
-    """
-
-    slurm: SlurmNode | None = None
-    instance: Instance | None = None
-    unjoined: str = ""
-    provider_fresh: bool = False
-    provider_present: bool = False
-    assessment: Assessment | None = None
-    heard: Generation | None = None
-    running: tuple[SlurmJob, ...] = ()
-    completing: tuple[SlurmJob, ...] = ()
-    movable: frozenset[int] = frozenset()
-    correlated: str = ""
-    taken_away: bool = False
-    able_since: datetime | None = None
-
-
 def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
-    answer = _taken_over(rec, facts) or _withdraw(rec, facts, policy, now)
+    answer = marked(rec, facts, policy, now)
+    answer = answer or seized(rec, facts, policy) or _withdraw(rec, facts, policy, now)
     answer = answer or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):
         if now >= deadline:
@@ -113,35 +83,22 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     }[rec.phase]
 
 
-def _taken_over(rec: NodeRecovery, facts: NodeFacts) -> Move | None:
-    """An operator who resumes or re-reasons our node wins, at any time after our drain."""
-    if rec.phase is Phase.OPEN or last_step(rec.steps, StepKind.RETURN) is not None:
-        return None
-    how = taken_over(facts.slurm, rec.id)
-    return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
-
-
 def _withdraw(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun."""
-    returning = last_step(rec.steps, StepKind.RETURN) is not None
+    back = returning(rec)
     early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
-    if not early or not (facts.correlated or returning):
+    if not early or facts.mark or not (facts.correlated or back):
         return None
     if rec.phase is Phase.OPEN:
         started = last_step(rec.steps, StepKind.DRAIN) is not None
         return None if started else Move(Signal.WITHDRAWN, facts.correlated)
     node = facts.slurm
-    if returning and node is not None and not node.drained:
+    if back and node is not None and node.in_service:
         return Move(Signal.WITHDRAWN, facts.correlated or "given back")
-    answer = attempt_step(rec.steps, StepKind.RETURN, rec.node, _repeat(policy), now)
+    answer = attempt(rec, StepKind.RETURN, policy, now)
     if not isinstance(answer, Outcome):
         return answer
     return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {said(answer)}")
-
-
-def _repeat(policy: Policy) -> Repeat:
-    node = policy.node
-    return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
 
 
 def _open(
@@ -150,13 +107,16 @@ def _open(
     node = facts.slurm
     if node is not None and node.drained and reason_owner(node.reason) == rec.id:
         return Move(Signal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
+    if facts.mark and policy.mode is Mode.ASSIST:
+        return Move(Signal.CORDON_SEEN, f"{facts.mark} closes it, and HyperPod acts on that")
     last = last_step(rec.steps, StepKind.DRAIN)
     outcome = last.outcome if last is not None else None
     if outcome is not None and outcome.kind is OutcomeKind.ACCEPTED and node is not None:
         # slurmctld drains before it answers, so this view is of a node that was drained: to
         # drain it again would be to overrule whoever was as quick as that.
-        return Move(Signal.OPERATOR_TOOK_OVER, "somebody resumed the node at once")
-    answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, _repeat(policy), now, rec.meaning)
+        how = taken_over(node, rec.id)
+        return Move(Signal.OPERATOR_TOOK_OVER, f"{how} at once")
+    answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, repeat(policy), now, rec.meaning)
     if not isinstance(answer, Outcome):
         return answer
     if answer.code == "foreign_drain":
@@ -188,8 +148,11 @@ def _cordoned(
         return Wait(ripe, "a moment for other nodes to report the same", look=Look.SOON)
     # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
     # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
-    answer = attempt_step(rec.steps, StepKind.DOWN, rec.node, _repeat(policy), now, rec.meaning)
-    if not isinstance(answer, Outcome):
+    # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
+    answer = attempt(rec, StepKind.DOWN, policy, now, rec.meaning, facts.mark)
+    if isinstance(answer, Do):
+        return replace(answer, reason=facts.mark)
+    if isinstance(answer, Wait):
         return answer
     if answer.code == "not_ours":
         return Move(Signal.OPERATOR_TOOK_OVER, f"no longer drained by us: {answer.detail}")
@@ -242,7 +205,7 @@ def _remedy(
     if now < ripe and not rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")
     answer = attempt_step(
-        rec.steps, kind, rec.generation.instance, _repeat(policy), now, rec.meaning
+        rec.steps, kind, rec.generation.instance, repeat(policy), now, rec.meaning
     )
     if not isinstance(answer, Outcome):
         return answer
@@ -315,19 +278,20 @@ def _verifying(
     rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime, deadline: datetime
 ) -> Next:
     node, judged = facts.slurm, facts.assessment
-    if node is not None and not node.drained and not node.down:
+    if node is not None and node.in_service:
         return Move(Signal.RETURN_SEEN, "slurmctld shows the node in service")
-    if last_step(rec.steps, StepKind.RETURN) is None:
+    if not returning(rec):
         if facts.heard != rec.generation or judged is None:
             return Wait(deadline, "waiting for the agent of this generation", look=Look.SLOWLY)
-        if judged.condition is Condition.FAULTY and _since(judged, rec):
+        new = not facts.mark and _since(judged, rec)
+        if judged.condition is Condition.FAULTY and new:
             return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
-        if judged.condition is not Condition.HEALTHY and _since(judged, rec):
+        if judged.condition is not Condition.HEALTHY and new:
             return Wait(deadline, f"{judged.condition}: {judged.why}", look=Look.SLOWLY)
         healthy = later(rec.since, policy.node.verify_healthy_s)
         if now < healthy:
             return Wait(healthy, "healthy so far", look=Look.SLOWLY)
-    answer = attempt_step(rec.steps, StepKind.RETURN, rec.node, _repeat(policy), now)
+    answer = attempt(rec, StepKind.RETURN, policy, now)
     if not isinstance(answer, Outcome):
         return answer
     if answer.code == "not_ours":

@@ -55,6 +55,8 @@ class Signal(StrEnum):
     FAULT_AGAIN = "fault_again"
     REBOOT_IN_VAIN = "reboot_in_vain"
     RETURN_SEEN = "return_seen"
+    MARKED = "marked"
+    REPLACE_ASKED = "replace_asked"
     WITHDRAWN = "withdrawn"
     NEEDS_HUMAN = "needs_human"
     DEADLINE = "deadline"
@@ -63,6 +65,7 @@ class Signal(StrEnum):
 
 
 _WAITING: Final = tuple(p for p in Phase if p not in ENDS)
+_UNTOUCHED: Final = (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
 
 TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.OPEN, Signal.CORDON_SEEN): Phase.CORDONED,
@@ -79,12 +82,19 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.REJOINING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.VERIFYING, Signal.RETURN_SEEN): Phase.RETURNED,
     # A mass event, seen before any instance felt anything: the node was given back.
-    **{(p, Signal.WITHDRAWN): Phase.CANCELLED for p in (Phase.OPEN, Phase.CORDONED, Phase.VACATED)},
+    **{(p, Signal.WITHDRAWN): Phase.CANCELLED for p in _UNTOUCHED},
+    # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
+    **{(p, Signal.MARKED): p for p in _WAITING},
+    **{(p, Signal.REPLACE_ASKED): p for p in _UNTOUCHED},
     **{(p, Signal.NEEDS_HUMAN): Phase.ESCALATED for p in _WAITING},
     **{(p, Signal.DEADLINE): Phase.ESCALATED for p in _WAITING},
     **{(p, Signal.OPERATOR_TOOK_OVER): Phase.CANCELLED for p in _WAITING},
     **{(p, Signal.OPERATOR_CANCELLED): Phase.CANCELLED for p in _WAITING},
 }
+
+
+MARKS: Final = frozenset({Signal.MARKED, Signal.REPLACE_ASKED})
+_CLIMBS: Final = frozenset({Signal.FAULT_AGAIN, Signal.REBOOT_IN_VAIN, Signal.REPLACE_ASKED})
 
 
 def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
@@ -121,6 +131,13 @@ class NodeRecovery:
     passed: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
+    marked_at: int = -1
+    """How many drains we had ordered when the newest mark of HyperPod's agent was written down."""
+
+    @property
+    def drains(self) -> int:
+        """How many drains we have ordered."""
+        return sum(s.kind is StepKind.DRAIN for s in self.steps)
 
     @property
     def node(self) -> NodeName:
@@ -152,11 +169,15 @@ class NodeRecovery:
         phase = TRANSITIONS.get((self.phase, signal))
         if phase is None:
             raise IllegalSignal(f"{self.id}: {signal} in phase {self.phase}")
+        marked = signal in MARKS
         return replace(
             self,
             phase=phase,
-            since=at,
-            rung=self.rung + (signal in (Signal.FAULT_AGAIN, Signal.REBOOT_IN_VAIN)),
+            # Who marks a node puts no deadline off.
+            since=self.since if marked else at,
+            urgency=Urgency.NOW if marked and not self.by else self.urgency,
+            rung=self.rung + (signal in _CLIMBS),
+            marked_at=self.drains if marked else self.marked_at,
             generation=now_is or self.generation,
             trail=(*self.trail, Trail(at, signal, phase, why)),
         )

@@ -17,6 +17,7 @@ from hpctl.core.change import Kind as ChangeKind
 from hpctl.core.change import Phase as ChangePhase
 from hpctl.core.gates import GATES, Candidate, Tally, approved, tally
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -219,8 +220,10 @@ def _candidate(
 ) -> Candidate | None:
     heard = view.health[node.name].last_heard
     if judged.condition is Condition.FAULTY and judged.fault is not None:
+        # A mark is Slurm's word, which is as young as the view of Slurm.
+        said = None if judged.fault.rule in MARK_RULES else heard
         return Candidate(
-            judged.generation, node, judged.fault, judged.since, judged.why, heard=heard
+            judged.generation, node, judged.fault, judged.since, judged.why, heard=said
         )
     silent = now - heard > rules.silent_after
     if judged.condition is Condition.UNKNOWN and silent:
@@ -258,6 +261,8 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         return False
     if last.withdrawn:
         return False
+    if last.phase is Phase.RETURNED and judged.fault and judged.fault.rule in MARK_RULES:
+        return False  # giving the node back took the old mark off, whatever the clocks say
     newest = max((_news(f) for f in judged.findings), default=judged.since)
     return newest <= last.since
 

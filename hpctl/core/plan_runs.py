@@ -300,7 +300,7 @@ def _usable(job: SlurmJob, view: View) -> frozenset[NodeName]:
     return frozenset(
         node.name
         for node in view.scheduler.nodes.values()
-        if job.partition in node.partitions and not (node.drained or node.down)
+        if job.partition in node.partitions and node.in_service
     )
 
 

@@ -108,6 +108,8 @@ class Do:
     """For ADD: how many instances more."""
     size: int = 0
     """For ADD: how many the group has then."""
+    reason: str = ""
+    """For DOWN: the Reason that stays, where that is not ours."""
     nodes: tuple[NodeName, ...] = ()
     """For RESERVE: what the reservation holds then."""
     owner: RecoveryId | None = None
@@ -229,14 +231,14 @@ def attempt_step(
 
 def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
     """How somebody took a node over that `owner` has drained: who resumes it, or gives it another
-    Reason, wins. Empty where nobody did."""
+    Reason, wins. Empty where nobody did: a node that is FAIL or DOWN was not resumed."""
     if node is None:
         return ""
-    if not node.drained:
+    if node.in_service:
         return "somebody resumed the node"
     if reason_owner(node.reason) != owner:
         return f"somebody changed the Reason to {node.reason!r}"
-    return ""
+    return "" if node.closed else "somebody lifted the drain of the node, which is DOWN"
 
 
 def said(outcome: Outcome) -> str:

@@ -64,6 +64,11 @@ NODE_SAYINGS: Final[dict[node_recovery.Signal, tuple[str, Mark]]] = {
     node_recovery.Signal.FAULT_AGAIN: ("{node} is faulty again", Mark.TROUBLE),
     node_recovery.Signal.REBOOT_IN_VAIN: ("The reboot did not bring {node} back", Mark.TROUBLE),
     node_recovery.Signal.RETURN_SEEN: ("{node} is in service again", Mark.DONE),
+    node_recovery.Signal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
+    node_recovery.Signal.REPLACE_ASKED: (
+        "HyperPod's health agent asks for a replacement of {node}",
+        Mark.DECIDED,
+    ),
     node_recovery.Signal.WITHDRAWN: ("{node} is given back without a remedy", Mark.DONE),
     node_recovery.Signal.NEEDS_HUMAN: ("A person has to look at {node}", Mark.TROUBLE),
     node_recovery.Signal.DEADLINE: ("It took too long; a person has to look", Mark.TROUBLE),

@@ -11,6 +11,7 @@ from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.job_report import JobReport
 from hpctl.core.journal import State
+from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -24,7 +25,7 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_advance import NodeFacts
+from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
@@ -163,11 +164,12 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     """What is known now of the job that a recovery treats."""
     cause = view.state.nodes.get(rec.cause)
     bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
-    kept = any(n is not None and n.drained and reason_owner(n.reason) for n in bad)
+    kept = any(n is not None and n.closed and (reason_owner(n.reason) or mark_of(n)) for n in bad)
     job = view.scheduler.jobs.get(rec.attempt.job)
-    # Closed by anybody, it is safe to requeue; a job that runs is disturbed under our drain only.
+    # Closed by anybody, it is safe to requeue; a job that runs is disturbed only where we, or
+    # HyperPod's health agent, closed it.
     ours_to_stop = kept or job is None or not job.running
-    cordoned = ours_to_stop and all(n is None or n.drained for n in bad)
+    cordoned = ours_to_stop and all(n is None or n.closed for n in bad)
     stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
     stops = stops and not _script_first(rec, view)
     under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}

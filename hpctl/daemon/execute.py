@@ -194,7 +194,10 @@ class Executor:
                 {NodeName(d.do.target): d.do.owner or d.recovery for d in batch}
             )
         else:
-            reasons = {NodeName(d.do.target): own_reason(d.recovery, d.do.why) for d in batch}
+            reasons = {
+                NodeName(d.do.target): d.do.reason or own_reason(d.recovery, d.do.why)
+                for d in batch
+            }
             down = kind is StepKind.DOWN
             answers = (self._scheduler.down if down else self._scheduler.drain)(reasons)
         return {str(n): o for n, o in answers.items()}

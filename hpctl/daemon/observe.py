@@ -19,6 +19,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
 from hpctl.core.journal import State
+from hpctl.core.marks import with_marks
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -198,6 +199,7 @@ class Observer:
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        health = with_marks(health, self._slurm, joined.instances)
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         return View(
             scheduler=self._slurm,

@@ -27,6 +27,14 @@ _SRUN_NODES = re.compile(
     r"\bsrun\b.*\s(?:-w\s*|--nodelist[=\s]\s*)(?P<value>[\"']?[A-Za-z0-9][^\s]*)"
 )
 _AUTO_RESUME = re.compile(r"--auto-resume(?:[=\s]\s*)[\"']?1\b")
+HANG_RULES = "HYPERPOD_HANG_RULES"
+"""Names the rules of HyperPod's hung-job agent, which watches a job that has it."""
+_HANG_RULES = re.compile(rf"\b{HANG_RULES}=[\"']?[^\s\"';]")
+_HANG_AGENT = (
+    f"{HANG_RULES} is set: HyperPod's hung-job agent may cancel this job, and a job that was"
+    " cancelled is not run again; leave it out (`hpctl run` finds hangs, names the rank and"
+    " restarts), or have its rules notify only"
+)
 _HIDDEN = re.compile(r"\|\|\s*(true|:|exit\s+0|echo\b[^;&|]*)\s*$")
 _INSIDE = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*'|\"[^\"$`]*\"")
 """What is a word to the shell, or runs apart: it has no say in the line's exit code."""
@@ -98,6 +106,8 @@ def _of_line(text: str, script: Script) -> Iterator[str]:
             "--auto-resume=1 is HyperPod's own: it would replace nodes and requeue the job while"
             " hpctl does the same; leave it out"
         )
+    if _HANG_RULES.search(text):
+        yield _HANG_AGENT
     text = _INSIDE.sub("_", text)
     if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
         return
@@ -170,16 +180,26 @@ def of_options(said: Said, spares: int, *, resumes: bool) -> list[str]:
 
 def of_scratch(export: str | None, environment: Mapping[str, str]) -> list[str]:
     """A wish to begin anew, which stays in the job's environment. `export` is sbatch's."""
-    words = (export or "ALL").split(",")
-    told = [word.partition("=")[2] for word in words if word.startswith("HPCTL_RESUME=")]
-    if {"ALL", "HPCTL_RESUME"} & set(words):
-        told.append(environment.get("HPCTL_RESUME", ""))
-    if told[:1] != ["scratch"]:
+    if _of_job("HPCTL_RESUME", export, environment) != "scratch":
         return []
     return [
         "HPCTL_RESUME=scratch holds for every start of this job: after a fault it begins anew too,"
         " whatever it has saved by then; give an empty --checkpoint-dir instead"
     ]
+
+
+def of_hang_rules(export: str | None, environment: Mapping[str, str]) -> list[str]:
+    """Rules for HyperPod's hung-job agent in the job's environment. `export` is sbatch's."""
+    return [_HANG_AGENT] if _of_job(HANG_RULES, export, environment) else []
+
+
+def _of_job(name: str, export: str | None, environment: Mapping[str, str]) -> str:
+    """What a variable is in the job's environment; "" where it has none."""
+    words = (export or "ALL").split(",")
+    told = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    if {"ALL", name} & set(words):
+        told.append(environment.get(name, ""))
+    return told[0] if told else ""
 
 
 def of_storage(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:

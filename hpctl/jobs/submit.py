@@ -179,8 +179,9 @@ class _Draft:
             f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
             for number in self.body.late
         ]
+        export = self.said.value("export")
+        self.warnings += lint.of_hang_rules(export, self.around.environment)
         if directory is not None:
-            export = self.said.value("export")
             self.warnings += lint.of_scratch(export, self.around.environment)
             self.warnings += lint.of_storage(directory, self.around.filesystem, self.wishes.tiers)
         elif self.wishes.tiers:

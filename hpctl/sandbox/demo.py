@@ -44,6 +44,9 @@ SITE = {
     "cluster": {"busy_poll_s": 0.5},
 }
 
+HMA_LATENCY_S = (1.0, 2.0)
+"""Sooner than a real one, as everything here is: the mark comes while the node is treated."""
+
 SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
 """What `hpctl doctor` advises, on both clusters: a startable job waits no 3 s for a look."""
 
@@ -94,8 +97,11 @@ class Result:
 class Demo:
     """One run of the demo, from two fresh sandboxes to their end."""
 
-    def __init__(self, screen: Screen, *, nodes: int = 8, xid: int = 79, prefix: str = "") -> None:
-        """`prefix`: another Slurm installation. Raises HpctlError for too few nodes."""
+    def __init__(
+        self, screen: Screen, *, nodes: int = 8, xid: int = 79, prefix: str = "", hma: bool = False
+    ) -> None:
+        """`prefix`: another Slurm installation. `hma`: HyperPod's health agent marks the node too.
+        Raises HpctlError for too few nodes."""
         if nodes < RANKS_ON + 1:
             raise HpctlError(
                 f"{nodes} nodes leave no spare for a job of {RANKS_ON}",
@@ -112,6 +118,8 @@ class Demo:
             prefix=prefix,
             config=site,
             slurm_conf=SLURM_CONF,
+            hma=hma,
+            hma_latency=HMA_LATENCY_S,
         )
         plain: dict[str, Any] = {"agents": False, "prefix": prefix, "slurm_conf": SLURM_CONF}
         self._plain = Sandbox(f"plain-{tag}", nodes=nodes, **plain)

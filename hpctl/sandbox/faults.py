@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.ports import HpctlError
-from hpctl.sandbox import hardware, netns
+from hpctl.sandbox import hardware, hma, netns
 from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT
 from hpctl.sandbox.instances import LocalMachines
 from hpctl.sandbox.packages import Programs
@@ -18,7 +18,7 @@ from hpctl.sandbox.spec import Layout, Spec
 
 NODE_KINDS = (
     "xid", "sxid", "kmsg", "hang-agent", "kill-agent", "kill-slurmd", "kill-node", "freeze-node",
-    "thaw-node", "partition", "heal", "file", "hardware", "gpu",
+    "thaw-node", "partition", "heal", "file", "hardware", "gpu", "hma-reboot", "hma-replace",
 )  # fmt: skip
 
 _KERNEL_ERROR = 3
@@ -89,6 +89,9 @@ class NodeFaults:
             return self._device(node, kind, **how)
         if kind in ("partition", "heal"):
             return self._cable(machine.address, node, up=kind == "heal")
+        if kind.startswith("hma-"):
+            slurm = hma.Slurm(self._spec, self._programs)
+            return hma.mark(self._spec, slurm, node, f"Action:{kind[4:].capitalize()}")
         if kind == "kill-node":
             self._machines.crash(node)
             return f"{node}: every process killed"

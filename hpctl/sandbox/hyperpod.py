@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.lifecycle_log import place
 from hpctl.clusters.provisioning import FILE
-from hpctl.core.model import NodeName
+from hpctl.core.model import InstanceStatus, NodeName
 from hpctl.ports import HpctlError
 from hpctl.sandbox import roster
 from hpctl.sandbox.bootplan import resource_config
@@ -193,6 +193,25 @@ class HyperPod:
                 "Name a worker whose group has CapacityRequirements Spot: node=NODE",
             )
         return f"api: {machine.instance_id} ({node}) is interrupted in {notice_s:g} s"
+
+    def recover(self, node: str, how: str) -> bool:
+        """The service's own recovery acts on a node; false where it is off, or cannot now."""
+        machine = self._machines.machine_of(node)
+        if machine is None:
+            return False
+        with self.emulator.world.lock:
+            cluster = self.emulator.cluster_of(machine.logical_id)
+        automatic = cluster is not None and cluster.automatic
+        return automatic and self.emulator.act_by_itself(machine.instance_id, how)
+
+    def settled(self, node: str) -> bool:
+        """Whether a node's instance runs and nothing is being done to it."""
+        machine = self._machines.machine_of(node)
+        with self.emulator.world.lock:
+            cluster = self.emulator.cluster_of(machine.logical_id) if machine else None
+            known = cluster.of_instance(machine.instance_id) if cluster and machine else None
+            running = known is not None and known.state.status is InstanceStatus.RUNNING
+            return running and known is not None and not known.operation
 
     def _second_actor(self, node: str) -> str:
         machine = self._machines.machine_of(node)

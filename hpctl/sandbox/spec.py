@@ -55,6 +55,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     cluster is there until CreateCluster is called, of at most `nodes` instances besides the
     controller; `cluster_name` is what the daemon's file calls it then.
     `retry_time` is after how many seconds a launch that failed is tried again in that case.
+    `hma`: HyperPod's health agents mark nodes in Slurm, `hma_latency` seconds (least and most)
+    after a fault, and `hma_false_marks` times an hour a node that is well.
     `boot_time` is how long a new instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
     instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
@@ -83,6 +85,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     retry_time: float = 5.0
     health_check_time: float = 2.0
     node_recovery: Literal["None", "Automatic"] = "None"
+    hma: bool = False
+    hma_latency: tuple[float, float] = (5.0, 30.0)
+    hma_false_marks: float = 0.0
     lifecycle: str = ""
     epilog_slurmctld: str = ""
     slurm_conf: str = ""

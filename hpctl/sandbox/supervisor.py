@@ -16,14 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctl.core.model import NodeName
 from hpctl.ports import HpctlError
-from hpctl.sandbox import netns, packages, roster
+from hpctl.sandbox import hma, netns, packages, roster
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.control import Control
 from hpctl.sandbox.faults import NodeFaults
@@ -83,7 +84,21 @@ class Supervisor:
                 daemon.result()
         if daemon is not None and self.spec.agents and not self.spec.empty:
             self.wait_heard()
+        self.start_actors()
         self.say("ready", ready=True, seconds=round(time.monotonic() - began, 2))
+
+    def start_actors(self) -> None:
+        """HyperPod's own, which act in Slurm."""
+        looks: list[tuple[Callable[[], None], float]] = []
+        if self.spec.hma:
+            looks.append((hma.Hma(self.spec, self.programs, self.machines).look, hma.LOOK_S))
+        if self.hyperpod is not None and self.spec.node_recovery == "Automatic":
+            pod = self.hyperpod
+            service = hma.Recovery(self.spec, self.programs, pod.recover, pod.settled)
+            looks.append((service.look, hma.SERVICE_LOOK_S))
+        for look, every_s in looks:
+            work = partial(hma.repeat, look, every_s, self.ended)
+            threading.Thread(target=work, name="hma", daemon=True).start()
 
     def say(self, what: str, **more: Any) -> None:
         """Add a line to progress.jsonl."""

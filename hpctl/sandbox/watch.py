@@ -121,6 +121,6 @@ def in_service(node: str) -> Test:
 
     def test(view: SchedulerView) -> bool:
         known = view.nodes.get(NodeName(node))
-        return known is not None and not known.drained and not known.down and known.responding
+        return known is not None and known.in_service and known.responding
 
     return test

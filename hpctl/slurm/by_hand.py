@@ -44,7 +44,7 @@ def close(node: SlurmNode | None, reason: str) -> Outcome | None:
     if node.drained and _ours(node, reason):
         return Outcome.accepted("it is drained already")
     by_hand = node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
-    if node.drained or "FAIL" in node.flags or by_hand:
+    if node.closed or by_hand:
         return Outcome.rejected("closed", f"{node.name} is closed already: {node.reason}")
     return None
 
@@ -62,7 +62,7 @@ def reopen(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Only with this Reason, and a slurmd that answers: RESUME makes a dead node IDLE, too."""
     if node is None:
         return NO_SUCH_NODE
-    if not node.drained and not node.down and "FAIL" not in node.flags:
+    if node.in_service:
         return Outcome.accepted("it is in service already")
     if not _ours(node, reason):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")

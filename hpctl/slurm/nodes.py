@@ -5,6 +5,7 @@ Each rule answers an Outcome without sending anything, or None: send it.
 
 from __future__ import annotations
 
+from hpctl.core.marks import MARKS, mark_of, spent
 from hpctl.core.model import Outcome, RecoveryId, SlurmNode, reason_owner
 
 SLURMCTLD_REASONS = (
@@ -23,16 +24,18 @@ NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this n
 
 
 def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them."""
+    """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
+
+    HyperPod's health agent is nobody: one that it marked is taken over. DRAIN clears its FAIL.
+    """
     if node is None:
         return NO_SUCH_NODE
     bad = _bad_reason(reason)
     if bad is not None:
         return bad
     owner = reason_owner(node.reason)
-    closed = node.drained or "FAIL" in node.flags
     by_hand = node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
-    if owner is None and (closed or by_hand):
+    if owner is None and (node.closed or by_hand) and not mark_of(node):
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
     if node.drained and owner is not None and owner == reason_owner(reason):
         return Outcome.accepted("it is drained already")
@@ -40,9 +43,14 @@ def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
 
 
 def down(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """Only a node that is DRAIN with the same recovery's Reason."""
+    """Only a node that is DRAIN with the same recovery's Reason, or that bears this very mark.
+
+    DOWN leaves FAIL as it is.
+    """
     if node is None:
         return NO_SUCH_NODE
+    if reason in MARKS:
+        return _down_marked(node, reason)
     bad = _bad_reason(reason)
     if bad is not None:
         return bad
@@ -52,16 +60,23 @@ def down(node: SlurmNode | None, reason: str) -> Outcome | None:
     return Outcome.accepted("it is down already") if node.down else None
 
 
+def _down_marked(node: SlurmNode, mark: str) -> Outcome | None:
+    if not node.closed or mark_of(node) != mark:
+        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
+    return Outcome.accepted("it is down already") if node.down else None
+
+
 def give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
-    """Only with that recovery's Reason, and a slurmd that answers.
+    """Only with that recovery's Reason, or a mark that is spent, and a slurmd that answers.
 
     RESUME makes a DOWN node IDLE, whether its slurmd is there or not.
     """
     if node is None:
         return NO_SUCH_NODE
-    if not node.drained and not node.down and "FAIL" not in node.flags:
+    if node.in_service:
         return Outcome.accepted("it is in service already")
-    if reason_owner(node.reason) != RecoveryId(recovery):
+    done = bool(mark_of(node)) and spent(node)
+    if not done and reason_owner(node.reason) != RecoveryId(recovery):
         return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
     if not node.responding:
         text = f"the slurmd of {node.name} does not answer: RESUME would offer it to jobs"

@@ -36,7 +36,7 @@ _JOB_HEAD = re.compile(
 )
 _JOB_ID = re.compile(r"JobId=([0-9]{1,10}) ")
 _JOB_START = re.compile(r"^(?=JobId=\d+ (?:ArrayJobId|HetJobId|JobName)=)", re.MULTILINE)
-_WHO = re.compile(r" \[[^\s@\]]+@[0-9T:.-]+\](?=\s|\Z)")
+_WHO = re.compile(r" \[[^\s@\]]+@(?P<at>[0-9T:.-]+)\](?=\s|\Z)")
 _EXPEDITED = re.compile(r"\sExpeditedRequeue=Yes(?=\s|\Z)")
 _FLAG_BASE = {
     "CONFIGURING": "RUNNING",
@@ -216,11 +216,13 @@ def _node(line: str, by: Dealt) -> SlurmNode:
     state, flags = _states_of(_word(line, " State=", at))
     at = max(line.find(" State=", at), 0)
     partitions = _word(line, " Partitions=", at)
+    reason, set_at = _reason(line, at)
     return SlurmNode(
         name=NodeName(line[9 : line.index(" ")]),
         state=state,
         flags=flags,
-        reason=_reason(line, at),
+        reason=reason,
+        reason_at=_time(set_at),
         address=address,
         partitions=_names(partitions),
         boot_time=_time(_word(line, " BootTime=", at)),
@@ -231,14 +233,16 @@ def _node(line: str, by: Dealt) -> SlurmNode:
     )
 
 
-def _reason(line: str, at: int) -> str:
-    """The Reason without `[user@time]`, after which only Comment and Extra may come."""
+def _reason(line: str, at: int) -> tuple[str, str]:
+    """The Reason and the time of its `[user@time]`, after which only Comment and Extra may come."""
     start = line.find(" Reason=", at)
     if start < 0:
-        return ""
+        return "", ""
     text = line[start + 8 :]
-    ends = [match.start() for match in _WHO.finditer(text)]
-    return text[: ends[-1]] if ends else text.rstrip()
+    ends = list(_WHO.finditer(text))
+    if not ends:
+        return text.rstrip(), ""
+    return text[: ends[-1].start()], ends[-1]["at"]
 
 
 def _word(record: str, key: str, at: int) -> str:

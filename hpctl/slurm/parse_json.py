@@ -48,6 +48,7 @@ class _Node(msgspec.Struct):
     name: str
     state: list[str] = []
     reason: str = ""
+    reason_changed_at: Any = None
     address: str = ""
     partitions: list[str] = []
     boot_time: _Number = msgspec.field(default_factory=_Number)
@@ -142,11 +143,13 @@ def nodes(data: bytes, by: Dealt = UNASKED) -> Iterator[SlurmNode]:
         raise AnswerError("no nodes, and never updated: slurmctld has not answered")
     for node in answer.nodes:
         state, flags = node_states(node.state)
+        at = _count(node.reason_changed_at)
         yield SlurmNode(
             name=NodeName(node.name),
             state=state,
             flags=flags,
             reason=node.reason,
+            reason_at=datetime.fromtimestamp(at, UTC) if at else None,
             address=node.address,
             partitions=tuple(node.partitions),
             boot_time=node.boot_time.time(),

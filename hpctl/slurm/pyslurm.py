@@ -328,6 +328,7 @@ def _node(node: Any) -> SlurmNode:
         boot_time=_time(node.boot_time),
         slurmd_start=_time(node.slurmd_start_time),
         last_busy=_time(getattr(node, "last_busy_time", None)),
+        reason_at=_time(getattr(node, "reason_time", None)),
     )
 
 

@@ -257,3 +257,19 @@ def test_settings_that_do_no_harm_are_ok_and_notes_stay_notes(
 
 def test_a_scheduler_that_cannot_print_its_configuration_is_unknown(head: Head) -> None:
     assert verdicts(checks.settings(with_(head), worlds.NOW)) == {"slurm.conf": "unknown"}
+
+
+def test_hyperpod_s_other_doctors_are_named_with_the_mend(tmp_path: Path) -> None:
+    (tmp_path / "etc/profile.d").mkdir(parents=True)
+    assert list(checks.other_doctors(tmp_path)) == []
+    (tmp_path / "etc/environment").write_text('PATH="/bin"\nHYPERPOD_HANG_RULES=/fsx/r.json\n')
+    (tmp_path / "etc/profile.d/hang.sh").write_text("export HYPERPOD_HANG_RULES=/fsx/r.json\n")
+    (tmp_path / "opt/sagemaker_cluster").mkdir(parents=True)
+    found = list(checks.other_doctors(tmp_path))
+    assert [(c.name, c.verdict) for c in found] == [
+        ("hung-job agent", "warn"),
+        ("hung-job agent", "warn"),
+        ("auto-resume", "note"),
+    ]
+    assert "etc/environment" in found[0].what
+    assert all(c.mend for c in found)

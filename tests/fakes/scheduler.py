@@ -43,7 +43,7 @@ class SimSlurm(Slurmctld):
         """Promised in ports.Scheduler."""
 
         def do(node: Node, reason: str) -> None:
-            node.drained, node.reason = True, reason
+            node.close(reason, self.now())
 
         return self._update(nodes, rules.drain, do)
 
@@ -51,7 +51,7 @@ class SimSlurm(Slurmctld):
         """Promised in ports.Scheduler."""
 
         def do(node: Node, reason: str) -> None:
-            node.reason = reason
+            node.reason, node.reason_at = reason, self.now()
             self.set_down(node)
 
         return self._update(nodes, rules.down, do)

@@ -3,8 +3,8 @@
 It keeps what was seen on real clusters, and the same contract suite runs on both: a requeued job
 waits 121 s once COMPLETING has cleared; StartTime=now sent while COMPLETING is lost; DOWN kills
 or requeues at once and drops the node from the completing set; DOWN alone returns to service when
-slurmd registers, DRAIN does not. A requeue that reaches it for a COMPLETING job brings it
-down. Nothing happens between calls of `tick`.
+slurmd registers, DRAIN and FAIL do not; each of these two clears the other. A requeue that reaches
+it for a COMPLETING job brings it down. Nothing happens between calls of `tick`.
 """
 
 from __future__ import annotations
@@ -38,19 +38,26 @@ class Node:
     name: NodeName
     down: bool = False
     drained: bool = False
+    failed: bool = False
     reason: str = ""
+    reason_at: datetime | None = None
     responding: bool = True
     silent_since: datetime | None = None
     registered: datetime | None = None
+    booted: datetime | None = None
 
     @property
     def foreign(self) -> bool:
-        """Drained by somebody who is not hpctl."""
-        return self.drained and reason_owner(self.reason) is None
+        """Closed by somebody who is not hpctl."""
+        return (self.drained or self.failed) and reason_owner(self.reason) is None
 
     def shut(self) -> tuple[bool, bool, str]:
         """What an administrator sees of it."""
-        return (self.down, self.drained, self.reason)
+        return (self.down, self.drained or self.failed, self.reason)
+
+    def close(self, reason: str, at: datetime, *, fail: bool = False) -> None:
+        """DRAIN or FAIL, each of which clears the other."""
+        self.drained, self.failed, self.reason, self.reason_at = not fail, fail, reason, at
 
 
 @dataclass(slots=True)
@@ -102,7 +109,7 @@ class Slurmctld:
         booted: Callable[[NodeName], str],
     ) -> None:
         self.now, self._alive, self._booted = now, alive, booted
-        self.nodes = {n: Node(n, registered=now()) for n in nodes}
+        self.nodes = {n: Node(n, registered=now(), booted=now()) for n in nodes}
         self._boots = {n: booted(n) for n in nodes}
         self.jobs: dict[JobId, Job] = {}
         self.epilog_s = EPILOG_S
@@ -151,11 +158,13 @@ class Slurmctld:
         """A user releases a held job."""
         job.held = False
 
-    def operator(self, node: NodeName, *, drain: str = "", resume: bool = False) -> None:
+    def operator(
+        self, node: NodeName, *, drain: str = "", fail: str = "", resume: bool = False
+    ) -> None:
         """Somebody uses scontrol."""
         mine = self.nodes[node]
-        if drain:
-            mine.drained, mine.reason = True, drain
+        if drain or fail:
+            mine.close(drain or fail, self.now(), fail=bool(fail))
         if resume:
             self.resume(mine)
 
@@ -181,12 +190,12 @@ class Slurmctld:
         due = registered is None or now - registered >= timedelta(seconds=REGISTER_S)
         if boot != self._boots[node.name]:
             self._lose_processes(node)
-            self._boots[node.name], due = boot, True
+            self._boots[node.name], node.booted, due = boot, now, True
         if due or not node.responding:
             node.registered = now
             if node.down:
                 node.down = False
-                if not node.drained:
+                if not (node.drained or node.failed):
                     node.reason = ""
         node.responding, node.silent_since = True, None
 
@@ -244,7 +253,7 @@ class Slurmctld:
     def _open(self, name: NodeName, job: Job) -> bool:
         node = self.nodes[name]
         held = any(name in names for names in self.reserved.values())
-        shut = node.down or node.drained or name in job.excluded or held
+        shut = node.down or node.drained or node.failed or name in job.excluded or held
         return not shut and node.responding
 
     def _start(self, job: Job, nodes: tuple[NodeName, ...], now: datetime) -> None:
@@ -303,7 +312,7 @@ class Slurmctld:
                 self._kill(job, node)
 
     def resume(self, node: Node) -> None:
-        node.drained = node.down = False
+        node.drained = node.failed = node.down = False
         node.reason = ""
 
     def requeue_unchecked(self, job: Job) -> None:
@@ -325,7 +334,7 @@ class Slurmctld:
         return not old or job.completing_since is not None
 
     def node(self, node: Node) -> SlurmNode:
-        flags = {"DRAIN"} if node.drained else set()
+        flags = {"DRAIN"} if node.drained else {"FAIL"} if node.failed else set()
         if not node.responding:
             flags.add("NOT_RESPONDING")
         here = [j for j in self.jobs.values() if node.name in j.nodes]
@@ -338,6 +347,8 @@ class Slurmctld:
             frozenset(flags),
             node.reason,
             partitions=("all",),
+            boot_time=node.booted,
+            reason_at=node.reason_at,
             last_busy=max((j.end for j in here if j.end is not None), default=node.registered),
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.marks import mark_of
 from hpctl.core.model import reason_owner
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.sandbox.api import Sandbox
@@ -68,7 +69,7 @@ class Chaos(Live):
         view = self.scheduler.view().nodes
         names = self.sandbox.nodes
         order = [names[(self._turn + i) % len(names)] for i in range(len(names))]
-        fine = [n for n in order if view[n].state == "IDLE" and not view[n].drained]  # type: ignore[index]
+        fine = [n for n in order if view[n].state == "IDLE" and view[n].in_service]  # type: ignore[index]
         assert len(fine) >= count, f"only {fine} of {names} are fit for a test"
         self._turn = names.index(fine[count - 1]) + 1
         return fine[:count]
@@ -201,7 +202,8 @@ class Chaos(Live):
         """A node is closed only by a recovery that has not given it back, or by somebody else."""
         state = self.state()
         for name, node in self.scheduler.view().nodes.items():
-            owner = reason_owner(node.reason) if node.drained else None
+            assert not mark_of(node), f"{name} is left with HyperPod's mark"
+            owner = reason_owner(node.reason) if node.closed else None
             if owner is not None:
                 assert state.nodes[owner].node == name
                 assert state.nodes[owner].phase in ("escalated", "cancelled"), name

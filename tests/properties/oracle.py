@@ -22,6 +22,7 @@ from hpctl.core.journal import (
     StepResolved,
     StepStarted,
 )
+from hpctl.core.marks import MARKS, mark_of
 from hpctl.core.model import (
     Generation,
     JobId,
@@ -29,12 +30,14 @@ from hpctl.core.model import (
     Outcome,
     OutcomeKind,
     RecoveryId,
+    Remedy,
     reason_owner,
 )
 from hpctl.core.policy import Mode, Policy
 from tests.fakes.slurmctld import Job
 from tests.properties.daemon import Daemon, Watcher
-from tests.properties.world import World
+from tests.properties.marked import forgotten, wipes
+from tests.properties.world import T0, World
 
 END_SIGNALS = {
     "node": {s for (p, s), q in node_recovery.TRANSITIONS.items() if q in node_recovery.ENDS},
@@ -67,6 +70,7 @@ class Told:
     restarts: int = 0
     by_itself: bool = False
     start_at: datetime | None = None
+    opened_true: datetime = T0
     ended: str = ""
     ended_at: datetime | None = None
     started: list[StepStarted] = field(default_factory=list)
@@ -148,7 +152,9 @@ class Oracle(Watcher):
         sick = e.generation.instance in world.afflicted
         silent = world.machines[e.generation.node].agent_silent
         _require(
-            sick or (e.rule == "node-lost" and (silent or not world.alive(e.generation.node))),
+            sick
+            or e.ladder == (Remedy.NONE,)
+            or (e.rule == "node-lost" and (silent or not world.alive(e.generation.node))),
             5,
             f"{e.recovery} ({e.rule}) opened for {e.generation.instance}, which never was ill"
             f" (there is {instance} now)",
@@ -168,6 +174,7 @@ class Oracle(Watcher):
             self._lawful_trouble(e)
         told = Told("job", e.at, None, e.attempt.job, "", False, None, e.cause, e.attempt.restarts)
         told.by_itself, told.start_at = by_itself, e.start_at
+        told.opened_true = self.world.clock.true
         self.told[e.recovery] = told
 
     def _lawful_trouble(self, e: JobRecoveryOpened) -> None:
@@ -192,7 +199,9 @@ class Oracle(Watcher):
         """Watched for long enough, without a word from its supervisor."""
         word = self.words.get(job.id)
         assert self.daemon is not None
-        waited = (self.world.clock.now() - told.opened).total_seconds()
+        # The wall clock may have been set since, in either direction.
+        by_wall = self.world.clock.now() - told.opened
+        waited = max(by_wall, self.world.clock.true - told.opened_true).total_seconds()
         quiet = word is None or word.at < told.opened
         return quiet and waited >= self.policy.job.supervisor_grace_s
 
@@ -262,7 +271,8 @@ class Oracle(Watcher):
         if kind in ("requeue", "start_now"):
             _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
         if kind in ("requeue", "signal") and job is not None and job.running:
-            closed = [n for n in job.nodes if reason_owner(seen.nodes[n].reason)]
+            shown = [seen.nodes[n] for n in job.nodes]
+            closed = [n.name for n in shown if reason_owner(n.reason) or mark_of(n)]
             mine = self.world.slurm.jobs[job.id]
             asked = self._wished(mine) or self._headless(mine)
             given_up = mine.no_kill and (asked or self._silent(mine, told))
@@ -296,11 +306,16 @@ class Oracle(Watcher):
                 continue
             _require(name in targets, 1, f"{kind} of {list(targets)} changed {name}")
             owner = reason_owner(was[2])
+            marked = was[2].partition(" : ")[0] in MARKS
             _require(
-                not was[1] or owner is not None, 1, f"{kind} changed {name}, drained {was[2]!r}"
+                not was[1] or marked or owner is not None,
+                1,
+                f"{kind} changed {name}, drained {was[2]!r}",
             )
+            wiped = marked and wipes(self.world, self.policy, kind, name)
+            _require(not wiped, 1, f"{kind} took the mark off {name} in mode {self.policy.mode}")
             _require(
-                kind == "drain" or owner == self._intent(kind, name),
+                kind == "drain" or marked or owner == self._intent(kind, name),
                 1,
                 f"{kind} of {name} whose reason was {was[2]!r}",
             )
@@ -355,6 +370,8 @@ class Oracle(Watcher):
         """After a long calm: every recovery has ended, and no job is lost."""
         self.check()
         _require(not self.open(), 7, f"these never end: {self._describe(self.open())}")
+        left = forgotten(self.world, self.daemon.loop.state) if self.daemon else ""
+        _require(not left, 7, left)
         for job in self.world.slurm.jobs.values():
             if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
                 self._not_lost(job.id, job.hit[-1])

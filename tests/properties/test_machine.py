@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 )
 
 from hpctl.core.catalogue import rules as catalogue_rules
+from hpctl.core.marks import MARKS
 from hpctl.core.model import NodeName
 from hpctl.core.policy import Budgets, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
 from tests.properties.calm import calm_down
@@ -47,7 +48,7 @@ VERBS = ("approve", "cancel", "cancel", "replace", "reboot", "return")
 
 COMMON = {
     "node": "cordon_seen jobs_gone remedy_accepted new_generation_seen rejoined fault_again"
-    " return_seen needs_human deadline operator_took_over operator_cancelled",
+    " return_seen needs_human deadline operator_took_over operator_cancelled marked replace_asked",
     "job": "stop_wanted save_wanted queued started running_seen proved operator_cancelled"
     " supervised excised went_on failed_again",
 }
@@ -74,9 +75,9 @@ class ClusterMachine(JobRules):
     oracle: Oracle
 
     @initialize(
-        mode=st.sampled_from((Mode.OWN,) * 6 + (Mode.ASSIST, Mode.OBSERVE)),
+        mode=st.sampled_from((Mode.OWN,) * 6 + (Mode.ASSIST, Mode.ASSIST, Mode.OBSERVE)),
         kill=st.booleans(),
-        automatic=st.sampled_from((False,) * 7 + (True,)),
+        automatic=st.sampled_from((False,) * 5 + (True,)),
         budget=st.sampled_from((2, 2, 4)),
         jobs=st.lists(
             st.tuples(st.integers(1, 3), st.sampled_from(COMMENTS), st.booleans()),
@@ -227,6 +228,37 @@ class ClusterMachine(JobRules):
         provider = self.world.provider
         provider.act_by_itself(provider.instance_of(self._node(node)))
         self._go(after)
+
+    @rule(
+        node=which,
+        mark=st.sampled_from(tuple(MARKS)),
+        drain=st.booleans(),
+        after=then,
+        again=st.booleans(),
+    )
+    def health_agent_marks(
+        self, node: int, mark: str, drain: bool, after: float, again: bool
+    ) -> None:
+        """HyperPod's own, rightly, wrongly, early, late; once more before anybody looks again."""
+        name = self._node(node)
+        self.world.marks(name, mark, drain=drain)
+        self._go(after)
+        if again:
+            self.world.marks(name, mark)
+            self._go(after)
+
+    @rule(node=which, defect=defects, mark=st.sampled_from(tuple(MARKS)), early=st.booleans())
+    def hardware_fails_and_is_marked(
+        self, node: int, defect: Defect, mark: str, early: bool
+    ) -> None:
+        name = self._node(node)
+        if early:
+            self.world.marks(name, mark)
+        self.world.breaks(name, defect)
+        self._go(5.0)
+        if not early:
+            self.world.marks(name, mark)
+        self._go(5.0)
 
     # --- people -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpctl.core.compat import UTC
+from hpctl.core.marks import MARKS
 from hpctl.core.model import (
     BootId,
     Finding,
@@ -113,6 +114,8 @@ class World:
         }
         self.slurm = SimSlurm(self.names, self.clock.now, self.alive, self._boot)
         self.network = Network()
+        self.automatic = automatic
+        self.treated: set[NodeName] = set()
         self.afflicted: dict[InstanceId, list[Defect]] = {}
         self._away_until = {"slurm": 0.0, "cloud": 0.0}
 
@@ -186,6 +189,8 @@ class World:
             if self.provider.up(machine.node):
                 self._boots(machine, self.provider.generation(machine.node))
         self.slurm.tick()
+        if self.automatic and not self.cloud_away and not self.slurm.away:
+            self._service()
 
     def _boots(self, machine: Machine, generation: Generation) -> None:
         if machine.generation == generation:
@@ -200,6 +205,29 @@ class World:
             machine.defect = None
         elif defect is not None:
             self._say(machine, defect)
+
+    # --- HyperPod's other actors --------------------------------------------------------------
+
+    def marks(self, node: NodeName, mark: str, *, drain: bool = False) -> None:
+        """HyperPod's health agent closes a node, rightly or not: its word makes the node ill."""
+        self.afflicted.setdefault(self.provider.instance_of(node), []).append(Defect("", mark))
+        self.slurm.operator(node, **{"drain" if drain else "fail": mark})
+
+    def _service(self) -> None:
+        """NodeRecovery=Automatic acts on a marked node that no job holds, and gives it back."""
+        for name, node in self.slurm.nodes.items():
+            shown = self.slurm.node(node)
+            if shown.reason not in MARKS or shown.in_service:
+                self.treated.discard(name)
+            elif name in self.treated:
+                if self.alive(name) and self.provider.up(name):
+                    self.slurm.resume(node)
+            elif (
+                shown.state in ("IDLE", "DOWN")
+                and "COMPLETING" not in shown.flags
+                and self.provider.act_by_itself(self.provider.instance_of(name))
+            ):
+                self.treated.add(name)
 
     # --- what agents say ----------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class Scene:
     def node_of_a_job(self) -> str:
         """A node in service with a running job on it, else any in service, else ""."""
         view = self.live.scheduler.view()
-        fine = {n for n, node in view.nodes.items() if not node.drained and node.responding}
+        fine = {n for n, node in view.nodes.items() if node.in_service and node.responding}
         mine = {job.number for job in self.jobs}
         busy = {n for j in view.jobs.values() if j.running and int(j.id) in mine for n in j.nodes}
         pool = sorted(fine & busy) or sorted(fine)
@@ -76,6 +76,17 @@ def _xid(code: int) -> Callable[[Scene], Struck | None]:
             return None
         scene.live.sandbox.inject(node, "xid", code=code)
         return Struck(f"Xid {code} on {node}")
+
+    return strike
+
+
+def _mark(action: str) -> Callable[[Scene], Struck | None]:
+    def strike(scene: Scene) -> Struck | None:
+        node = scene.node_of_a_job()
+        if not node:
+            return None
+        scene.live.sandbox.inject(node, f"hma-{action}")
+        return Struck(f"HyperPod's health agent wants {node} to {action}")
 
     return strike
 
@@ -189,6 +200,8 @@ FAULTS = (
     Fault("xid-48", 2, _xid(48)),
     Fault("xid-154", 1, _xid(154)),
     Fault("xid-31", 1, _xid(31)),
+    Fault("hma-reboot", 1, _mark("reboot")),
+    Fault("hma-replace", 1, _mark("replace")),
     Fault("kill-node", 2, _kill_node),
     Fault("freeze-node", 2, _freeze_node),
     Fault("hang-agent", 1, _hang_agent),

@@ -39,6 +39,8 @@ SITE = merged(
     },
 )
 SLURM = "SlurmdTimeout=10\n"
+HMA = {"hma": True, "hma_latency": (1.0, 8.0)}
+"""HyperPod's health agents are on; beside what they see, FAULTS has them mark nodes wrongly."""
 CALM_S = 240.0
 """How long the jobs may take to end once nothing is broken any more."""
 
@@ -86,7 +88,7 @@ def soak(minutes: float, seed: int, steps: int, pause_s: tuple[float, float], sa
         base = Path(name)
         base.chmod(0o755)
         calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in SHAPES}}
-        with cluster(SITE, slurm_conf=SLURM) as live, Writers() as writers:
+        with cluster(SITE, slurm_conf=SLURM, **HMA) as live, Writers() as writers:
             soaker = _Soaker(live, base, steps, account, writers, say)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)

@@ -86,7 +86,9 @@ def test_rows_are_sound():
         assert fault.source
         assert fault.escalate_window_s > 0
         acts = {Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE, Remedy.AWAIT} & set(fault.ladder)
-        assert bool(acts) is (fault.urgency is not Urgency.NONE), rule
+        # What is done already leaves a closed node to be given back.
+        touched = fault.urgency is not Urgency.NONE and rule != "hma-spent"
+        assert bool(acts) is touched, rule
 
 
 def test_expand():

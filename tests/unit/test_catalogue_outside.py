@@ -11,6 +11,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, deviations, rules
 from hpctl.core.catalogue_outside import OUTSIDE
 from hpctl.core.compat import UTC
+from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
     BootId,
@@ -44,9 +45,12 @@ def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) 
 
 
 def test_no_shipped_row_acts() -> None:
-    for row in OUTSIDE:
-        assert SHIPPED[RuleId(row.rule)].urgency is Urgency.NONE
-        assert SHIPPED[RuleId(row.rule)].ladder == (Remedy.NONE,)
+    """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
+    acts = {r.rule for r in OUTSIDE if SHIPPED[RuleId(r.rule)].urgency is not Urgency.NONE}
+    assert acts == MARK_RULES
+    assert SHIPPED[RuleId("hma-replace")].ladder == (Remedy.REPLACE,)
+    assert SHIPPED[RuleId("hma-spent")].ladder == (Remedy.NONE,)
+    assert SHIPPED[RuleId("hma-reboot")].ladder == (Remedy.REBOOT, Remedy.REPLACE)
 
 
 @pytest.mark.parametrize(

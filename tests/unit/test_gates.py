@@ -135,6 +135,16 @@ CASES = [
     Row("foreign_drain", False, view_of, candidate(node=slurm_node(1, reason="bad fan")),
         note="a reason, but open"),
     Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"FAIL"})))),
+    *(Row("foreign_drain", holds, view_of,
+          candidate(node=slurm_node(1, flags=frozenset({flag}), reason=reason)))
+      for reason, holds in (
+          ("Action:Replace", False), ("Action:Reboot", False),
+          ("Action:Replace : Not responding", False), ("action:replace", True),
+          ("Action:Replace please", True), ("Action:Replace.", True), ("Action:Reset", True),
+      )
+      for flag in ("FAIL", "DRAIN")),
+    Row("foreign_drain", True, view_of, candidate(
+        node=slurm_node(1, flags=frozenset({"FAIL", "MAINT"}), reason="Action:Replace"))),
     Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"MAINT"})))),
     Row("protected", True, lambda: view_of(**listing(protected=True))),
     Row("protected", True, view_of,

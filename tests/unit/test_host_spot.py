@@ -29,7 +29,7 @@ from hpctl.core.model import (
     Verdict,
     own_reason,
 )
-from hpctl.core.node_advance import NodeFacts
+from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.plan import plan
 from hpctl.core.plan_jobs import job_decisions

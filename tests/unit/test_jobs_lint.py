@@ -52,6 +52,24 @@ def test_a_rendezvous_that_moves(line: str) -> None:
     assert of_text(line + "\n") == []
 
 
+def test_hyperpod_s_hung_job_agent_is_a_second_doctor() -> None:
+    (warning,) = of_text("export HYPERPOD_HANG_RULES=/fsx/rules.json\n")
+    assert warning.startswith("job.sh:2: HYPERPOD_HANG_RULES is set")
+    assert "a job that was cancelled is not run again" in warning
+    assert of_text("unset HYPERPOD_HANG_RULES\nexport HYPERPOD_HANG_RULES=\n") == []
+    rules = {"HYPERPOD_HANG_RULES": "/fsx/rules.json"}
+    for export, environment, warned in [
+        (None, rules, True),
+        ("ALL", rules, True),
+        ("HYPERPOD_HANG_RULES", rules, True),
+        ("HYPERPOD_HANG_RULES=/x", {}, True),
+        ("ALL,HYPERPOD_HANG_RULES=", rules, False),
+        ("NONE", rules, False),
+        (None, {}, False),
+    ]:
+        assert bool(lint.of_hang_rules(export, environment)) is warned, export
+
+
 @pytest.mark.parametrize(
     ("body", "word"),
     [

@@ -74,7 +74,7 @@ class Ground:
             if state.drained and reason_owner(state.reason) is not None:
                 self._closed.add(name)
                 self.healed.discard(name)
-            elif name in self._closed and state.responding and not (state.drained or state.down):
+            elif name in self._closed and state.responding and state.in_service:
                 self._closed.discard(name)
                 self.healed.add(name)
                 self.suspects.pop(name, None)

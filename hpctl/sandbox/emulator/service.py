@@ -234,8 +234,8 @@ class Emulator:
 
     # --- the second actor ---------------------------------------------------------------------
 
-    def act_by_itself(self, instance_id: str) -> bool:
-        """The service replaces an instance with no call of the customer's.
+    def act_by_itself(self, instance_id: str, how: str = "replace") -> bool:
+        """The service replaces, or reboots, an instance with no call of the customer's.
 
         False where it cannot: no such instance, a controller, or an operation is in progress.
         """
@@ -243,8 +243,11 @@ class Emulator:
             found = self._find(instance_id)
             if found is None or found[1].operation or found[1].group.role == "controller":
                 return False
-            self.launches.claim(found[1], "Replace")
-            self.walks.replace(found[0], found[1], by="service")
+            self.launches.claim(found[1], how.capitalize())
+            if how == "reboot":
+                self.walks.reboot(*found)
+            else:
+                self.walks.replace(*found, by="service")
             return True
 
     def mark_unhealthy(self, instance_id: str) -> bool:

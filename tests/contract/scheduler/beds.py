@@ -46,6 +46,7 @@ class Bed(Protocol):
     def fail_job(self, job: JobId) -> None: ...
     def cancel(self, job: JobId) -> None: ...
     def operator_drain(self, node: NodeName, reason: str) -> None: ...
+    def operator_fail(self, node: NodeName, reason: str) -> None: ...
     def slow_epilog(self, on: bool) -> None: ...
     def stop_slurmd(self, node: NodeName) -> None: ...
     def start_slurmd(self, node: NodeName) -> None: ...
@@ -117,6 +118,9 @@ class FakeBed:
 
     def operator_drain(self, node: NodeName, reason: str) -> None:
         self.scheduler.operator(node, drain=reason)
+
+    def operator_fail(self, node: NodeName, reason: str) -> None:
+        self.scheduler.operator(node, fail=reason)
 
     def slow_epilog(self, on: bool) -> None:
         self.scheduler.epilog_s = SLOW_EPILOG_S if on else 0.2
@@ -219,6 +223,9 @@ class RealBed:
 
     def operator_drain(self, node: NodeName, reason: str) -> None:
         self.sandbox.scontrol("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def operator_fail(self, node: NodeName, reason: str) -> None:
+        self.sandbox.scontrol("update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
 
     def slow_epilog(self, on: bool) -> None:
         flag = self._files / "slow"

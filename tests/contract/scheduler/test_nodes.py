@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from hpctl.core.marks import spent
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, own_reason
 from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
 
@@ -15,6 +18,16 @@ ODD = [
     "x" * 170,
     " : Not responding",
 ]
+
+
+def later(bed: Bed) -> None:
+    """Let whole seconds pass, in which slurmctld and slurmd tell when a mark and a boot were."""
+    ready = time.monotonic() + 2.0
+    if bed.real:
+        bed.until("seconds have passed", lambda: time.monotonic() > ready)
+    else:
+        looks = iter(range(10))
+        bed.until("seconds have passed", lambda: next(looks) == 9)
 
 
 def mine(n: int, why: str = "xid 79") -> str:
@@ -45,6 +58,64 @@ def test_a_drain_is_convergent_and_takes_over_from_a_recovery_of_ours(bed: Bed) 
     for reason in (mine(1), mine(1), mine(2)):
         assert codes(dict(bed.scheduler.drain({node: reason}))) == ["accepted"]
         assert node_of(bed, node).reason == reason
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_fail_clears_a_drain_and_a_drain_clears_fail(bed: Bed, drained: bool) -> None:
+    """HyperPod's health agent marks a node so, before our drain or over it."""
+    node = bed.nodes[0]
+    later(bed)
+    if drained:
+        bed.scheduler.drain({node: mine(1)})
+    bed.operator_fail(node, "Action:Replace")
+    marked = node_of(bed, node)
+    assert (marked.flags & {"DRAIN", "FAIL"}, marked.reason) == ({"FAIL"}, "Action:Replace")
+    assert marked.reason_at is not None
+    assert marked.closed
+    assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["accepted"]
+    taken = node_of(bed, node)
+    assert (taken.flags & {"DRAIN", "FAIL"}, taken.reason) == ({"DRAIN"}, mine(1))
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert node_of(bed, node).in_service
+
+
+def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed: Bed) -> None:
+    job = bed.submit(2)
+    bed.until("running", lambda: job_of(bed, job).running)
+    node, other = job_of(bed, job).nodes
+    bed.operator_fail(node, "Action:Reboot")
+    assert job_of(bed, job).running
+    assert codes(dict(bed.scheduler.down({node: "Action:Replace"}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.down({other: "Action:Reboot"}))) == ["not_ours"]
+    assert job_of(bed, job).running
+    assert codes(dict(bed.scheduler.down({node: "Action:Reboot"}))) == ["accepted"]
+    bed.until("pending again", lambda: job_of(bed, job).state == "PENDING")
+    seen = node_of(bed, node)
+    assert ("FAIL" in seen.flags, seen.reason) == (True, "Action:Reboot")
+
+
+def test_a_node_that_booted_since_its_mark_may_be_given_back(bed: Bed) -> None:
+    node = bed.nodes[0]
+    later(bed)
+    bed.operator_fail(node, "Action:Reboot")
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    bed.stop_slurmd(node)
+    bed.start_slurmd(node)
+    bed.until("registered", lambda: spent(node_of(bed, node)), 30)
+    assert node_of(bed, node).closed
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert node_of(bed, node).in_service
+
+
+@pytest.mark.parametrize("words", ["action: replace please", "Action:Replace please", "Action:"])
+def test_an_operators_fail_in_other_words_is_touched_by_nothing(bed: Bed, words: str) -> None:
+    node = bed.nodes[0]
+    bed.operator_fail(node, words)
+    assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
+    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert node_of(bed, node).reason == words
 
 
 def test_several_nodes_with_several_reasons_each_get_an_answer(bed: Bed) -> None:

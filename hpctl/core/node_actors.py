@@ -1,0 +1,173 @@
+"""A node under treatment as others leave it: HyperPod's agent, its service, operators.
+
+HyperPod's health agent marks a node in its own name, the service gives one back that it has
+replaced, and an operator resumes it, or gives it another Reason, and wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from hpctl.core.marks import CHECK, MARKS, mark_of, spent
+from hpctl.core.model import (
+    Assessment,
+    Generation,
+    Instance,
+    Outcome,
+    OutcomeKind,
+    Remedy,
+    SlurmJob,
+    SlurmNode,
+    reason_owner,
+)
+from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.policy import Mode, Policy
+from hpctl.core.recovery import (
+    Do,
+    Move,
+    Next,
+    Repeat,
+    StepKind,
+    StepRecord,
+    Wait,
+    attempt_step,
+    last_step,
+    said,
+    taken_over,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known now of the node that a recovery treats.
+
+    `instance` is the one that stands for the node now, by the provider; `unjoined` says why none
+    does where several might. `running` and `completing` are the jobs that hold the node.
+    `movable` are the running ones whose own job recovery is ready to let them be stopped.
+    `heard` is the generation the agent speaks for.
+    `correlated` says why its fault is taken for a mass event, empty where it is not.
+    `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
+    `able_since`: see `View`.
+    """
+
+    slurm: SlurmNode | None = None
+    instance: Instance | None = None
+    unjoined: str = ""
+    provider_fresh: bool = False
+    provider_present: bool = False
+    assessment: Assessment | None = None
+    heard: Generation | None = None
+    running: tuple[SlurmJob, ...] = ()
+    completing: tuple[SlurmJob, ...] = ()
+    movable: frozenset[int] = frozenset()
+    correlated: str = ""
+    taken_away: bool = False
+    able_since: datetime | None = None
+
+    @property
+    def mark(self) -> str:
+        """What HyperPod's health agent asks for: the Reason, which is not ours then."""
+        return mark_of(self.slurm)
+
+
+def marked(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
+    """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
+
+    Its FAIL has cleared our DRAIN and its Reason replaced ours. Mode own closes the node in our
+    name again; in mode assist the service reads that Reason, so it stays.
+    """
+    node, mark = facts.slurm, facts.mark
+    lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
+    if node is None or not (mark or lost):
+        return None
+    if mark and rec.phase is Phase.VERIFYING and not spent(node):
+        return Move(Signal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
+    drain = last_step(rec.steps, StepKind.DRAIN)
+    if mark and not _noted(rec):
+        return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
+    if policy.mode is not Mode.OWN or drain is None:
+        return None
+    if drain.attempt >= _most(policy):
+        return Move(Signal.NEEDS_HUMAN, f"it is marked {mark} again and again")
+    if drain.outcome is not None and drain.outcome.kind is OutcomeKind.ACCEPTED:
+        return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
+    answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, repeat(policy), now, rec.meaning)
+    if not isinstance(answer, Outcome):
+        return answer
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {said(answer)}")
+
+
+def _noted(rec: NodeRecovery) -> bool:
+    """Whether the mark that the node bears is written down: none came since we closed it.
+
+    By count and not by time: clocks are set back.
+    """
+    opened_for_it = not rec.drains and any(f.check == CHECK for f in rec.findings)
+    return opened_for_it or rec.marked_at == rec.drains
+
+
+def _asks(rec: NodeRecovery, mark: str) -> Signal:
+    """A replacement where the reboot that we are about to order would not be enough."""
+    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
+    early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED) and not rec.remedied
+    asked = MARKS[mark] == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
+    return Signal.REPLACE_ASKED if asked and stronger and early else Signal.MARKED
+
+
+def seized(rec: NodeRecovery, facts: NodeFacts, policy: Policy) -> Move | None:
+    """An operator who resumes or re-reasons our node wins, at any time after our drain."""
+    if rec.phase is Phase.OPEN or returning(rec) or facts.mark:
+        return None
+    how = taken_over(facts.slurm, rec.id)
+    if how and policy.mode is Mode.ASSIST and _service_gave_back(rec, facts):
+        return None
+    return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
+
+
+def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
+    """Whether the node serves again as another boot or instance than the one that was treated."""
+    node, instance = facts.slurm, facts.instance
+    left = rec.phase in (Phase.REMEDYING, Phase.REJOINING, Phase.VERIFYING)
+    if not left or node is None or not node.in_service:
+        return False
+    another = instance is not None and instance.id != rec.opened_for.instance
+    return another or (node.boot_time is not None and node.boot_time > rec.opened)
+
+
+def returning(rec: NodeRecovery) -> bool:
+    """Whether we have begun to give the node back, and have not closed it again since."""
+    return last_step(_since_drain(rec), StepKind.RETURN) is not None
+
+
+def _since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
+    """The steps since we last closed the node."""
+    kinds = [step.kind for step in rec.steps]
+    last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0
+    return rec.steps[last:]
+
+
+def attempt(
+    rec: NodeRecovery, kind: StepKind, policy: Policy, now: datetime, why: str = "", mark: str = ""
+) -> Do | Wait | Outcome:
+    """`attempt_step` on the node; anew where it was closed again since the last one.
+
+    Or where the last one was refused because somebody had just marked the node.
+    """
+    last = last_step(rec.steps, kind)
+    refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
+    outrun = bool(mark) and refused and last is not None and last.attempt < _most(policy)
+    if last is not None and (outrun or last_step(_since_drain(rec), kind) is None):
+        return Do(kind, rec.node, last.attempt + 1, why)
+    return attempt_step(rec.steps, kind, rec.node, repeat(policy), now, why)
+
+
+def _most(policy: Policy) -> int:
+    """So often a node is closed anew, or set DOWN, for the marks that it gets."""
+    return 2 * policy.node.step_attempts
+
+
+def repeat(policy: Policy) -> Repeat:
+    """How a step of a node recovery is repeated."""
+    node = policy.node
+    return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)

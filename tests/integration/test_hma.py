@@ -1,0 +1,195 @@
+"""HyperPod's health agent marks nodes in Slurm: evidence of a fault, and a second actor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.hma import Mode, play
+from tests.conftest import SandboxFactory
+from tests.integration.chaos import REPLACE, Chaos, cluster, stays
+from tests.integration.live import Live, until
+
+pytestmark = pytest.mark.slurm
+HUNG = "trap '' TERM; while :; do sleep 1; done"
+
+
+def mark(live: Chaos, node: str, action: str = "Replace", state: str = "FAIL") -> None:
+    """What HMA does to a node."""
+    live.sandbox.scontrol("update", f"NodeName={node}", f"State={state}", f"Reason=Action:{action}")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Chaos]:
+    with cluster(nodes=6) as live:
+        yield live
+
+
+@pytest.fixture
+def live(own: Chaos) -> Iterator[Chaos]:
+    yield own
+    own.settle()
+
+
+def healed(live: Chaos, victim: str, before: str) -> None:
+    """Back in service as another instance, by one replacement and one recovery."""
+    live.returned(victim)
+    assert live.node(victim).in_service
+    assert live.instance(victim) != before
+    assert live.accepted(before) == 1
+    assert [r.phase for r in live.of(victim)] == ["returned"]
+
+
+def test_a_mark_before_our_own_finding_is_no_operators_drain(live: Chaos) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[-1])
+    before = live.instance(victim)
+    live.mark(victim)
+    mark(live, victim)
+    live.sandbox.inject(victim, "xid", code=79)
+    until(lambda: live.running(job, restarts=1), 20, "the job runs elsewhere")
+    healed(live, victim, before)
+
+
+def test_a_mark_after_our_own_drain_ends_no_recovery(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    before = live.instance(victim)
+    # A job that Slurm cannot run again keeps the recovery waiting in CORDONED.
+    job = live.start("sleep 600", f"--nodelist={victim}", "--no-requeue")
+    live.xid(victim)
+    until(lambda: live.node(victim).drained, 10, "drained")
+    mark(live, victim)
+    until(lambda: live.node(victim).drained, 10, "drained again, in our name")
+    assert live.node(victim).reason.startswith("hpctl:")
+    assert not live.last(victim).ended
+    live.sandbox.run(["scancel", str(job)])
+    healed(live, victim, before)
+
+
+@pytest.mark.parametrize("state", ["FAIL", "DRAIN"])
+def test_a_mark_alone_is_enough(live: Chaos, state: str) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[-1])
+    before = live.instance(victim)
+    live.mark(victim)
+    mark(live, victim, state=state)
+    until(lambda: live.running(job, restarts=1), 20, "the job runs elsewhere")
+    healed(live, victim, before)
+    (recovery,) = live.of(victim)
+    assert recovery.rule == "hma-replace"
+    assert "Action:Replace" in live.hpctl("explain", recovery.id)
+
+
+def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    before = live.instance(victim)
+    live.mark(victim)
+    mark(live, victim, "Reboot")
+    live.returned(victim)
+    assert live.node(victim).in_service
+    assert live.instance(victim) == before
+    assert live.accepted(before, "BatchRebootClusterNodes") == 1
+
+
+def test_a_mark_that_asks_for_more_than_our_rung_gets_it(live: Chaos) -> None:
+    """Xid 95 would be a reboot; the agent knows better: one replacement, and no reboot."""
+    (victim,) = live.victims(1)
+    before = live.instance(victim)
+    job = live.start("sleep 600", f"--nodelist={victim}", "--no-requeue")
+    live.xid(victim, code=95)
+    until(lambda: live.node(victim).drained, 10, "drained")
+    mark(live, victim)
+    until(lambda: live.node(victim).drained, 10, "drained again, in our name")
+    live.sandbox.run(["scancel", str(job)])
+    healed(live, victim, before)
+    assert live.accepted(before, "BatchRebootClusterNodes") == 0
+
+
+def test_an_operators_own_words_are_no_mark(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    live.mark(victim)
+    reason = "Reason=action: replace please, Ann"
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=FAIL", reason)
+    live.sandbox.inject(victim, "xid", code=79)
+    until(lambda: victim in live.state().holds, 10, "a hold")
+    assert live.state().holds[victim].gate == "foreign_drain"
+    states = json.loads(live.hpctl("status", "--json", check=False))["nodes"]["by_state"]
+    assert states["IDLE+FAIL"] == 1
+    assert live.of(victim) == []
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=RESUME")
+    live.returned(victim)
+
+
+def test_mode_observe_says_what_it_would_do(live: Chaos) -> None:
+    live.reconfigure(mode="observe")
+    (victim,) = live.victims(1)
+    before = live.instance(victim)
+    live.mark(victim)
+    mark(live, victim)
+    until(lambda: victim in live.state().holds, 10, "a hold")
+    told = live.hpctl("explain", victim)
+    assert f"would drain {victim} and replace it" in told
+    assert "Action:Replace" in told
+    assert "whoever closed the node" not in told
+    states = json.loads(live.hpctl("status", "--json", check=False))["nodes"]["by_state"]
+    assert states["IDLE+FAIL"] == 1
+    stays(lambda: live.node(victim).reason == "Action:Replace", 1, "nothing is done")
+    live.reconfigure(mode="own")
+    healed(live, victim, before)
+
+
+def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None:
+    with cluster(nodes=5, mode="assist", node_recovery="Automatic") as live:
+        for finding in ("none", "before", "after"):
+            job = live.start(f"srun sh -c {HUNG!r}" if finding == "none" else "srun sleep 600")
+            victim = str(live.job(job).nodes[0])
+            before = live.instance(victim)
+            live.mark(victim)
+            if finding == "before":
+                live.sandbox.inject(victim, "xid", code=79)
+                until(lambda v=victim: live.node(v).drained, 10, "drained")  # type: ignore[misc]
+            mark(live, victim)
+            if finding == "after":
+                live.sandbox.inject(victim, "xid", code=79)
+            until(lambda j=job: live.running(j, restarts=1), 20, "the job is moved")  # type: ignore[misc]
+            assert victim not in live.job(job).nodes
+            live.returned(victim)
+            assert live.node(victim).in_service
+            assert live.instance(victim) != before, "by the service"
+            assert len(live.of(victim)) == 1
+            live.sandbox.run(["scancel", str(job)])
+        assert live.calls(REPLACE) == 0
+        live.settle()
+
+
+def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(
+    sandbox_factory: SandboxFactory,
+) -> None:
+    """By the kernel's log, once in a boot, some time after the fault; and now and then wrongly."""
+    given = {"hma": True, "hma_latency": (0.5, 1.0), "hma_false_marks": 900.0}
+    live = Live(sandbox_factory(nodes=4, **given))
+    first, second, third, _ = live.sandbox.nodes
+    live.sandbox.inject(third, "xid", code=31)
+    live.sandbox.inject(first, "xid", code=79)
+    live.sandbox.inject(second, "xid", code=95)
+    assert live.node(first).in_service, "not at once"
+    until(lambda: "FAIL" in live.node(first).flags, 5, "it is marked")
+    assert live.node(first).reason == "Action:Replace"
+    until(lambda: live.node(second).reason == "Action:Reboot", 5, "and so is the other")
+    assert "HealthEvent" in (live.sandbox.node_dir(first) / "hma.log").read_text()
+    live.sandbox.scontrol("update", f"NodeName={first}", "State=RESUME")
+    live.sandbox.inject(first, "xid", code=64)
+    well = live.sandbox.nodes[2:]
+    until(lambda: any(not live.node(n).in_service for n in well), 40, "one is marked wrongly")
+    assert live.node(first).in_service, "once in a boot"
+    assert live.sandbox.inject(well[0], "hma-replace").endswith("Reason=Action:Replace")
+
+
+@pytest.mark.parametrize("mode", ["own", "assist"])
+def test_a_slice_of_the_hundred_faults(mode: Mode) -> None:
+    account = play(mode, 6, seed=79)
+    assert account.problems == []
+    assert {f.kind for f in account.faults} == {"before", "after", "alone"}
+    assert account.marked == 6

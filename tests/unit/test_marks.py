@@ -1,0 +1,193 @@
+"""HyperPod's marks in Slurm: which Reasons they are, when they are spent, what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import rules
+from hpctl.core.marks import mark_of, spent, with_marks
+from hpctl.core.model import (
+    Condition,
+    Health,
+    Instance,
+    InstanceId,
+    InstanceStatus,
+    Outcome,
+    Remedy,
+    SchedulerView,
+    Urgency,
+)
+from hpctl.core.node_advance import advance
+from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.policy import Mode
+from hpctl.core.recovery import Do, Move, StepKind, StepRecord
+from hpctl.sandbox.faults import sxid_line, xid_line
+from hpctl.sandbox.hma import wish
+from tests.fakes.values import OWN, at, generation, slurm_job, slurm_node
+from tests.unit.test_node_recovery import FACTS, rec
+
+FAIL = frozenset({"FAIL"})
+MARKED = slurm_node(1, flags=FAIL, reason="Action:Replace")
+ASSIST = replace(OWN, mode=Mode.ASSIST)
+
+
+@pytest.mark.parametrize(
+    ("reason", "mark"),
+    [
+        ("Action:Replace", "Action:Replace"),
+        ("Action:Reboot", "Action:Reboot"),
+        ("Action:Replace : Not responding", "Action:Replace"),
+        ("Action:Reboot : reboot issued : Not responding", "Action:Reboot"),
+        ("action:replace", ""),
+        ("Action:Replace ", ""),
+        ("Action:Replace.", ""),
+        ("Action:Replace please", ""),
+        (" Action:Replace", ""),
+        ("Action:", ""),
+        ("hpctl:n-1 Action:Replace", ""),
+        ("", ""),
+    ],
+)
+def test_only_the_marks_to_the_letter_count(reason: str, mark: str) -> None:
+    for flag in ("FAIL", "DRAIN"):
+        assert mark_of(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
+    assert mark_of(slurm_node(1, state="DOWN", reason=reason)) == mark
+    assert mark_of(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
+
+
+def view(**changes: object) -> SchedulerView:
+    node = replace(MARKED, **changes)  # type: ignore[arg-type]
+    return SchedulerView(at(0), {node.name: node})
+
+
+def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool = True) -> str:
+    known = {MARKED.name: Health(generation(), at(0))} if heard else {}
+    health = with_marks(known, seen, {MARKED.name: instance} if instance else {})
+    judged = assess(health[MARKED.name], rules(), at(1))
+    assert judged.condition is Condition.FAULTY
+    assert judged.fault is not None
+    assert judged.findings[0].detail == "Action:Replace"
+    return judged.fault.rule
+
+
+def launched(when: datetime) -> Instance:
+    return Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, launched=when)
+
+
+def test_a_mark_is_evidence_until_what_it_asks_for_was_done() -> None:
+    assert rule_of(view()) == "hma-replace"
+    assert rule_of(view(), heard=False) == "hma-replace"
+    assert rule_of(view(reason_at=at(-9), boot_time=at(-99))) == "hma-replace"
+    rebooted = view(reason_at=at(-9), boot_time=at(-5))
+    assert rule_of(rebooted) == "hma-spent"
+    assert rule_of(rebooted, launched(at(-99))) == "hma-replace", "booted, and the same instance"
+    assert rule_of(rebooted, launched(at(-6))) == "hma-spent"
+    again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
+    assert spent(again, launched(at(-99)))
+
+
+def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
+    """The recovery after one more accepted step."""
+    done = StepRecord(kind, len(recovery.steps) + 1, "n1", at(0), Outcome.accepted(), at(0))
+    return replace(recovery, steps=(*recovery.steps, done))
+
+
+@pytest.mark.parametrize("phase", [Phase.CORDONED, Phase.VACATED, Phase.REMEDYING, Phase.REJOINING])
+def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase: Phase) -> None:
+    facts = replace(FACTS, slurm=replace(MARKED, reason="Action:Reboot"))
+    treated = did(rec(phase), StepKind.DRAIN)
+    first = advance(treated, facts, OWN, at(1))
+    assert isinstance(first, Move)
+    assert first.signal is Signal.MARKED
+    noted = treated.on(Signal.MARKED, at(1), first.why, None)
+    assert noted.since == treated.since, "it puts no deadline off"
+    answer = advance(noted, facts, OWN, at(1))
+    assert isinstance(answer, Do)
+    assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    kept = advance(noted, facts, ASSIST, at(1))
+    assert not (isinstance(kept, Do) and kept.kind is StepKind.DRAIN), "the service reads it"
+
+
+def test_a_mark_that_comes_again_and_again_is_handed_to_a_person() -> None:
+    treated = rec(Phase.CORDONED)
+    for _ in range(2 * OWN.node.step_attempts):
+        treated = did(treated, StepKind.DRAIN)
+    treated = treated.on(Signal.MARKED, at(1), "", None)
+    answer = advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1))
+    assert isinstance(answer, Move)
+    assert answer.signal is Signal.NEEDS_HUMAN
+    assert "again and again" in answer.why
+
+
+def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
+    other = replace(MARKED, reason="bad fan, Ann")
+    answer = advance(
+        did(rec(Phase.CORDONED), StepKind.DRAIN), replace(FACTS, slurm=other), OWN, at(1)
+    )
+    assert isinstance(answer, Move)
+    assert answer.signal is Signal.OPERATOR_TOOK_OVER
+    assert "changed the Reason" in answer.why
+    assert "resumed" not in answer.why
+
+
+def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not() -> None:
+    verifying = did(rec(Phase.VERIFYING), StepKind.DRAIN)
+    new = replace(MARKED, reason_at=at(5), boot_time=at(0))
+    answer = advance(verifying, replace(FACTS, slurm=new), OWN, at(6))
+    assert isinstance(answer, Move)
+    assert answer.signal is Signal.FAULT_AGAIN
+    old = replace(MARKED, reason_at=at(0) - timedelta(seconds=1), boot_time=at(0))
+    answer = advance(verifying, replace(FACTS, slurm=old), OWN, at(6))
+    assert isinstance(answer, Move)
+    assert answer.signal is Signal.MARKED
+
+
+def test_in_mode_assist_a_node_is_set_down_under_its_mark() -> None:
+    facts = replace(FACTS, slurm=replace(MARKED, state="MIXED"), running=(slurm_job(),))
+    noted = rec(Phase.OPEN).on(Signal.MARKED, at(1), "", None)
+    answer = advance(noted, facts, ASSIST, at(1))
+    assert isinstance(answer, Move)
+    assert answer.signal is Signal.CORDON_SEEN
+    closed = noted.on(answer.signal, at(1), answer.why, None)
+    ready = replace(facts, movable=frozenset({1}))
+    down = advance(closed, ready, ASSIST, at(2))
+    assert isinstance(down, Do)
+    assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
+
+
+@pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])
+def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code: str, signal: str) -> None:
+    ladder = (Remedy.REBOOT, Remedy.REPLACE)
+    gentle = rec(Phase.VACATED, ladder=ladder, urgency=Urgency.AFTER_JOBS)
+    facts = replace(FACTS, slurm=replace(MARKED, reason=f"Action:{code}"))
+    answer = advance(did(gentle, StepKind.DRAIN), facts, OWN, at(1))
+    assert isinstance(answer, Move)
+    assert answer.signal == signal
+    moved = gentle.on(answer.signal, at(1), "", None)
+    assert moved.urgency is Urgency.NOW
+    assert moved.remedy is (Remedy.REPLACE if code == "Replace" else Remedy.REBOOT)
+    rebooted = did(did(gentle, StepKind.DRAIN), StepKind.REBOOT)
+    late = advance(rebooted, facts, OWN, at(1))
+    assert isinstance(late, Move)
+    assert late.signal is Signal.MARKED, "the reboot is under way: verifying tells"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (xid_line(79), "Action:Replace"),
+        (xid_line(95), "Action:Reboot"),
+        (xid_line(95) + "\n6,1,1,-;" + xid_line(74), "Action:Replace"),
+        (xid_line(31), ""),
+        (xid_line(94), ""),
+        (sxid_line(20034), "Action:Replace"),
+        (sxid_line(12028), ""),
+        ("somebody wrote Xid (PCI:0): 79", ""),
+    ],
+)
+def test_what_the_played_health_agent_asks_for(line: str, wanted: str) -> None:
+    assert wish(f"3,0,1,-;{line}\n".encode()) == wanted
