@@ -122,9 +122,7 @@ def gather(
             health, daemon = store.health(), store.daemon()
         slurm_view, slurm_error = nodes.result()
         cloud_view, cloud_error = instances.result()
-    joined = Joined()
-    if cloud_view is not None:
-        cloud_view, joined = joined_now(cloud_view, slurm_view)
+    cloud_view, joined = joined_now(cloud_view, slurm_view) if cloud_view else (None, Joined())
     rules = make_rules(config)
     # The daemon stores plain heartbeats only now and then; silence is what lasts longer.
     lag = timedelta(seconds=config.loop.lease_s / 2)

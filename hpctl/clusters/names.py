@@ -239,25 +239,18 @@ def _order(row: NodeRow) -> tuple[Any, ...]:
 def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
     """The rows with Slurm's name, state, reason and running jobs, joined as the daemon joins them.
 
-    A node that Slurm has in a partition is a compute node, where the API gives no roles. A row
-    that fits several nodes, or whose node fits several, says so in `unread`.
+    A node in a partition is a compute node, where the API gives no roles.
     """
     listed = list(rows)
-    going = InstanceStatus.SHUTTING_DOWN
-    at = [
-        InstanceId(row.instance_id or row.logical_id or f"row {n}") for n, row in enumerate(listed)
-    ]
+    alive, going = InstanceStatus.RUNNING, InstanceStatus.SHUTTING_DOWN
+    at = [InstanceId(row.instance_id or row.logical_id or f"{n}") for n, row in enumerate(listed)]
     told = {
         key: Instance(
-            key,
-            going if row.status == going else InstanceStatus.RUNNING,
-            node=NodeName(row.node) if row.node else None,
-            launched=row.launched,
-            address=row.ip,
-            dns=row.dns,
+            key, going if row.status == going else alive, node=NodeName(row.node) or None,
+            launched=row.launched, address=row.ip, dns=row.dns,
         )
         for key, row in zip(at, listed, strict=True)
-    }
+    }  # fmt: skip
     provider, join = joined_now(ProviderView(slurm.as_of, instances=told), slurm)
     names = [provider.instances[key].node or NodeName("") for key in at]
     holding = jobs_on([name for name in names if name in slurm.nodes], slurm.jobs)

@@ -332,11 +332,8 @@ class Walk:
         """
         fresh = [r for r in rows if r.instance_id and r.instance_id != target.instance]
         for row in fresh:
-            if row.logical_id and target.row.logical_id:
-                same = row.logical_id == target.row.logical_id
-            else:
-                same = bool(row.ip) and row.ip == target.row.ip
-            if same:
+            both = row.logical_id and target.row.logical_id
+            if row.logical_id == target.row.logical_id if both else row.ip == target.row.ip != "":
                 return row
         mine = {one.new_instance_id for one in self.progress.values()}
         new = [r for r in fresh if r.group == target.row.group]

@@ -253,11 +253,7 @@ class InstanceStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One cluster node as the provider lists it.
-
-    `node` is its Slurm name where known, until `join` has asked Slurm the provider's guess at it.
-    `address` (IPv4) and `dns` are empty where the provider has not said them.
-    """
+    """One cluster node as the provider lists it; `node`, until `join`, is a guess from its host."""
 
     id: InstanceId
     status: InstanceStatus

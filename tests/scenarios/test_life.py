@@ -41,14 +41,7 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
     (kept,) = world.where(second)
     (other,) = set(world.slurm()) - {kept}
     until(lambda: world.slurm()[other] == "idle", 20)
-    # It is replaced by hand: its name stays, its address need not.
-    (before,) = (node for node in world.nodes() if node["node"] == other)
-    said = world.hpctl("cluster", "replace", other, "--yes", *EVERY)
-    assert f"{other}: done" in said
-    (after,) = (node for node in world.nodes() if node["node"] == other)
-    assert after["slurm_state"] == "IDLE"
-    assert after["instance_id"] != before["instance_id"]
-    assert (after["ip"] == before["ip"]) is (node_names == "ip")
+    replaced(world, other, moves=node_names == "group")
     short = world.submit("sleep 4", "-N1", f"--nodelist={other}")
     until(lambda: world.runs(short), 20)
     words = ("cluster", "scale", "workers", "1", "--nodes", other)
@@ -68,3 +61,13 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
     assert "delete demo: done; Deleted" in said
     assert world.seen("cluster", "list")["clusters"] == []
     assert world.slurm() == {}
+
+
+def replaced(world: World, node: str, *, moves: bool) -> None:
+    """Replace a node by hand: its name stays, its address need not."""
+    (before,) = (one for one in world.nodes() if one["node"] == node)
+    assert f"{node}: done" in world.hpctl("cluster", "replace", node, "--yes", *EVERY)
+    (after,) = (one for one in world.nodes() if one["node"] == node)
+    assert after["slurm_state"] == "IDLE"
+    assert after["instance_id"] != before["instance_id"]
+    assert (after["ip"] != before["ip"]) is moves
