@@ -86,6 +86,18 @@ def _(world: World) -> None:
     world.group("cpu")["deep_health_checks"] = ["InstanceStress"]
 
 
+_ROLLING = "scheduled_update.deployment_config.rolling_update_policy"
+
+
+@case("spec.rolling", WARN, f"instance_groups.2.{_ROLLING}", "are for clusters with EKS")
+def _(world: World) -> None:
+    size = {"type": "INSTANCE_COUNT", "value": 1}
+    world.group("cpu")["scheduled_update"] = {
+        "schedule_expression": "cron(0 3 ? * SUN *)",
+        "deployment_config": {"rolling_update_policy": {"maximum_batch_size": size}},
+    }
+
+
 @case("spec.one-view", WARN, "instance_groups.0.storage", "mounts /fsx, and ctl (controller)")
 def _(world: World) -> None:
     world.group("ctl")["storage"] = [s for s in world.group("ctl")["storage"] if "ebs" not in s][1:]
@@ -232,9 +244,17 @@ def _(world: World) -> None:
     living(world, VpcConfig={"Subnets": ["subnet-b"], "SecurityGroupIds": ["sg-nodes"]})
 
 
-@case("cluster.fixed", FAIL, "node_provisioning_mode", "has node_provisioning_mode (none)")
+@case("cluster.fixed", FAIL, "node_provisioning_mode", "has not yet")
 def _(world: World) -> None:
-    living(world, NodeProvisioningMode=None)
+    legacy = [{"InstanceGroupName": "cpu"}]
+    living(world, NodeProvisioningMode=None, InstanceGroups=legacy)
+
+
+@case("cluster.fixed", FAIL, "node_provisioning_mode", "cannot be given up again")
+def _(world: World) -> None:
+    for key in ("node_provisioning_mode", "accounting_database"):
+        del world.file[key]
+    living(world)
 
 
 @case("cluster.fixed", FAIL, "instance_groups.2.role", "has role login in the living cluster")
