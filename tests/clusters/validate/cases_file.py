@@ -371,6 +371,13 @@ def _(world: World) -> None:
     in_s3(world, script("on_init_complete.sh"), script(PARAMETERS, b"{}"))
 
 
+@case("s3.who-sets-slurm-up", WARN, PREFIX, "which the migration to the API's configuration ends")
+def _(world: World) -> None:
+    in_s3(world, script("on_init_complete.sh"), script(PARAMETERS, b"{}"))
+    del world.file["node_provisioning_mode"], world.file["accounting_database"]
+    living(world, NodeProvisioningMode=None, InstanceGroups=[{"InstanceGroupName": "cpu"}])
+
+
 @case("s3.who-sets-slurm-up", FAIL, PREFIX, "would leave plain instances behind")
 def _(world: World) -> None:
     world.legacy()
