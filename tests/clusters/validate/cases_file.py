@@ -91,11 +91,10 @@ _ROLLING = "scheduled_update.deployment_config.rolling_update_policy"
 
 @case("spec.rolling", WARN, f"instance_groups.2.{_ROLLING}", "are for clusters with EKS")
 def _(world: World) -> None:
-    size = {"type": "INSTANCE_COUNT", "value": 1}
-    world.group("cpu")["scheduled_update"] = {
-        "schedule_expression": "cron(0 3 ? * SUN *)",
-        "deployment_config": {"rolling_update_policy": {"maximum_batch_size": size}},
-    }
+    policy = {"maximum_batch_size": {"type": "INSTANCE_COUNT", "value": 1}}
+    when = {"schedule_expression": "cron(0 3 ? * SUN *)"}
+    rolling = {"deployment_config": {"rolling_update_policy": policy}}
+    world.group("cpu")["scheduled_update"] = when | rolling
 
 
 @case("spec.one-view", WARN, "instance_groups.0.storage", "mounts /fsx, and ctl (controller)")
@@ -246,14 +245,12 @@ def _(world: World) -> None:
 
 @case("cluster.fixed", FAIL, "node_provisioning_mode", "has not yet")
 def _(world: World) -> None:
-    legacy = [{"InstanceGroupName": "cpu"}]
-    living(world, NodeProvisioningMode=None, InstanceGroups=legacy)
+    living(world, NodeProvisioningMode=None, InstanceGroups=[{"InstanceGroupName": "cpu"}])
 
 
 @case("cluster.fixed", FAIL, "node_provisioning_mode", "cannot be given up again")
 def _(world: World) -> None:
-    for key in ("node_provisioning_mode", "accounting_database"):
-        del world.file[key]
+    del world.file["node_provisioning_mode"], world.file["accounting_database"]
     living(world)
 
 
