@@ -36,11 +36,13 @@ def in_service(
     targets: Mapping[str, int] | None = None,
     patience_s: float = PATIENCE_S,
     leaving: Collection[str] = (),
+    before: str | None = None,
 ) -> Until:
     """InService with every group at its target count, those in `targets` at what these say, and
     those that are `leaving` gone.
 
-    FAILED where the cluster failed, was rolled back or is deleted.
+    FAILED where the cluster failed, was rolled back or is deleted. `before` is the FailureMessage
+    from before the order, where somebody looked: another one tells of this order.
     """
 
     def judge(p: Progress) -> Judged:
@@ -56,6 +58,8 @@ def in_service(
         if "RollingBack" in p.seen:
             return _rolled_back(p)
         if targets is not None and (missed := _missed(p.targets, targets)):
+            if before is not None and p.failure not in ("", before):
+                return _rolled_back(p)
             if p.waited_s < LAG_S:
                 return WAITING
             return Verdict.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"

@@ -133,7 +133,10 @@ def test_rolling_batches_may_mean_nothing_on_slurm(
     policy = {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}}
     updating: list[int] = []
     api.emulator.launches.machines.destroy = lambda m: updating.append(  # type: ignore[method-assign]
-        sum(n["InstanceStatus"]["Status"] == "SystemUpdating" for n in nodes(api))
+        sum(
+            n.operation == "SoftwareUpdate"
+            for n in api.emulator.world.cluster("demo").nodes.values()
+        )
     )
     api(
         "UpdateClusterSoftware",

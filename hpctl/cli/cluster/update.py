@@ -240,7 +240,7 @@ class _Run:
     def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
         from hpctl.clusters.until import in_service, migrated
 
-        judge = in_service(targets, self.waiting.patience_s, leaving)
+        judge = in_service(targets, self.waiting.patience_s, leaving, self.failure)
         if self.migration:
             judge = migrated(judge, self.failure)
         return follow(self.here.aws, self.here.cluster, judge, self.waiting)

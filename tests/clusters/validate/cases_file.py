@@ -87,6 +87,17 @@ def _(world: World) -> None:
     world.group("cpu")["deep_health_checks"] = ["InstanceStress"]
 
 
+_ROLLING = "scheduled_update.deployment_config.rolling_update_policy"
+
+
+@case("spec.rolling", WARN, f"instance_groups.2.{_ROLLING}", "are for clusters with EKS")
+def _(world: World) -> None:
+    policy = {"maximum_batch_size": {"type": "INSTANCE_COUNT", "value": 1}}
+    when = {"schedule_expression": "cron(0 3 ? * SUN *)"}
+    rolling = {"deployment_config": {"rolling_update_policy": policy}}
+    world.group("cpu")["scheduled_update"] = when | rolling
+
+
 @case("spec.one-view", WARN, "instance_groups.0.storage", "mounts /fsx, and ctl (controller)")
 def _(world: World) -> None:
     world.group("ctl")["storage"] = [s for s in world.group("ctl")["storage"] if "ebs" not in s][1:]
@@ -243,9 +254,15 @@ def _(world: World) -> None:
     living(world, VpcConfig={"Subnets": ["subnet-b"], "SecurityGroupIds": ["sg-nodes"]})
 
 
-@case("cluster.fixed", FAIL, "node_provisioning_mode", "has node_provisioning_mode (none)")
+@case("cluster.fixed", FAIL, "node_provisioning_mode", "has not yet")
 def _(world: World) -> None:
-    living(world, NodeProvisioningMode=None)
+    living(world, NodeProvisioningMode=None, InstanceGroups=[{"InstanceGroupName": "cpu"}])
+
+
+@case("cluster.fixed", FAIL, "node_provisioning_mode", "cannot be given up again")
+def _(world: World) -> None:
+    del world.file["node_provisioning_mode"], world.file["accounting_database"]
+    living(world)
 
 
 @case("cluster.fixed", FAIL, "instance_groups.2.role", "has role login in the living cluster")
@@ -360,6 +377,13 @@ def _(world: World) -> None:
 @case("s3.who-sets-slurm-up", FAIL, PREFIX, "the service refuses a mixture")
 def _(world: World) -> None:
     in_s3(world, script("on_init_complete.sh"), script(PARAMETERS, b"{}"))
+
+
+@case("s3.who-sets-slurm-up", WARN, PREFIX, "which the migration to the API's configuration ends")
+def _(world: World) -> None:
+    in_s3(world, script("on_init_complete.sh"), script(PARAMETERS, b"{}"))
+    del world.file["node_provisioning_mode"], world.file["accounting_database"]
+    living(world, NodeProvisioningMode=None, InstanceGroups=[{"InstanceGroupName": "cpu"}])
 
 
 @case("s3.who-sets-slurm-up", FAIL, PREFIX, "would leave plain instances behind")
