@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(bool(chroot.missing()), reason=f"LIFECYCLE NOT TESTED: {chroot.missing()}"),
     pytest.mark.skipif(not VENV.is_dir(), reason="PYTHON 3.10 NOT TESTED: .ci/floor found none"),
 ]
-HOME = "/opt/ami-python"
 AGENT = "/opt/hpctl/bin/hpctl"
 CONFIG = "mode: observe\nintake: {listen: '127.0.0.1:8470'}\nslurm: {adapter: cli}\n"
 
@@ -46,22 +45,22 @@ def with_python_310_alone(machine: Machine) -> None:
     """The machine's own Python goes; a 3.10 takes its place, with the libraries that it brings."""
     for path in machine.path("/usr/bin").glob("python3*"):
         path.unlink()
-    base = Path((VENV / "pyvenv.cfg").read_text().split("home = ")[1].split("\n")[0]).parent
-    left_out = shutil.ignore_patterns(
-        "test", "tests", "__pycache__", "site-packages", "*.a", "config-*"
+    # At the same place: its shared library is found by a path.
+    base = Path((VENV / "bin/python").resolve().parents[1])
+    left_out = shutil.ignore_patterns("test", "tests", "__pycache__", "site-packages", "*.a")
+    machine.path(f"{base}/bin").mkdir(parents=True)
+    shutil.copy(base / "bin/python3.10", machine.path(f"{base}/bin/python3.10"))
+    shutil.copytree(
+        base / "lib/python3.10", machine.path(f"{base}/lib/python3.10"), ignore=left_out
     )
-    for name in ("bin/python3.10", "lib/python3.10"):
-        if (base / name).is_dir():
-            shutil.copytree(base / name, machine.path(f"{HOME}/{name}"), ignore=left_out)
-        else:
-            machine.path(f"{HOME}/bin").mkdir(parents=True)
-            shutil.copy(base / name, machine.path(f"{HOME}/{name}"))
-    machine.says("ln", "-s", f"{HOME}/bin/python3.10", "/usr/bin/python3.10")
+    for library in (base / "lib").glob("libpython3*.so*"):
+        shutil.copy(library, machine.path(f"{base}/lib/{library.name}"))
+    machine.says("ln", "-s", f"{base}/bin/python3.10", "/usr/bin/python3.10")
     machine.says("ln", "-s", "python3.10", "/usr/bin/python3")
 
 
 def until(machine: Machine, said: str, *words: str) -> str:
-    deadline, out = time.monotonic() + 60, ""
+    deadline, out = time.monotonic() + 30, ""
     while time.monotonic() < deadline:
         out = machine.run(*words)[1]
         if said in out:
@@ -80,9 +79,7 @@ def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
         assert code == 0, out
         assert "lifecycle: OK node=ip-10-9-1-20 role=compute" in out
         assert states(machine)["hpctl"]["state"] == "done"
-        assert machine.says("/opt/hpctl/bin/python", "-V") == "Python 3.10.13" or (
-            machine.says("/opt/hpctl/bin/python", "-V").startswith("Python 3.10.")
-        )
+        assert machine.says("/opt/hpctl/bin/python", "-V").startswith("Python 3.10.")
         machine.write("/etc/hpctl/hpctl.yaml", CONFIG)
         machine.says("sh", "-c", "mkdir -p /run/munge && chown munge: /run/munge")
         machine.says("runuser", "-u", "munge", "--", "munged")
