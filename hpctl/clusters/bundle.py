@@ -64,7 +64,6 @@ class Bundle:
 
 def lay(
     target: Path,
-    *,
     config: Path | None = None,
     additions: Sequence[Path] = (),
     wheels: Sequence[Path] = (),

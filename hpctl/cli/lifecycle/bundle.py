@@ -107,15 +107,11 @@ def bundle(
     """
     from hpctl.cli import render_lifecycle
     from hpctl.clusters import bundle as bundles
-    from hpctl.clusters import bundle_checks, bundle_fit, bundle_wheels
+    from hpctl.clusters import bundle_checks, bundle_wheels
 
     if sum(map(bool, (wheels, installed, wheelhouse))) > 1:
         raise click.UsageError("give one of --wheels, --installed and --wheelhouse")
-    packed_python = bundle_fit.packed_python(python) if python else ""
-    wanted = python_version or packed_python or bundle_fit.DEFAULT_PYTHON
-    if not re.fullmatch(r"3\.\d+", wanted):
-        raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
-    target = bundle_fit.Target(wanted, machine)
+    target = _target(python_version, machine, python)
     output = output.absolute()
     bundles.replaceable(output)
     with _room_beside(output) as room:
@@ -129,14 +125,7 @@ def bundle(
             else:
                 bundle_wheels.installed(house, target.python)
         packed = bundle_wheels.given(house) if house else ()
-        bundles.lay(
-            made,
-            config=settings,
-            additions=add,
-            wheels=packed,
-            python=python,
-            made_for=asdict(target),
-        )
+        bundles.lay(made, settings, add, packed, python, asdict(target))
         told = _told(made, spec_file)
         found = bundle_checks.problems(made)
         signed = bundles.sign(made)
@@ -146,6 +135,16 @@ def bundle(
     view = _view(output, signed, found, target, told)
     show("lifecycle-bundle", view, as_json, render_lifecycle.bundle)
     leave(Exit.PROBLEM if found else Exit.FINE)
+
+
+def _target(version: str | None, machine: str, packed: Path | None) -> Target:
+    from hpctl.clusters import bundle_fit
+
+    inside = bundle_fit.packed_python(packed) if packed else ""
+    wanted = version or inside or bundle_fit.DEFAULT_PYTHON
+    if not re.fullmatch(r"3\.\d+", wanted):
+        raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
+    return bundle_fit.Target(wanted, machine)
 
 
 @contextmanager
