@@ -41,7 +41,7 @@ demo: setup ## Break a node under a training job and watch the cluster heal itse
 	@$(BIN)/hpctl sandbox demo
 
 .PHONY: test
-test: static test-pure test-slurm ## Format, lint, types, import rules and all tests (about 17 min)
+test: static test-floor test-pure test-slurm ## Format, lint, types, import rules and all tests (about 17 min)
 
 .PHONY: check
 check: static test-packages ## The inner loop: everything static, and the quick tests without Slurm (under a minute)
@@ -57,6 +57,10 @@ static: setup ## Format, lint, types and import rules
 .PHONY: test-pure
 test-pure: test-packages ## All tests that need no Slurm
 	.ci/once-more $(PURE) tests
+
+.PHONY: test-floor
+test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON310 names it)
+	@.ci/floor
 
 .PHONY: test-slurm
 test-slurm: test-packages ## All tests against a real Slurm, on loopback

@@ -12,19 +12,14 @@ import importlib.metadata
 import shutil
 import subprocess
 import tempfile
-import zipfile
-from collections.abc import Iterator, Sequence
-from email.message import Message
-from email.parser import HeaderParser
+from collections.abc import Sequence
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.tags import compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from hpctl import shipped
-from hpctl.clusters.bundle_wheels import PLATFORMS, download
+from hpctl.clusters.bundle_fit import Target, lacking
+from hpctl.clusters.bundle_wheels import download
 
 HERE = Path(__file__).resolve().parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -81,51 +76,12 @@ def fetch(wheels: Path, pythons: Sequence[str], machine: str, given: Path | None
     for python in fitting:
         if given is None:
             with tempfile.TemporaryDirectory() as room:
-                download(Path(room), python, machine)
+                download(Path(room), Target(python, machine))
                 for wheel in Path(room).glob("*.whl"):
                     shutil.copy(wheel, wheels)
-        if missing := sorted(set(unmet(wheels, python, machine))):
-            raise SystemExit(f"Python {python}: no wheel of {', '.join(missing)}")
+        if lacks := lacking(wheels, Target(python, machine)):
+            raise SystemExit(f"Python {python}: no wheel of {', '.join(map(str, lacks))}")
     return fitting
-
-
-def unmet(wheels: Path, python: str, machine: str) -> Iterator[str]:
-    """What hpctl would miss of these wheels on that Python: pip on another one cannot tell."""
-    version = tuple(map(int, python.split(".")))
-    platforms = PLATFORMS[machine]
-    tags = {
-        *cpython_tags(version, platforms=platforms),
-        *compatible_tags(version, platforms=platforms),
-    }
-    fitting: dict[str, list[tuple[Path, str]]] = {}
-    for path in wheels.glob("*.whl"):
-        name, number, _, own = parse_wheel_filename(path.name)
-        if own & tags:
-            fitting.setdefault(name, []).append((path, str(number)))
-    target = {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "platform_machine": machine,
-        "extra": "",
-    }
-    todo, seen = [Requirement("hpctl"), Requirement("pip")], set()
-    while todo:
-        wanted = todo.pop()
-        name = canonicalize_name(wanted.name)
-        fits = [path for path, number in fitting.get(name, ()) if number in wanted.specifier]
-        if not fits:
-            yield str(wanted)
-        elif name not in seen:
-            seen.add(name)
-            needs = map(Requirement, metadata(fits[0]).get_all("Requires-Dist") or ())
-            todo += [n for n in needs if n.marker is None or n.marker.evaluate(target)]
-
-
-def metadata(wheel: Path) -> Message:
-    """A wheel's METADATA."""
-    with zipfile.ZipFile(wheel) as file:
-        name = next(n for n in file.namelist() if n.endswith(".dist-info/METADATA"))
-        return HeaderParser().parsestr(file.read(name).decode())
 
 
 def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, output: Path) -> Path:

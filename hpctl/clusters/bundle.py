@@ -7,9 +7,10 @@ bundle's digest is that of its MANIFEST; the same content gives the same digest 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,16 +64,17 @@ class Bundle:
 
 def lay(
     target: Path,
-    *,
     config: Path | None = None,
     additions: Sequence[Path] = (),
     wheels: Sequence[Path] = (),
     python: Path | None = None,
+    made_for: Mapping[str, str] | None = None,
 ) -> None:
     """Put a bundle's files into an empty directory.
 
     `additions` are files and directories for its top: provisioning_parameters.json,
-    shared_users.txt, site.d, debs, hpctl.yaml. Raises HpctlError.
+    shared_users.txt, site.d, debs, hpctl.yaml. `made_for` is what the wheels are for, in the words
+    of bundle_fit.Target. Raises HpctlError.
     """
     _copy_tree(shipped.lifecycle_scripts(), target)
     _copy_tree(shipped.slurm_plugins(), target / "slurm_plugins")
@@ -85,6 +87,8 @@ def lay(
         _copy(config, target / "config.json")
     for wheel in wheels:
         _copy(wheel, target / WHEELS / wheel.name)
+    if wheels and made_for:
+        (target / "target.json").write_text(json.dumps(made_for) + "\n")
     if python is not None:
         _copy(python, target / PYTHON)
 

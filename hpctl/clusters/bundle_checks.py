@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpctl.clusters import bundle_fit
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
 
 PYTHON_FLOOR = (3, 8)
@@ -40,6 +41,8 @@ def problems(directory: Path) -> tuple[Problem, ...]:
     if total > LARGEST:
         found.append(Problem(".", f"has {total} bytes, over {LARGEST}"))
     found += [Problem(WHEELS, what) for what in _of_wheels(directory / WHEELS)]
+    if (directory / WHEELS).is_dir():
+        found += [Problem(place, why) for place, why in bundle_fit.problems(directory)]
     found += [Problem(PYTHON, what) for what in _of_packed_python(directory / PYTHON)]
     if not found:
         found += _of_settings(directory)
@@ -104,9 +107,6 @@ _OF_TEXT = {".py": _of_python, ".json": _of_json}
 
 def _of_wheels(directory: Path) -> Iterator[str]:
     names = [path.name for path in directory.glob("*")]
-    for needed in ("hpctl", "pip") if names else ():
-        if not any(name.startswith(f"{needed}-") for name in names):
-            yield f"has wheels, and none of {needed}"
     for name in names:
         if not name.endswith(".whl"):
             yield f"{name} is no wheel: a node has nothing to build it with"

@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpctl import shipped
+from hpctl.clusters.bundle_fit import Target, lacking
 from hpctl.ports import HpctlError
 
 PLATFORMS = {
-    "x86_64": ("manylinux2014_x86_64", "manylinux_2_28_x86_64"),
-    "aarch64": ("manylinux2014_aarch64", "manylinux_2_28_aarch64"),
+    "x86_64": ("manylinux2014_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64"),
+    "aarch64": ("manylinux2014_aarch64", "manylinux_2_27_aarch64", "manylinux_2_28_aarch64"),
 }
-"""Ubuntu 20.04's glibc is 2.31: it takes both."""
+"""Ubuntu 20.04's glibc is 2.31: it takes all."""
 
 DOWNLOAD_S = 900.0
+ROUNDS = 4
 
 
 def given(directory: Path) -> tuple[Path, ...]:
@@ -32,23 +34,26 @@ def given(directory: Path) -> tuple[Path, ...]:
     return wheels
 
 
-def download(target: Path, python: str, machine: str, extras: Sequence[str] = ()) -> None:
-    """Fill a directory with hpctl, pip and all that they need for another Python and machine.
+def download(house: Path, target: Target, extras: Sequence[str] = ()) -> None:
+    """Fill a directory with hpctl, pip and all that they need on the nodes.
 
     By pip and its settings on this machine. hpctl's own wheel is that of this very installation.
     Raises HpctlError with pip's last words.
     """
-    target.mkdir(parents=True, exist_ok=True)
-    own = _own(target)
+    house.mkdir(parents=True, exist_ok=True)
+    own = _own(house)
     wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
-    platforms = [word for name in PLATFORMS[machine] for word in ("--platform", name)]
-    _pip(
-        [
-            *("download", "--dest", str(target), "--find-links", str(target)),
-            *("--only-binary", ":all:", "--implementation", "cp", "--python-version", python),
-            *(*platforms, wanted, "pip"),
-        ]
-    )
+    platforms = [word for name in PLATFORMS[target.machine] for word in ("--platform", name)]
+    words = [
+        *("download", "--dest", str(house), "--find-links", str(house), "--only-binary", ":all:"),
+        *("--implementation", "cp", "--python-version", target.python, *platforms),
+    ]
+    _pip([*words, wanted, "pip"])
+    # pip has read markers for the Python that it runs on: what others need comes in further rounds.
+    for _ in range(ROUNDS):
+        if not (missing := [lack.requirement for lack in lacking(house, target)]):
+            return
+        _pip([*words, *missing])
 
 
 def _pip(words: list[str]) -> None:

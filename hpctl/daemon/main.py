@@ -141,8 +141,7 @@ class Daemon:
             self._desk.news,
         )
         self._intake = self._make_intake()
-        self._stopping = False
-        self._ready = False
+        self._stopping = self._ready = False
         self._reload_wanted = False
         self._config_trouble = ""
         self._next_flush = 0.0

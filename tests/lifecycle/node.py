@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import platform
 import re
 import shutil
+import sys
 import zipfile
 from importlib.metadata import requires
 from pathlib import Path
@@ -102,7 +104,8 @@ def wheelhouse(target: Path, whole: bool = False, version: str = "0.1.0") -> tup
 def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles.Bundle:
     """A bundle with what a site adds: users, parameters, and more by path (`__` for a dash)."""
     target.mkdir(parents=True)
-    bundles.lay(target, wheels=wheels)
+    here = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    bundles.lay(target, wheels=wheels, made_for={**here, "machine": platform.machine()})
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "shared_users.txt").write_text("ada,2001,/fsx/ada\nbob,2002,/fsx/bob\n")
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))

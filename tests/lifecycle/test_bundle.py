@@ -100,8 +100,8 @@ def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:
     (made / "wheels").mkdir()
     (made / "wheels/click-8.0-py3-none-any.whl").write_text("")
     assert said(made) == [
-        "wheels has wheels, and none of hpctl",
-        "wheels has wheels, and none of pip",
+        "wheels the bundle needs hpctl: no wheel of it is there",
+        "wheels the bundle needs pip: no wheel of it is there",
     ]
 
 

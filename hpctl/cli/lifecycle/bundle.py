@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from hpctl.ports import HpctlError
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import Bundle
     from hpctl.clusters.bundle_checks import Problem
+    from hpctl.clusters.bundle_fit import Target
 
 FILE = ThereType(path_type=Path, exists=True, dir_okay=False)
 DIRECTORY = ThereType(path_type=Path, exists=True, file_okay=False)
@@ -68,16 +70,15 @@ class BundleView:
 )
 @click.option(
     "--python-version",
-    default="3.12",
-    show_default=True,
-    help="The Python that will run hpctl on the node, for --wheels.",
+    metavar="3.X",
+    help="The Python that will run hpctl on the node: 3.10, or that of --python.",
 )
 @click.option(
     "--machine",
     type=click.Choice(["x86_64", "aarch64"]),
     default="x86_64",
     show_default=True,
-    help="The node's architecture, for --wheels.",
+    help="The node's architecture.",
 )
 @click.option(
     "--python",
@@ -94,7 +95,7 @@ def bundle(
     wheelhouse: Path | None,
     wheels: bool,
     installed: bool,
-    python_version: str,
+    python_version: str | None,
     machine: str,
     python: Path | None,
     as_json: bool,
@@ -110,6 +111,7 @@ def bundle(
 
     if sum(map(bool, (wheels, installed, wheelhouse))) > 1:
         raise click.UsageError("give one of --wheels, --installed and --wheelhouse")
+    target = _target(python_version, machine, python)
     output = output.absolute()
     bundles.replaceable(output)
     with _room_beside(output) as room:
@@ -119,20 +121,30 @@ def bundle(
         if wheels or installed:
             house = room / "wheels"
             if wheels:
-                bundle_wheels.download(house, python_version, machine)
+                bundle_wheels.download(house, target)
             else:
-                bundle_wheels.installed(house, python_version)
+                bundle_wheels.installed(house, target.python)
         packed = bundle_wheels.given(house) if house else ()
-        bundles.lay(made, config=settings, additions=add, wheels=packed, python=python)
+        bundles.lay(made, settings, add, packed, python, asdict(target))
         told = _told(made, spec_file)
         found = bundle_checks.problems(made)
         signed = bundles.sign(made)
         if not found:
             made.chmod(0o755)
             bundles.replace(made, output)
-    view = _view(output, signed, found, python, told)
+    view = _view(output, signed, found, target, told)
     show("lifecycle-bundle", view, as_json, render_lifecycle.bundle)
     leave(Exit.PROBLEM if found else Exit.FINE)
+
+
+def _target(version: str | None, machine: str, packed: Path | None) -> Target:
+    from hpctl.clusters import bundle_fit
+
+    inside = bundle_fit.packed_python(packed) if packed else ""
+    wanted = version or inside or bundle_fit.DEFAULT_PYTHON
+    if not re.fullmatch(r"3\.\d+", wanted):
+        raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
+    return bundle_fit.Target(wanted, machine)
 
 
 @contextmanager
@@ -165,16 +177,13 @@ def _told(made: Path, spec_file: Path | None) -> str:
 
 
 def _view(
-    output: Path, signed: Bundle, found: tuple[Problem, ...], python: Path | None, told: str
+    output: Path, signed: Bundle, found: tuple[Problem, ...], target: Target, told: str
 ) -> BundleView:
     notes = [told] if told else []
     if not signed.wheels:
         notes.append("no wheels: nodes come up without hpctl (--wheels, --wheelhouse)")
-    elif python is None:
-        tags = {name.split("-")[2] for name in signed.wheels if "-cp" in name}
-        said = ", ".join(sorted(f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3")))
-        if said:
-            notes.append(f"the nodes must have Python {said}, or the bundle bring it (--python)")
+    else:
+        notes.append(f"hpctl will run with {target}: the nodes must have it, or --python bring it")
     return BundleView(
         str(output),
         signed.digest,

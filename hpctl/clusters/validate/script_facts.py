@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpctl.clusters import bundle_fit
+from hpctl.clusters.bundle import MANIFEST, WHEELS
+
 LARGEST = 1 << 20
 """Bytes that are read of one file; a larger one is no script."""
 
@@ -51,17 +54,22 @@ class ScriptFacts:
     directory: str = ""
     files: Mapping[str, Script] = field(default_factory=dict)
     truncated: bool = False
+    unfit: tuple[str, ...] = ()
+    """Why hpctl cannot be installed from the wheels of a bundle."""
 
 
 def gather(directory: Path) -> ScriptFacts:
     """Every file below a directory. Raises OSError."""
     found: dict[str, Script] = {}
+    unfit: tuple[str, ...] = ()
+    if (directory / WHEELS).is_dir() and (directory / MANIFEST).is_file():
+        unfit = tuple(f"{place}: {why}" for place, why in bundle_fit.problems(directory))
     for at, path in enumerate(_below(directory)):
         if at >= MOST:
-            return ScriptFacts(str(directory), found, truncated=True)
+            return ScriptFacts(str(directory), found, True, unfit)
         name = path.relative_to(directory).as_posix()
         found[name] = _script(path, name)
-    return ScriptFacts(str(directory), found)
+    return ScriptFacts(str(directory), found, unfit=unfit)
 
 
 def _below(directory: Path) -> Iterator[Path]:

@@ -67,6 +67,14 @@ def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     yield from script_rules.of_roles(here.files.get(CONFIG), here.files, here.directory, groups)
 
 
+def wheels(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """hpctl can be installed from the wheels of a bundle, on nodes that it is for."""
+    place = next(iter(entries(wanted).values()), ())
+    for why in facts.scripts.unfit:
+        mend = "make the bundle again: hpctl lifecycle bundle --wheels --python-version 3.10"
+        yield fail(place, f"{facts.scripts.directory}/{why}", mend)
+
+
 def _all(wanted: Wanted, facts: Facts, rule: object, content: str) -> Iterator[Finding]:
     assert callable(rule)
     here = facts.scripts
@@ -110,6 +118,11 @@ FAMILY = Family(
             "roles",
             "Where the API sets Slurm up, a bundle's `config.json` says who the login nodes are.",
             roles,
+        ),
+        Check(
+            "wheels",
+            "hpctl can be installed from a bundle's wheels with the Python that it is for.",
+            wheels,
         ),
     ),
 )

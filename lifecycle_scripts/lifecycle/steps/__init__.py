@@ -39,7 +39,7 @@ STEPS = (
     Step("pam", "off", 120, 2),
     Step("slurm", "required", 400, 4),
     Step("accounting_users", "optional", 180, 3),
-    Step("hpctl", "optional", 600, 3),
+    Step("hpctl", "required", 600, 3),
     Step("log_rotation", "optional", 30, 2),
     Step("observability", "off", 120, 2),
     Step("site", "optional", 900, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tarfile
@@ -37,7 +38,7 @@ def applies(node: Node) -> Any:
 
 
 def _digest(node: Node) -> str:
-    """Which wheels these are, and for which Python of the bundle's own."""
+    """Which wheels these are, and which Python the bundle brings for them."""
     total = hashlib.sha256()
     packed = node.bundle / PACKED
     for path in [*_wheels(node), *([packed] if packed.is_file() else [])]:
@@ -177,12 +178,22 @@ def _python(node: Node) -> str:
     packed = node.bundle / PACKED
     if packed.is_file():
         return _unpacked(node, packed)
-    for name in CANDIDATES:
+    target = _target(node)
+    for name in ("python" + target, *CANDIDATES):
         found: str | None = shutil.which(name)
-        fits = "import sys, venv; sys.exit(sys.version_info < (3, 10))"
+        fits = f"import sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '{target}')"
         if found and node.machine.works(found, "-I", "-c", fits):
             return found
-    raise Failure("no Python 3.10 or later here: hpctl lifecycle bundle --python packs one")
+    raise Failure(
+        f"no Python {target} on this node, which the bundle's wheels are for: make it with "
+        "`hpctl lifecycle bundle --python-version` for the AMI's, or pack one with --python"
+    )
+
+
+def _target(node: Node) -> str:
+    """The Python that the wheels are for."""
+    path = node.bundle / "target.json"
+    return str(json.loads(path.read_text())["python"]) if path.is_file() else "3.10"
 
 
 def _unpacked(node: Node, packed: Path) -> str:

@@ -210,6 +210,13 @@ def _(world: World) -> None:
     local(world, *with_login(world, b'{"roles": {"ctl": "controller"}}'))
 
 
+@case("scripts.wheels", FAIL, ENTRY, "scripts/wheels: x.whl is not for Python 3.10")
+def _(world: World) -> None:
+    why = "wheels: x.whl is not for Python 3.10"
+    local(world, script("on_init_complete.sh", executable=True))
+    world.facts = replace(world.facts, scripts=replace(world.facts.scripts, unfit=(why,)))
+
+
 # --- cluster ---
 
 

@@ -1,0 +1,127 @@
+"""A node as HyperPod's AMI has it: Python 3.10 is the only one, and no network is asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl.clusters import bundle as bundles
+from hpctl.clusters.bundle_checks import problems
+from tests.lifecycle import chroot
+from tests.lifecycle.chroot import Machine
+from tests.lifecycle.node import BUCKET, ENVIRONMENT, PARAMETERS, ROOT, command, furnish, states
+
+VENV = ROOT / "build/python3.10"
+"""Made by .ci/floor where the machine has a Python 3.10."""
+
+pytestmark = [
+    pytest.mark.slurm,  # where root and Slurm's packages are at hand
+    pytest.mark.skipif(bool(chroot.missing()), reason=f"LIFECYCLE NOT TESTED: {chroot.missing()}"),
+    pytest.mark.skipif(not VENV.is_dir(), reason="PYTHON 3.10 NOT TESTED: .ci/floor found none"),
+]
+AGENT = "/opt/hpctl/bin/hpctl"
+SLURM = """ClusterName=demo
+SlurmUser=root
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort=26817
+StateSaveLocation=/tmp
+ProctrackType=proctrack/linuxproc
+NodeName=ip-10-9-1-20 NodeAddr=127.0.0.1 Port=26818
+PartitionName=dev Nodes=ALL Default=YES
+"""
+CONFIG = "mode: observe\nintake: {listen: '127.0.0.1:8470'}\nslurm: {adapter: cli}\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
+    """As `hpctl lifecycle bundle --installed` of a 3.10 makes it."""
+    target = tmp_path_factory.mktemp("bundle") / "b"
+    words = [str(VENV / "bin/hpctl"), "lifecycle", "bundle", "-o", str(target), "--installed"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
+    (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
+    assert problems(target) == ()
+    return bundles.sign(target)
+
+
+def with_python_310_alone(machine: Machine) -> None:
+    """The machine's own Python goes; a 3.10 takes its place, with the libraries that it brings."""
+    for path in machine.path("/usr/bin").glob("python3*"):
+        path.unlink()
+    # At the same place: its shared library is found by a path.
+    base = Path((VENV / "bin/python").resolve().parents[1])
+    left_out = shutil.ignore_patterns("test", "tests", "__pycache__", "site-packages", "*.a")
+    machine.path(f"{base}/bin").mkdir(parents=True)
+    shutil.copy(base / "bin/python3.10", machine.path(f"{base}/bin/python3.10"))
+    shutil.copytree(
+        base / "lib/python3.10", machine.path(f"{base}/lib/python3.10"), ignore=left_out
+    )
+    for library in (base / "lib").glob("libpython3*.so*"):
+        shutil.copy(library, machine.path(f"{base}/lib/{library.name}"))
+    machine.says("ln", "-s", f"{base}/bin/python3.10", "/usr/bin/python3.10")
+    machine.says("ln", "-s", "python3.10", "/usr/bin/python3")
+
+
+def until(machine: Machine, said: str, *words: str) -> str:
+    deadline, out = time.monotonic() + 30, ""
+    while time.monotonic() < deadline:
+        out = machine.run(*words)[1]
+        if said in out:
+            return out
+        time.sleep(0.5)
+    raise AssertionError(f"{words}: {out}")
+
+
+def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
+    made: bundles.Bundle, tmp_path: Path
+) -> None:
+    with Machine(tmp_path / "machine") as machine:
+        furnish(machine, made)
+        with_python_310_alone(machine)
+        code, out = machine.run(*command("compute"), env=ENVIRONMENT)
+        assert code == 0, out
+        assert "lifecycle: OK node=ip-10-9-1-20 role=compute" in out
+        assert states(machine)["hpctl"]["state"] == "done"
+        assert machine.says("/opt/hpctl/bin/python", "-V").startswith("Python 3.10.")
+        machine.write("/etc/hpctl/hpctl.yaml", CONFIG)
+        machine.says("sh", "-c", "mkdir -p /run/munge && chown munge: /run/munge")
+        machine.says("runuser", "-u", "munge", "--", "munged", "--origin", "127.0.0.1")
+        machine.write("/etc/slurm/slurm.conf", SLURM.format(host=socket.gethostname()))
+        machine.says("slurmctld")
+        daemon = (AGENT, "daemon", "run", "--config", "/etc/hpctl/hpctl.yaml")
+        agent = (AGENT, "agent", "run", "--head", "http://127.0.0.1:8470", "--node", "ip-10-9-1-20")
+        with machine.start(*daemon) as one, machine.start(*agent) as other:
+            try:
+                until(machine, '"last_heard": "20', AGENT, "nodes", "--json")
+                said = json.loads(machine.run(AGENT, "doctor", "--json")[1])
+            finally:
+                one.kill()
+                other.kill()
+                machine.kill_everything()
+        wrong = [c for c in said["checks"] if c["verdict"] in ("fail", "unknown", "warn")]
+        wrong = [c for c in wrong if c["name"] != "clock"]  # nobody sets it in a chroot
+        assert [c["name"] for c in said["checks"] if c["name"] == "intake"], said
+        assert wrong == []
+
+
+def test_a_node_without_the_python_that_the_wheels_are_for_says_so_and_is_not_ok(
+    made: bundles.Bundle, tmp_path: Path
+) -> None:
+    """The machine has 3.11 alone."""
+    for weight, code, said in (("required", 1, "FAILED step=hpctl"), ("optional", 0, "INCOMPLETE")):
+        with Machine(tmp_path / weight) as machine:
+            furnish(machine, made)
+            weights = {"failure_wait_s": 0, "steps": {"hpctl": weight}}
+            machine.write(f"{BUCKET}/config.json", json.dumps(weights))
+            bundles.sign(machine.path(BUCKET))
+            ended, out = machine.run(*command("compute"), env=ENVIRONMENT)
+            last = out.rstrip().rpartition("\n")[2]
+            assert (ended, last.startswith(f"hpctl lifecycle: {said}")) == (code, True), last
+            assert "no Python 3.10 on this node, which the bundle's wheels are for" in out
