@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hmac
 import json
+import os
+import pwd
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from hpctl.ports import HpctlError
+from hpctl import munge, wire
+from hpctl.ports import HpctlError, Unavailable
 
 DEFAULT_PORT = 8470
+SLURM_USER = "slurm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +45,42 @@ def explained(text: bytes) -> str:
         return f"{answer['error']}: {answer['message']} {answer.get('hint', '')}".strip()
     except (ValueError, TypeError, KeyError, AttributeError):
         return text[:200].decode(errors="replace")
+
+
+class Unproved(Unavailable):
+    """An answer that no daemon of this cluster has proved to be its own."""
+
+
+def check_proof(
+    proof: str, said: bytes, munge_socket: Path | str | None, secret: bytes | None = None
+) -> None:
+    """Whether a daemon gave an answer, `said` being wire.answered() of it.
+
+    `secret` is the session's key, where one was used. Raises Unproved, MungeUnavailable.
+    """
+    scheme, _, word = proof.partition(" ")
+    if secret is not None:
+        if scheme == wire.SESSION_SCHEME and hmac.compare_digest(
+            wire.mac(secret, said).encode(), word.encode("utf-8", "replace")
+        ):
+            return
+        raise Unproved("the answer is not signed with the session's key", _HINT)
+    if scheme != wire.AUTH_SCHEME:
+        raise Unproved("the answer carries no credential", _HINT)
+    try:
+        credential = munge.decode(word, munge_socket)
+    except munge.CredentialError as error:
+        raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
+    if credential.payload != said or credential.uid not in _daemons():
+        raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
+
+
+_HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"
+
+
+def _daemons() -> set[int]:
+    """The users a daemon may run as: root, SlurmUser, and whoever asks."""
+    try:
+        return {0, os.geteuid(), pwd.getpwnam(SLURM_USER).pw_uid}
+    except KeyError:
+        return {0, os.geteuid()}

@@ -7,7 +7,7 @@ limits; what is too long is cut by the sender, what is wrong is refused by the r
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -146,7 +146,7 @@ def decode(body: bytes) -> JobReport:
 
 def _to_model(said: _Trouble) -> Trouble:
     fields = msgspec.structs.asdict(said)
-    fields["at"] = said.at.astimezone(UTC)
+    fields["at"] = wire.in_utc(said.at, "$.job_report.trouble.at")
     fields["node"] = NodeName(said.node) if said.node else None
     return Trouble(**fields)
 

@@ -2,7 +2,7 @@
 
 Runs inside a job, as the job's owner, and must never harm it: `tell` raises nothing, waits for two
 seconds at most, and answers None where nobody was reached. The daemon believes it by its MUNGE
-credential, whose uid must be the job's owner in Slurm (or root).
+credential, whose uid must be the job's owner in Slurm (or root), and is believed by one of its own.
 
 Where the head node is: $HPCTL_HEAD, else what this node's agent is started with: HPCTL_AGENT_HEAD
 in /etc/hpctl/agent.env (another file: $HPCTL_AGENT_ENV), which users must be able to read. Which
@@ -25,7 +25,7 @@ from pathlib import Path
 from hpctl import job_wire, munge, wire
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
-from hpctl.heads import Head, explained
+from hpctl.heads import Head, check_proof, explained
 from hpctl.ports import HpctlError
 
 log = logging.getLogger(__name__)
@@ -158,13 +158,16 @@ def _ask(url: str, body: bytes, munge_socket: str | None, until: float) -> Reply
             return None
         connection = http.client.HTTPConnection(address.host, address.port, timeout=left)
         try:
-            headers = {
-                "Authorization": f"{wire.AUTH_SCHEME} {credential}",
-                "Content-Type": "application/json",
-            }
+            authorization = f"{wire.AUTH_SCHEME} {credential}"
+            headers = {"Authorization": authorization, "Content-Type": "application/json"}
             connection.request("POST", job_wire.PATH, body, headers)
             response = connection.getresponse()
-            return _reply(response.status, response.read(_ANSWER_BYTES))
+            text = response.read(_ANSWER_BYTES)
+            reply = _reply(response.status, text)
+            if not reply.again:
+                said = wire.answered(authorization, response.status, text)
+                check_proof(response.getheader(wire.PROOF_HEADER, ""), said, munge_socket)
+            return reply
         finally:
             connection.close()
     except (OSError, http.client.HTTPException, HpctlError) as error:
