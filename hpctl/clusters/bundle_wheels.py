@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpctl import shipped
+from hpctl.core.compat import SAFE_PATH
 from hpctl.ports import HpctlError
 
 PLATFORMS = {
@@ -52,7 +53,7 @@ def download(target: Path, python: str, machine: str, extras: Sequence[str] = ()
 
 
 def _pip(words: list[str]) -> None:
-    command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check"]
+    command = [sys.executable, *SAFE_PATH, "pip", "--no-input", "--disable-pip-version-check"]
     try:
         done = subprocess.run(
             [*command, *words, "--quiet"],

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.ports import HpctlError, Unavailable
 from hpctl.sandbox import packages
 from hpctl.sandbox.bootplan import child_env, environment
@@ -272,7 +273,7 @@ class Sandbox:
         return msgspec.convert(settings, Spec)
 
     def _start(self, wanted: Spec) -> None:
-        python = [sys.executable, "-m"]
+        python = [sys.executable, *SAFE_PATH]
         state = str(self.state_dir)
         supervisor = [*python, "hpctl.sandbox.supervisor", state]
         if wanted.netns:

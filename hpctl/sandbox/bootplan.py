@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.sandbox import hardware
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
@@ -90,7 +91,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
     return [
         sys.executable,
-        "-m",
+        *SAFE_PATH,
         "hpctl",
         "agent",
         "run",
