@@ -73,6 +73,12 @@ class IntakeProcess:
         """The process's id; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def port(self) -> int:
+        """Where it listens, once started."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
     def start(self) -> None:
         """Listen and serve. Raises Unavailable where the port cannot be had."""
         self._listener = listen(*self._listen_on)

@@ -20,7 +20,13 @@ from hpctl.daemon.connections import MAX_HEAD, Bounds, Connections, Peer
 from hpctl.ports import Unavailable
 from hpctl.systemd import passed_sockets
 
+log = logging.getLogger(__name__)
+
 BACKLOG = 2048
+"""Connections that wait in the kernel."""
+ACCEPTS, EVERY_S = 8, 0.004
+"""So many are taken at once, and then those that are open are heard again: two thousand a second at
+most, which keeps a crowd that comes again and again from being all that there is to do."""
 TICK_S = 0.25
 
 
@@ -222,7 +228,6 @@ class IntakeServer:
             access_log=False,
             log_config=None,
             lifespan="off",
-            backlog=BACKLOG,
             # Longer than a heartbeat, so that an agent keeps its connection.
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
@@ -257,15 +262,38 @@ class IntakeServer:
             raise Unavailable(f"the intake did not start on {self.host}:{self.port}")
 
     async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
-        serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
+        accepting = asyncio.create_task(self._accept(listener))
         ready.set()
         while not serving.done():
             self.connections.sweep()
             self._tick()
+            if self._server.should_exit or accepting.done():
+                self._server.should_exit = True
+                accepting.cancel()
             await asyncio.wait([serving], timeout=TICK_S)
         await serving
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections in, at a pace; asyncio's own server would take a whole backlog first."""
+        loop, server = asyncio.get_running_loop(), self._server
+        listener.setblocking(False)
+        make = partial(
+            cast(Any, server.config.http_protocol_class),
+            config=server.config,
+            server_state=server.server_state,
+            app_state=server.lifespan.state,
+        )
+        while True:
+            for _ in range(ACCEPTS):
+                try:
+                    client, _ = await loop.sock_accept(listener)
+                    await loop.connect_accepted_socket(make, client)
+                except OSError as error:  # gone already, or no descriptors for a moment
+                    log.debug("a connection was not taken: %s", error)
+            await asyncio.sleep(EVERY_S)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop accepting, let answers in flight finish, and join the thread."""
