@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import resource
 import sys
 
@@ -28,7 +29,7 @@ async def stranger(port: int, number: int, connected: asyncio.Semaphore) -> None
                     await asyncio.sleep(1.0)
                     writer.write(b"x")
             writer.close()
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(AGAIN_S * random.uniform(0.5, 1.5))
 
 
 async def crowd(port: int, count: int) -> None:
