@@ -24,7 +24,8 @@ class Allowance:
         now = self._monotonic()
         with self._lock:
             if len(self._left) > MOST_KEYS:
-                self._left = {k: v for k, v in self._left.items() if self._now(v, now) < 1}
+                full = self._at_once
+                self._left = {k: v for k, v in self._left.items() if self._now(v, now) < full}
             left = self._now(self._left.get(key, (self._at_once, now)), now)
             enough = amount <= left
             self._left[key] = (left - amount if enough else left, now)
