@@ -26,6 +26,7 @@ NAMES = (
     "years",
     "intake",
     "agents",
+    "perimeter",
     "storm",
     "agent",
     "cycle",

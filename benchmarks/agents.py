@@ -81,7 +81,7 @@ async def _measure(intake: Intake) -> tuple[float, Figures, Figures, float]:
     begun = time.perf_counter()
     await join_all(members)
     joined_s = time.perf_counter() - begun
-    memory = _memory_mb(intake.process.pid)
+    memory = memory_mb(intake.process.pid) + memory_mb(intake.pid)
     ours = await _beating(intake, members, Member.heartbeat, SECONDS)
     rival = await _beating(intake, members, Member.heartbeat_by_credential, RIVAL_SECONDS)
     return joined_s, ours, rival, memory
@@ -97,8 +97,7 @@ async def _hello(intake: Intake) -> Figures:
 async def _beating(intake: Intake, members: list[Member], deed: Deed, seconds: float) -> Figures:
     def used() -> tuple[float, float]:
         munged = cpu_seconds(intake.head_munged)
-        whole = cpu_seconds(intake.process.pid)
-        return intake.threads_cpu() + munged, whole + munged
+        return intake.own_cpu() + munged, intake.cpu()
 
     before = used()
     taken = await beat(members, deed, EVERY_S, seconds)
@@ -107,7 +106,8 @@ async def _beating(intake: Intake, members: list[Member], deed: Deed, seconds: f
     return Figures(taken, percent[0], percent[1])
 
 
-def _memory_mb(pid: int) -> float:
+def memory_mb(pid: int) -> float:
+    """What a process has in memory."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

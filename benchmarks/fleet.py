@@ -63,11 +63,16 @@ class Line(asyncio.Protocol):
         return self._answer
 
 
+def name_of(number: int) -> NodeName:
+    """A member's node, by its number."""
+    return NodeName(f"ip-10-{number >> 16 & 255}-{number >> 8 & 255}-{number & 255}")
+
+
 class Member:
     """One agent."""
 
     def __init__(self, number: int, port: int, munge_socket: Path) -> None:
-        self.name = NodeName(f"ip-10-{number >> 16 & 255}-{number >> 8 & 255}-{number & 255}")
+        self.name = name_of(number)
         self._instance = InstanceId(f"i-{number:017x}")
         self._boot = BootId("7a58ec84-3776-4210-8a5c-212610e998ed")
         self._port, self._munge = port, munge_socket

@@ -29,22 +29,24 @@ BAR = 5000.0
 
 @dataclass(frozen=True)
 class Intake:
-    """A running intake and the two munged, of its node and of the agents'."""
+    """A running daemon, its intake and the two munged, of its node and of the agents'."""
 
     process: subprocess.Popen[str]
     port: int
+    pid: int
+    """The intake's process; the rival's is the daemon's own."""
     head_munged: int
     agents_socket: Path
 
     def cpu(self) -> float:
-        """Processor seconds that intake and munged have used so far."""
-        return cpu_seconds(self.process.pid) + cpu_seconds(self.head_munged)
+        """Processor seconds that daemon, intake and munged have used so far."""
+        pids = {self.process.pid, self.pid, self.head_munged}
+        return sum(cpu_seconds(pid) for pid in pids)
 
-    def threads_cpu(self) -> float:
-        """Processor seconds of the intake's threads alone: all but the main one, the loop's."""
-        pid = self.process.pid
-        others = (int(t) for t in os.listdir(f"/proc/{pid}/task") if int(t) != pid)
-        return sum(cpu_seconds(pid, thread) for thread in others)
+    def own_cpu(self) -> float:
+        """Processor seconds of the intake alone: all but the daemon's main thread, the loop's."""
+        loop = cpu_seconds(self.process.pid, self.process.pid)
+        return self.cpu() - cpu_seconds(self.head_munged) - loop
 
 
 @contextmanager
@@ -68,9 +70,9 @@ def running(nodes: int = 0, mode: str = "hpctl", *, pinned: bool = True) -> Iter
             assert process.stdout is not None
             try:
                 said = json.loads(process.stdout.readline())
-                for pid in (process.pid, head_munged) if pinned else ():
+                for pid in (process.pid, said["intake"], head_munged) if pinned else ():
                     _pin(pid, {max(os.sched_getaffinity(0))})
-                yield Intake(process, said["port"], head_munged, agents_socket)
+                yield Intake(process, said["port"], said["intake"], head_munged, agents_socket)
             finally:
                 process.stdin.close()
                 process.wait(30)
@@ -144,7 +146,7 @@ def run() -> Outcome:
     ]  # fmt: skip
     notes = [
         f"medians of {RUNS} runs of {SECONDS:g} s, {AGENTS} connections; intake and its munged"
-        " are pinned to one core and both counted; the agents have another munged",
+        " are pinned to one core with the daemon and all counted; the agents have another munged",
         "/CPU s: in one second of that core's time. By the clock it is less where others have"
         " the core too, as on this machine the agents do",
         "journal_mode=WAL, synchronous=FULL: what waits at the same time is stored in one go",

@@ -1,8 +1,9 @@
-"""The intake in a process of its own: `python -m benchmarks.intake_at MUNGE_SOCKET NODES [hello]`.
+"""A daemon with its intake: `python -m benchmarks.intake_at MUNGE_SOCKET NODES [MODE]`.
 
-Prints its port as JSON, and ends with its standard input. With NODES it
+Prints its port, and the intake's process, as JSON, and ends with its standard input. With NODES it
 is a daemon but for who would act: it reads Slurm's text and goes round the real loop as often as
-a daemon of that size does. `hello` is the rival: the same server with nothing behind it.
+a daemon of that size does; `busy`: without a pause, and each time round is a line of output.
+`hello` is the rival: the same server with nothing behind it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import scontrol_text
+from benchmarks.fleet import name_of
 from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
 from hpctl.core.catalogue import rules
+from hpctl.daemon import channel
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.intake import IntakeServer
+from hpctl.daemon.intake_process import IntakeProcess
 from hpctl.daemon.loop import Loop
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.slurm.read import Reader
@@ -29,6 +33,8 @@ from hpctl.slurm.run import Runner
 from hpctl.store.sql import Store
 
 CYCLE_S = 10.0
+AT_LEAST = 1000
+"""Nodes that Slurm has where there is no loop."""
 FLUSH_S = 7.5
 """A quarter of the lease, as the daemon does."""
 
@@ -46,28 +52,43 @@ def _nothing() -> None:
     return
 
 
-def serve(directory: Path, munge_socket: Path, nodes: int, *, bare: bool) -> None:
+def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     """Serve until standard input ends."""
     store = Store(f"sqlite:///{directory}/journal.db", write=True)
     store.take_lease("bench", 1, "0", "own", CLOCK.now(), 3600)
     book = Book({}, store.record, _nothing, CLOCK, store.note_heard)
-    settings = IntakeSettings(munge_socket, frozenset({os.geteuid()}))
-    app = intake_app(settings, book.accept, lambda _: "127.0.0.1", heard=book.heard)
-    server = IntakeServer(hello if bare else app, "127.0.0.1")
     loop = _loop(directory, store, book, nodes) if nodes else None
+    server = IntakeServer(hello, "127.0.0.1") if mode == "hello" else _intake(munge_socket, book)
     server.start()
-    print(json.dumps({"port": server.port}), flush=True)
+    pid = server.pid if isinstance(server, IntakeProcess) else os.getpid()
+    if isinstance(server, IntakeProcess):
+        names = (name_of(number) for number in range(max(nodes, AT_LEAST)))
+        server.nodes(dict.fromkeys(names, "127.0.0.1"))
+    print(json.dumps({"port": server.port, "intake": pid}), flush=True)
     next_cycle = next_flush = time.monotonic() + 1
-    while not select.select([sys.stdin], [], [], 0.25)[0]:
+    pause = 0.0 if mode == "busy" else 0.25
+    while not select.select([sys.stdin], [], [], pause)[0]:
         now = time.monotonic()
         if now >= next_flush:
             book.flush()
             next_flush += FLUSH_S
         if loop is not None and now >= next_cycle:
             loop.cycle(CAREFUL, rules())
-            next_cycle += CYCLE_S
+            next_cycle += 0.0 if mode == "busy" else CYCLE_S
+            if mode == "busy":
+                print(time.monotonic() - now, flush=True)
     server.stop()
     store.close()
+
+
+def _intake(munge_socket: Path, book: Book) -> IntakeProcess:
+    def answer(asked: channel.Question) -> bytes:
+        assert isinstance(asked, channel.Store)
+        book.accept(*asked.reports)
+        return b""
+
+    setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
+    return IntakeProcess(setup, ("127.0.0.1", 0), answer, book.heard)
 
 
 def _loop(directory: Path, store: Store, book: Book, nodes: int) -> Loop:
@@ -87,4 +108,4 @@ def _loop(directory: Path, store: Store, book: Book, nodes: int) -> Loop:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as scratch:
-        serve(Path(scratch), Path(sys.argv[1]), int(sys.argv[2]), bare="hello" in sys.argv[3:])
+        serve(Path(scratch), Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

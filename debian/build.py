@@ -80,7 +80,9 @@ def fetch(wheels: Path, pythons: Sequence[str], machine: str, given: Path | None
                 for wheel in Path(room).glob("*.whl"):
                     shutil.copy(wheel, wheels)
         if lacks := lacking(wheels, Target(python, machine)):
-            raise SystemExit(f"Python {python}: no wheel of {'; '.join(lack.why for lack in lacks)}")
+            raise SystemExit(
+                f"Python {python}: no wheel of {'; '.join(lack.why for lack in lacks)}"
+            )
     return fitting
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hmac
 import http.client
 import json
+import os
+import pwd
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from hpctl import munge, wire
-from hpctl.ports import HpctlError
+from hpctl.ports import HpctlError, Unavailable
 
 DEFAULT_PORT = 8470
+SLURM_USER = "slurm"
 _ANSWER_BYTES = 64 * 1024
 
 
@@ -41,24 +45,32 @@ class Head:
     ) -> tuple[int, bytes]:
         """Send a body in the caller's own name, once; answers status and body.
 
-        `until`: when to give up, by the monotonic clock. Raises OSError and
-        http.client.HTTPException where the head node is not reached, MungeUnavailable.
+        A daemon has proved the answer to be its own, unless it asks to be asked again. `until`:
+        when to give up, by the monotonic clock. Raises OSError and http.client.HTTPException where
+        the head node is not reached, Unproved, MungeUnavailable.
         """
         credential = munge.encode(wire.payload(body), munge_socket)
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError("no time left to ask")
         connection = http.client.HTTPConnection(self.host, self.port, timeout=left)
-        headers = {
-            "Authorization": f"{wire.AUTH_SCHEME} {credential}",
-            "Content-Type": "application/json",
-        }
+        authorization = f"{wire.AUTH_SCHEME} {credential}"
+        headers = {"Authorization": authorization, "Content-Type": "application/json"}
         try:
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
-            return response.status, response.read(_ANSWER_BYTES)
+            text = response.read(_ANSWER_BYTES)
+            if not passing(response.status):
+                said = wire.answered(authorization, response.status, text)
+                check_proof(response.getheader(wire.PROOF_HEADER, ""), said, munge_socket)
+            return response.status, text
         finally:
             connection.close()
+
+
+def passing(status: int) -> bool:
+    """Whether the same body may be taken later: nothing rests on such an answer."""
+    return status >= http.client.INTERNAL_SERVER_ERROR or status in (408, 409, 429)
 
 
 def explained(text: bytes) -> str:
@@ -68,3 +80,42 @@ def explained(text: bytes) -> str:
         return f"{answer['error']}: {answer['message']} {answer.get('hint', '')}".strip()
     except (ValueError, TypeError, KeyError, AttributeError):
         return text[:200].decode(errors="replace")
+
+
+class Unproved(Unavailable):
+    """An answer that no daemon of this cluster has proved to be its own."""
+
+
+def check_proof(
+    proof: str, said: bytes, munge_socket: Path | str | None, secret: bytes | None = None
+) -> None:
+    """Whether a daemon gave an answer, `said` being wire.answered() of it.
+
+    `secret` is the session's key, where one was used. Raises Unproved, MungeUnavailable.
+    """
+    scheme, _, word = proof.partition(" ")
+    if secret is not None:
+        if scheme == wire.SESSION_SCHEME and hmac.compare_digest(
+            wire.mac(secret, said).encode(), word.encode("utf-8", "replace")
+        ):
+            return
+        raise Unproved("the answer is not signed with the session's key", _HINT)
+    if scheme != wire.AUTH_SCHEME:
+        raise Unproved("the answer carries no credential", _HINT)
+    try:
+        credential = munge.decode(word, munge_socket)
+    except munge.CredentialError as error:
+        raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
+    if credential.payload != said or credential.uid not in _daemons():
+        raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
+
+
+_HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"
+
+
+def _daemons() -> set[int]:
+    """The users a daemon may run as: root, SlurmUser, and whoever asks."""
+    try:
+        return {0, os.geteuid(), pwd.getpwnam(SLURM_USER).pw_uid}
+    except KeyError:
+        return {0, os.geteuid()}

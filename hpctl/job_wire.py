@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpctl import wire
-from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action
@@ -147,7 +146,7 @@ def decode(body: bytes) -> JobReport:
 
 def _to_model(said: _Trouble) -> Trouble:
     fields = msgspec.structs.asdict(said)
-    fields["at"] = said.at.astimezone(UTC)
+    fields["at"] = wire.in_utc(said.at, "$.job_report.trouble.at")
     fields["node"] = NodeName(said.node) if said.node else None
     return Trouble(**fields)
 

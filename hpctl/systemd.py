@@ -1,4 +1,4 @@
-"""systemd's notification protocol (sd_notify(3)), where systemd asks for it."""
+"""systemd's protocols for services, sd_notify(3) and sd_listen_fds(3), where it speaks them."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def watchdog_interval() -> float | None:
     if not usec.isdecimal() or int(usec) == 0 or (pid and pid != str(os.getpid())):
         return None
     return int(usec) / 2e6
+
+
+_FIRST_PASSED = 3
+"""SD_LISTEN_FDS_START."""
+
+
+def passed_sockets() -> list[socket.socket]:
+    """The listening sockets that a .socket unit passes to this process; no child inherits them."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
+        return []
+    # Theirs to pass once: whatever we start must not take them for its own.
+    del os.environ["LISTEN_PID"], os.environ["LISTEN_FDS"]
+    found = [socket.socket(fileno=_FIRST_PASSED + n) for n in range(int(count))]
+    for each in found:
+        each.set_inheritable(False)
+    return found

@@ -9,6 +9,9 @@ two ends say the same things.
 Who sent a body is said by the Authorization header: `MUNGE <credential>` over the body's digest,
 or `HPCTL <session>:<HMAC-SHA256 of the body>` with the key of a session that a body with
 `open_session` and a MUNGE credential has opened (docs/adr/0015).
+
+Who answers is said by the HPCTL-Proof header, made like the Authorization that it answers: a MUNGE
+credential for the asker's uid alone, or the HMAC with the session's key (docs/adr/0042).
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ PATH = "/v1/reports"
 REQUESTS_PATH = "/v1/requests"
 AUTH_SCHEME = "MUNGE"
 SESSION_SCHEME = "HPCTL"
+PROOF_HEADER = "HPCTL-Proof"
 KEY_BYTES = 32
 MAX_BODY = 256 * 1024
 """Bytes of one report's body."""
@@ -206,6 +210,16 @@ def mac(secret: bytes, body: bytes) -> str:
     return hmac.digest(secret, body, "sha256").hex()
 
 
+def answered(authorization: str, status: int, answer: bytes) -> bytes:
+    """What the proof of an answer vouches for: that it is the answer to this very request.
+
+    An Authorization header is never the same twice: credentials are used up, and what a session's
+    key signs has a growing number in it.
+    """
+    whole = b"%s\n%d\n" % (authorization.encode("latin-1", "replace"), status) + answer
+    return b"hpctl1-answer:" + hashlib.sha256(whole).hexdigest().encode()
+
+
 def digest(findings: Iterable[Finding]) -> str:
     """What names a list of findings, whatever its order: SHA-256 in hex.
 
@@ -309,6 +323,16 @@ def read_request(body: bytes) -> Asked:
     return asked
 
 
+def in_utc(time: datetime, place: str) -> datetime:
+    """A time of any offset in UTC. Raises InvalidReportError where there is none: with an offset
+    the first and last hours of the calendar lie beyond its ends."""
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:
+        text = f"not a valid report: {time.isoformat()} is out of range - at `{place}`"
+        raise InvalidReportError(text) from error
+
+
 def check_version(version: int) -> None:
     """Raises UnsupportedVersionError for any format but ours."""
     if version != VERSION:
@@ -335,7 +359,7 @@ def _to_model(wire: _Report) -> Report:
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["findings"] = tuple(_finding(n, f) for n, f in enumerate(wire.findings))
     for name in ("sent_at", "agent_start"):
-        fields[name] = fields[name].astimezone(UTC)
+        fields[name] = in_utc(fields[name], f"$.report.{name}")
     for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
         fields[name] = kind(fields[name])
     return Report(**fields)
@@ -347,5 +371,6 @@ def _finding(index: int, wire: _Finding) -> Finding:
             f"not a valid report: last before first - at `$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
-    fields["first"], fields["last"] = wire.first.astimezone(UTC), wire.last.astimezone(UTC)
+    for name in ("first", "last"):
+        fields[name] = in_utc(fields[name], f"$.report.findings[{index}].{name}")
     return Finding(**fields)

@@ -51,8 +51,13 @@ class Head:
         for each in reports:
             self.accept(each)
 
-    def post(self, body: bytes, authorization: str | None) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+    def post(
+        self, body: bytes, authorization: str | None, peer: str = ADDRESSES["n1"]
+    ) -> tuple[int, dict[str, Any]]:
+        """From a TCP address, which is n1's for most."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.server.port, timeout=10, source_address=(peer, 0)
+        )
         headers = {} if authorization is None else {"Authorization": authorization}
         connection.request("POST", wire.PATH, body, headers)
         response = connection.getresponse()
@@ -62,7 +67,8 @@ class Head:
 
     def send(self, what: Report | bytes, munged: Path | None = None) -> tuple[int, dict[str, Any]]:
         body = what if isinstance(what, bytes) else wire.encode(what)
-        return self.post(body, credential(munged or self.realm.n1, body))
+        peer = ADDRESSES["n2" if munged == self.realm.n2 else "n1"]
+        return self.post(body, credential(munged or self.realm.n1, body), peer)
 
     def get(self, path: str) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
@@ -89,7 +95,7 @@ class Session:
         self.head, self.node = head, node
         munged = munged or head.realm.n1
         body = wire.encode(report(node), open_session=True)
-        status, answer = head.post(body, credential(munged, body))
+        status, answer = head.post(body, credential(munged, body), ADDRESSES[node])
         assert status == 200, answer
         self.granted = answer["session"]
         self.key = munge.decode(self.granted["key"], munged).payload
@@ -99,7 +105,7 @@ class Session:
         return wire.session_authorization(self.granted["id"], self.key, body)
 
     def send(self, body: bytes) -> tuple[int, dict[str, Any]]:
-        return self.head.post(body, self.signed(body))
+        return self.head.post(body, self.signed(body), ADDRESSES[self.node])
 
     def report(self) -> bytes:
         self.seq += 1

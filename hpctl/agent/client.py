@@ -3,11 +3,15 @@
 What is sent without a session carries a MUNGE credential and asks for one; the answer brings a
 key, wrapped in a credential that only this uid can decode. munged is asked twice in five minutes
 instead of twice in ten seconds, on this node and on the head node. A session that the head node
-does not know any more costs one more round trip.
+does not know any more costs one more round trip. What an answer says is believed where the daemon
+proves that it gave it, with the session's key or a credential of its own: while no daemon listens,
+any user of the head node may.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import http.client
 import json
 import logging
@@ -18,7 +22,7 @@ from pathlib import Path
 
 from hpctl import munge, wire
 from hpctl.core.model import Report
-from hpctl.heads import Head, explained
+from hpctl.heads import Head, Unproved, check_proof, explained
 from hpctl.ports import HpctlError
 
 log = logging.getLogger(__name__)
@@ -30,7 +34,12 @@ RENEW_AT = 0.8
 _ANSWER_BYTES = 64 * 1024
 # Clock, key, Slurm's node address: others may mend these, so the same report may succeed later.
 _MENDABLE = frozenset({401, 403, 408, 429})
+_NOT_FROM_THERE = {errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH}
 _SESSION_OVER = frozenset({"unknown_session", "expired_session", "bad_mac", "moved_session"})
+
+
+class _NotFromThere(Exception):
+    """A connection from that address is none."""
 
 
 class Answer(Enum):
@@ -78,16 +87,16 @@ class HeadClient:
                 return self._attempt(self._connection, said)
             except (OSError, http.client.HTTPException):
                 self.close()
-            except munge.MungeUnavailable as error:
+            except (munge.MungeUnavailable, Unproved) as error:
                 return Reply(Answer.RETRY, str(error))
         head = self._heads[self._current]
-        connection = http.client.HTTPConnection(head.host, head.port, timeout=CONNECT_TIMEOUT_S)
+        connection = None
         try:
-            connection.connect()
-            connection.sock.settimeout(ANSWER_TIMEOUT_S)
+            connection = self._connected(head)
             reply = self._attempt(connection, said)
-        except (OSError, http.client.HTTPException, munge.MungeUnavailable) as error:
-            connection.close()
+        except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
+            if connection is not None:
+                connection.close()
             self._current = (self._current + 1) % len(self._heads)
             return Reply(Answer.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
         self._connection = connection if connection.sock is not None else None
@@ -107,19 +116,38 @@ class HeadClient:
         if session and session.head == head and time.monotonic() < session.renew_at:
             body = _encoded(said, open_session=False)
             proof = wire.session_authorization(session.id, session.secret, body)
-            status, text = _exchange(connection, body, proof)
+            status, text, given = _exchange(connection, body, proof)
             if status != 401 or _code(text) not in _SESSION_OVER:
-                return _reply(status, text)
+                answer = wire.answered(proof, status, text)
+                return self._proved(_reply(status, text), given, answer, session.secret)
             if connection.sock is None:  # the head node closed it with its answer
                 connection.connect()
         self._session = None
         body = _encoded(said, open_session=True)
         credential = munge.encode(wire.payload(body), self._munge_socket)
         asked_at = time.monotonic()
-        status, text = _exchange(connection, body, f"{wire.AUTH_SCHEME} {credential}")
+        authorization = f"{wire.AUTH_SCHEME} {credential}"
+        status, text, given = _exchange(connection, body, authorization)
+        answer = wire.answered(authorization, status, text)
+        reply = self._proved(_reply(status, text), given, answer)
         if status == 200:
             self._session = self._opened(text, head, asked_at)
-        return _reply(status, text)
+        return reply
+
+    def _proved(self, reply: Reply, proof: str, said: bytes, secret: bytes | None = None) -> Reply:
+        """A reply that counts; to be asked to try again costs nothing, whoever does. Raises
+        Unproved, MungeUnavailable."""
+        if reply.answer is not Answer.RETRY:
+            check_proof(proof, said, self._munge_socket, secret)
+        return reply
+
+    def _connected(self, head: Head) -> http.client.HTTPConnection:
+        """From the address that our munged vouches for, where that is one of this host's: the
+        head node compares both with the one that Slurm has. Raises OSError, MungeUnavailable."""
+        with contextlib.suppress(munge.CredentialError, _NotFromThere):
+            own = munge.decode(munge.encode(b"", self._munge_socket), self._munge_socket).address
+            return _connection(head, (str(own), 0))
+        return _connection(head, None)
 
     def _opened(self, text: bytes, head: Head, asked_at: float) -> _Session | None:
         """The session that an answer grants; None is no trouble, credentials do as well."""
@@ -134,6 +162,21 @@ class HeadClient:
         return _Session(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
 
 
+def _connection(head: Head, source: tuple[str, int] | None) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(
+        head.host, head.port, timeout=CONNECT_TIMEOUT_S, source_address=source
+    )
+    try:
+        connection.connect()
+    except OSError as error:
+        # munged's origin may be no address of ours, or one that leads nowhere (127.0.1.1).
+        if source is not None and error.errno in _NOT_FROM_THERE:
+            raise _NotFromThere from error
+        raise
+    connection.sock.settimeout(ANSWER_TIMEOUT_S)
+    return connection
+
+
 def _encoded(said: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
     if isinstance(said, Report):
         return wire.encode(said, open_session=open_session)
@@ -142,11 +185,12 @@ def _encoded(said: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
 
 def _exchange(
     connection: http.client.HTTPConnection, body: bytes, authorization: str
-) -> tuple[int, bytes]:
+) -> tuple[int, bytes, str]:
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
     connection.request("POST", wire.PATH, body, headers)
     response = connection.getresponse()
-    return response.status, response.read(_ANSWER_BYTES)
+    proof = response.getheader(wire.PROOF_HEADER, "")
+    return response.status, response.read(_ANSWER_BYTES), proof
 
 
 def _reply(status: int, text: bytes) -> Reply:

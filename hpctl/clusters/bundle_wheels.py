@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpctl import shipped
 from hpctl.clusters.bundle_fit import Target, lacking
+from hpctl.core.compat import SAFE_PATH
 from hpctl.ports import HpctlError
 
 PLATFORMS = {
@@ -57,7 +58,7 @@ def download(house: Path, target: Target, extras: Sequence[str] = ()) -> None:
 
 
 def _pip(words: list[str]) -> None:
-    command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check"]
+    command = [sys.executable, *SAFE_PATH, "pip", "--no-input", "--disable-pip-version-check"]
     try:
         done = subprocess.run(
             [*command, *words, "--quiet"],

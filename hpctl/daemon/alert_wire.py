@@ -131,7 +131,7 @@ def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
     finding = Finding(
         f"alert.{_NO_NAME.sub('_', notice.name)[:100]}",
         Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
-        min(notice.starts_at.astimezone(UTC), heard),
+        _began(notice, heard),
         heard,
         device=_plain(device, 256),
         code=_NO_CODE.sub("_", severity)[:64],
@@ -140,6 +140,13 @@ def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
         clears=Clears.GONE,
     )
     return Alert(node, notice.fingerprint, finding, heard)
+
+
+def _began(notice: Notice, heard: datetime) -> datetime:
+    try:
+        return min(notice.starts_at.astimezone(UTC), heard)
+    except OverflowError:  # an offset leads out of the calendar
+        return heard
 
 
 def _plain(text: str, limit: int) -> str:

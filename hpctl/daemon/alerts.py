@@ -21,6 +21,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 from starlette.requests import Request
@@ -132,8 +133,16 @@ def _shown(looked_at: object) -> str:
     return ", ".join(f"{label}={value}" for label, value in looked_at.items()) or "no such label"
 
 
+class Takes(Protocol):
+    """A Webhook, or who stands for one."""
+
+    def take(self, body: bytes) -> dict[str, int]:
+        """The answer to a notification. Raises Refusal."""
+        ...
+
+
 def routes(
-    token_file: Path | None, webhook: Webhook, registry: CollectorRegistry | None = None
+    token_file: Path | None, webhook: Takes, registry: CollectorRegistry | None = None
 ) -> list[Route]:
     """The route for the intake's application; none where no token file is configured."""
     if token_file is None:

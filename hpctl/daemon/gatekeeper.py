@@ -11,7 +11,9 @@
 | 401 | bad_mac | signed with another key than the session's |
 | 401 | moved_session | from another address than it was opened from, or Slurm has another now |
 | 400, 422 | malformed, unsupported_version, invalid_report | not a report, or outside the limits |
-| 403 | unknown_node, forged_node | Slurm has no such node; the proof is another node's |
+| 403 | unknown_node, forged_node | Slurm has no such node; the origin or TCP peer is another |
+| 403 | future_start | an agent that started more than five minutes from now |
+| 429 | too_many | more than REPORTS of one node at once, or REPORTS_A_SECOND in the long run |
 | 409 | stale_report | not newer than what was believed of that node |
 | 409 | unknown_digest | a heartbeat about findings that are not held here: send them |
 | 503 | munge_unavailable, slurm_unavailable, journal_unavailable | ours to mend: try again |
@@ -20,19 +22,26 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from hpctl import munge, wire
-from hpctl.core.model import NodeName
+from hpctl.core.model import NodeName, Report
+from hpctl.daemon.allowance import Allowance
 from hpctl.daemon.refusal import Refusal
-from hpctl.daemon.sessions import LASTS_S, Sessions
+from hpctl.daemon.sessions import LASTS_S, Session, Sessions
 from hpctl.joining import ipv4
 from hpctl.ports import Unavailable
 
 log = logging.getLogger(__name__)
+
+AHEAD_S = 300.0
+"""How far an agent's clock may be ahead of ours: MUNGE itself takes no credential of more."""
+REPORTS, REPORTS_A_SECOND = 600, 5.0
+"""Reports of one node, each of which is a write to the disk."""
 
 AddressOf = Callable[[NodeName], str | None]
 """Slurm's address of a node (IPv4 or host name), None for a node that Slurm does not know.
@@ -48,6 +57,14 @@ class IntakeSettings:
     threads: int = 4
     """Credentials that munged is asked about at once."""
     session_s: float = LASTS_S
+
+    def prove(self, uid: int, said: bytes) -> str:
+        """Our proof of an answer, for a uid alone; empty where munged is away."""
+        try:
+            return f"{wire.AUTH_SCHEME} {munge.encode(said, self.munge_socket, only_uid=uid)}"
+        except munge.MungeUnavailable as error:
+            log.warning("an answer goes without proof: %s", error)
+            return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +84,44 @@ class Proved:
 class Gatekeeper:
     """Checks everything but the order of reports. Safe in any thread.
 
-    `within_session` never blocks; `by_credential` and `open_session` wait for munged.
+    `session` and `within_session` never block; the others wait for munged or the resolver.
     """
 
     def __init__(self, settings: IntakeSettings, address_of: AddressOf) -> None:
         self._settings, self._address_of = settings, address_of
         self._sessions = Sessions(settings.session_s)
+        self._reports = Allowance(REPORTS, REPORTS_A_SECOND)
 
-    def by_credential(self, authorization: str, body: bytes) -> Proved:
-        """What was sent with a MUNGE credential. Raises Refusal."""
-        credential = self._verified(authorization, body)
-        message = _read(body)
+    def verified(self, authorization: str, body: bytes) -> munge.Credential:
+        """The credential of somebody who may report. Raises Refusal."""
+        credential = verified(authorization, body, self._settings.munge_socket)
+        if credential.uid not in self._settings.allowed_uids:
+            hint = "The agent runs as root; other users may not report."
+            raise Refusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
+        return credential
+
+    def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
+        """What was sent from a TCP address with a believed credential. Raises Refusal."""
+        message = self._read(body)
         node = NodeName(message.said.node)
-        return Proved(message, credential.uid, self._check_origin(node, credential.address))
+        address = self._check_origin(node, credential.address, peer)
+        self._check_pace(message)
+        return Proved(message, credential.uid, address)
 
-    def within_session(self, authorization: str, body: bytes, peer: str) -> wire.Message:
-        """What was sent within a session from a TCP address. Raises Refusal."""
-        session = self._sessions.verified(authorization, body, peer)
-        message = _read(body)
+    def session(self, authorization: str, body: bytes, peer: str) -> Session:
+        """The session within which a body was sent from a TCP address. Raises Refusal."""
+        return self._sessions.verified(authorization, body, peer)
+
+    def within_session(self, session: Session, body: bytes) -> wire.Message:
+        """What was sent within a session. Raises Refusal."""
+        message = self._read(body)
         if message.said.node != session.node:
             text = f"the session is that of {session.node}, the body speaks of {message.said.node}"
             raise Refusal(403, "forged_node", text)
         if self._slurm_address(session.node) != session.address:
             text = f"Slurm has {session.node} at another address now than {session.address}"
             raise Refusal(401, "moved_session", text)
+        self._check_pace(message)
         return message
 
     def open_session(self, proved: Proved, peer: str) -> wire.Session | None:
@@ -104,23 +135,39 @@ class Gatekeeper:
             return None
         return wire.Session(name, wrapped, self._sessions.lasts_s)
 
-    def _verified(self, authorization: str, body: bytes) -> munge.Credential:
-        credential = verified(authorization, body, self._settings.munge_socket)
-        if credential.uid not in self._settings.allowed_uids:
-            hint = "The agent runs as root; other users may not report."
-            raise Refusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
-        return credential
+    def _read(self, body: bytes) -> wire.Message:
+        message = _read(body)
+        start = message.said.agent_start
+        if start.timestamp() > time.time() + AHEAD_S:
+            text = f"the agent says that it started at {start.isoformat()}, which is yet to come"
+            raise Refusal(403, "future_start", text, "Compare the clocks of both hosts.")
+        return message
 
-    def _check_origin(self, node: NodeName, origin: IPv4Address) -> str:
-        """Slurm's address of the node, which must be the one that munged says."""
+    def _check_pace(self, message: wire.Message) -> None:
+        """Heartbeats cost nothing, reports a write each."""
+        node = message.said.node
+        if isinstance(message.said, Report) and not self._reports.take(node):
+            raise Refusal(429, "too_many", f"too many reports of {node}", "The next is taken soon.")
+
+    def _check_origin(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
+        """Slurm's address of the node, which munged's and TCP's must be.
+
+        Whoever has the MUNGE key, as root of any node does, makes munged say any origin: by the
+        TCP peer a node is told from another that has the key as well.
+        """
         address = self._slurm_address(node)
-        if origin not in _addresses(address):
-            raise Refusal(
-                403,
-                "forged_node",
-                f"the credential comes from {origin}, Slurm has {node} at {address}",
-                "If it is that node, give its munged --origin with the address Slurm has.",
-            )
+        known = _addresses(address)
+        for whence, what, hint in (
+            (str(origin), "credential", "give its munged --origin with the address Slurm has."),
+            (peer, "connection", "let Slurm have the address from which it reaches this host."),
+        ):
+            if whence not in map(str, known):
+                raise Refusal(
+                    403,
+                    "forged_node",
+                    f"the {what} comes from {whence}, Slurm has {node} at {address}",
+                    f"If it is that node, {hint}",
+                )
         return address
 
     def _slurm_address(self, node: NodeName) -> str:

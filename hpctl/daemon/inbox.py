@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 WRITERS = 2
 """Writes at once. The journal takes them in turn, but one that hangs does not stop the others."""
 
+MOST = 128
+"""Reports of one write: each may have a quarter of a megabyte."""
+
 Heard = Callable[[wire.Heartbeat], bool]
 """Notes that a node lives; False where the digest is not that of the findings held of it.
 Called on the event loop: it must not block."""
@@ -76,7 +79,7 @@ class Inbox:
         batch: list[tuple[Report, asyncio.Future[None]]] = []
         later = []
         for report, stored in self._waiting:
-            if report.node in self._busy:
+            if report.node in self._busy or len(batch) >= MOST:
                 later.append((report, stored))
                 continue
             try:

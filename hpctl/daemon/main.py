@@ -15,7 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from hpctl import __version__
+import msgspec
+from prometheus_client import generate_latest
+
+from hpctl import __version__, job_wire
 from hpctl.clock import SystemClock
 from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
@@ -31,23 +34,21 @@ from hpctl.core.model import (
 )
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Look
+from hpctl.daemon import channel
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import Grey
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.intake_process import IntakeProcess
 from hpctl.daemon.jobs import Desk
-from hpctl.daemon.jobs import routes as job_routes
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.requests import routes as request_routes
 from hpctl.daemon.retirement import Retirement
 from hpctl.daemon.run_policies import RunPolicies
-from hpctl.daemon.wake import Waker
+from hpctl.daemon.wake import Seldom, Waker
 from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
 from hpctl.store.sql import LeaseLost, Store
 from hpctl.systemd import notify
@@ -161,7 +162,9 @@ class Daemon:
     def _make_desks(self) -> tuple[Desk, RequestDesk]:
         """Where supervisors and operators are heard."""
         store, slurm, poke = self._store, self._observer.heard_slurm, self._waker.poke
-        return Desk(store, slurm, self._shut, poke, self._clock), RequestDesk(
+        low_disk = None if self.config.database_url else self.config.state_dir
+        words = Seldom(poke).poke
+        return Desk(store, slurm, self._shut, words, self._clock, low_disk), RequestDesk(
             store,
             slurm,
             lambda: self.loop.state,
@@ -178,33 +181,38 @@ class Daemon:
         path, keep_s = self.config.state_dir / "alerts.json", self.config.alerts.keep_s
         return AlertBook(path, keep_s, self._clock, changed)
 
-    def _make_intake(self) -> IntakeServer:
-        intake = self.config.intake
-        settings = IntakeSettings(
-            munge_socket=intake.munge_socket, allowed_uids=frozenset(intake.allowed_uids)
-        )
-        alerts, registry = self.config.alerts, self._metrics.registry
-        webhook = Webhook(
+    def _make_intake(self) -> IntakeProcess:
+        intake, alerts = self.config.intake, self.config.alerts
+        self._webhook = Webhook(
             alerts.labels,
             self._alerts,
             self._observer.addresses,
             self._book.generation_of,
             self._clock,
         )
-        app = intake_app(
-            settings,
-            self._accept,
-            self._observer.address_of,
-            registry,
-            heard=self._heard,
-            routes=[
-                *alert_routes(alerts.token_file, webhook, registry),
-                *job_routes(self._desk, intake.munge_socket, registry),
-                *request_routes(self._requests, intake.munge_socket, registry),
-            ],
+        setup = channel.Setup(
+            str(intake.munge_socket) if intake.munge_socket else None,
+            intake.allowed_uids,
+            str(alerts.token_file) if alerts.token_file else None,
         )
         host, _, port = intake.listen.rpartition(":")
-        return IntakeServer(app, host or "0.0.0.0", int(port))  # noqa: S104
+        listen_on = (host or "0.0.0.0", int(port))  # noqa: S104
+        return IntakeProcess(setup, listen_on, self._answer, self._heard)
+
+    def _answer(self, asked: channel.Question) -> bytes:
+        """What the intake is answered, on its threads. Raises Refusal, OSError, HpctlError."""
+        match asked:
+            case channel.Store(reports):
+                self._accept(*reports)
+                return b""
+            case channel.Word(report, uid, at):
+                return job_wire.encode_taken(self._desk.take(report, uid, at))
+            case channel.Request(wanted, uid, address):
+                return str(self._requests.take(wanted, uid, address)).encode()
+            case channel.Alerts(body):
+                return msgspec.json.encode(self._webhook.take(body))
+            case channel.Scrape():
+                return generate_latest(self._metrics.registry)
 
     def _shut(self, job: SlurmJob) -> str:
         """Why no job's wish would be granted now; called on the intake's threads."""
@@ -222,12 +230,10 @@ class Daemon:
         for report in reports:
             self._grey.hear(report.generation, report.gauges)
 
-    def _heard(self, heartbeat: Heartbeat) -> bool:
-        """Note that a node lives, and its gauges. False where its findings are not known."""
-        known = self._book.heard(heartbeat)
-        if known:
+    def _heard(self, heartbeat: Heartbeat) -> None:
+        """Note that a node lives, and its gauges."""
+        if self._book.heard(heartbeat):
             self._grey.hear(heartbeat.generation, heartbeat.gauges)
-        return known
 
     def run(self) -> None:
         """Serve until SIGTERM. Raises LeaseLost, JournalCorrupt, Corrupt; OSError at the start."""
@@ -248,7 +254,7 @@ class Daemon:
         self._cloud.start()
         self._grey.start()
         self._intake.start()
-        log.info("running mode=%s intake=%s", self.config.mode, self._intake.url)
+        log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
         try:
             while not self._stopping:
                 self._once()
@@ -280,6 +286,7 @@ class Daemon:
             self._grey.look_back(self.loop.state)
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
+                self._intake.nodes(self._observer.addresses())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(self.loop, seen, self._policy, self._rules, keep_days)
@@ -332,7 +339,7 @@ class Daemon:
         return cluster.busy_poll_s if state.open_nodes or state.open_changes else cluster.poll_s
 
     def _housekeeping(self, spent: float) -> None:
-        trouble = "; ".join(t for t in (self._config_trouble, self._observer.trouble) if t)
+        trouble = "; ".join(t for t in self._troubles() if t)
         now = time.monotonic()
         changed = trouble != getattr(self, "_said", "")
         if now < self._next_flush and not changed:
@@ -345,6 +352,9 @@ class Daemon:
         self._store.renew_lease(
             self._clock.now(), self.config.loop.lease_s, spent, trouble, self.config.mode
         )
+
+    def _troubles(self) -> tuple[str, ...]:
+        return self._config_trouble, self._observer.trouble, self._desk.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hpctl.ports import HpctlError
 
 
@@ -21,3 +23,8 @@ class Refusal(HpctlError):
     def said(self) -> dict[str, object]:
         """The answer's JSON."""
         return {"error": self.code, "message": str(self), "hint": self.hint, **self.more}
+
+    @property
+    def as_json(self) -> bytes:
+        """`said`, as it goes over the wire."""
+        return json.dumps(self.said).encode()

@@ -5,8 +5,7 @@ Answers 200 `{"request": id}` once the request is stored for the loop, or `{"err
 
 | status | code | meaning |
 |---|---|---|
-| 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see gatekeeper.py) |
-| 413, 408 | too_large, slow_body | more than wire.MAX_REQUEST bytes, or not here within 5 s |
+| 401, 408, 409, 413, 503 | see proved_route.py | no proof, or no body within its bounds |
 | 400, 422 | malformed, unsupported_version, invalid_request | not a request |
 | 403 | forbidden_uid | not in the group that `access.group` names, nor the job's owner, nor root |
 | 429 | too_many | more than PER_MINUTE requests of this user within a minute |
@@ -22,26 +21,23 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hpctl import munge, wire
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, RecoveryId, SchedulerView
 from hpctl.core.view import Request
-from hpctl.daemon.body import read_body
-from hpctl.daemon.gatekeeper import verified
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.proved_route import proved_route
 from hpctl.daemon.refusal import Refusal
 from hpctl.ports import Clock, HpctlError, Unavailable
 from hpctl.store.sql import Store
 
-BODY_TIMEOUT_S: Final = 5.0
 PER_MINUTE: Final = 60
 OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
@@ -70,9 +66,9 @@ class RequestDesk:
         self._lately: dict[int, deque[float]] = {}
         self._lock = threading.Lock()
 
-    def take(self, asked: wire.Asked, credential: munge.Credential) -> int:
-        """Store one request of a proved user; answers its number. Raises Refusal."""
-        uid = credential.uid
+    def take(self, asked: wire.Asked, uid: int, address: str) -> int:
+        """Store one request of a proved user on the host of that address; answers its number.
+        Raises Refusal."""
         if not (self._operator(uid) or self._owner(uid, asked)):
             raise Refusal(
                 403,
@@ -82,7 +78,7 @@ class RequestDesk:
                 " everything, a job's owner to approve or cancel what is done to that job",
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
-        proof = f"MUNGE uid {uid} from {credential.address}"
+        proof = f"MUNGE uid {uid} from {address}"
         with self._lock:
             self._check_pace(uid)
             try:
@@ -148,38 +144,24 @@ def _name(uid: int) -> str:
 
 
 def routes(
-    desk: RequestDesk, munge_socket: Path | None, registry: CollectorRegistry | None = None
+    take: Callable[[wire.Asked, int, str], int],
+    settings: IntakeSettings,
+    registry: CollectorRegistry | None = None,
 ) -> list[Route]:
-    """The route for the intake's application."""
+    """The route for the intake's application. `take`: a RequestDesk's, here or in the daemon."""
     refused = Counter(
         "hpctl_requests_refused",
         "Operators' requests not taken.",
         ["code"],
         registry=registry or CollectorRegistry(),
     )
-    too_large = Refusal(413, "too_large", f"a request has at most {wire.MAX_REQUEST} bytes")
 
-    def take(authorization: str, body: bytes) -> int:
-        return desk.take(_read(body), verified(authorization, body, munge_socket))
+    async def told(body: bytes, credential: munge.Credential) -> bytes:
+        address = str(credential.address)
+        number = await run_in_threadpool(take, _read(body), credential.uid, address)
+        return msgspec.json.encode({"request": number})
 
-    async def requests(request: HttpRequest) -> Response:
-        announced = request.headers.get("content-length", "0")
-        try:
-            body = await read_body(
-                announced,
-                request.receive,
-                most=wire.MAX_REQUEST,
-                within_s=BODY_TIMEOUT_S,
-                too_large=too_large,
-            )
-            number = await run_in_threadpool(take, request.headers.get("authorization", ""), body)
-        except Refusal as refusal:
-            refused.labels(refusal.code).inc()
-            close = {"connection": "close"} if refusal.status in (408, 413) else None
-            return JSONResponse(refusal.said, refusal.status, headers=close)
-        return JSONResponse({"request": number})
-
-    return [Route(wire.REQUESTS_PATH, requests, methods=["POST"])]
+    return [proved_route(wire.REQUESTS_PATH, wire.MAX_REQUEST, settings, told, refused)]
 
 
 def _read(body: bytes) -> wire.Asked:

@@ -1,33 +1,44 @@
-"""uvicorn on a listening socket of ours, in a thread of its own."""
+"""uvicorn on a listening socket of ours, in a thread of its own, within bounds for peers."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hpctl.daemon.connections import MAX_HEAD, Bounds, Connections, Peer
 from hpctl.ports import Unavailable
+from hpctl.systemd import passed_sockets
 
-MAX_HEAD = 64 * 1024
-"""Bytes of a request before its body; httptools itself would keep any number of headers."""
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+"""Connections that wait in the kernel."""
+ACCEPTS, EVERY_S = 8, 0.004
+"""So many are taken at once, and then those that are open are heard again: two thousand a second at
+most, which keeps a crowd that comes again and again from being all that there is to do."""
+TICK_S = 0.25
 
 
 def tune_interpreter() -> None:
     """Set Python's own clockwork for ten thousand connections beside a thread that computes.
 
-    Reading, writing and waiting each give the interpreter away, and to get it back from the loop's
+    Reading, writing and waiting each give the interpreter away, and to get it back from another
     thread takes up to the switch interval: at Python's 5 ms, three times for each of a thousand
-    heartbeats a second, they would wait for as long as the loop reads Slurm. A full garbage
-    collection stops every thread for some tenths of a second where that many connections are open,
-    and by default comes about once a minute: the young generations, which hold nearly all that is
-    ever garbage, are collected as ever, the old one a hundred times less often.
+    heartbeats a second. A full garbage collection stops every thread for some tenths of a second
+    where that many connections are open, and by default comes about once a minute: the young
+    generations, which hold nearly all that is ever garbage, are collected as ever, the old one a
+    hundred times less often.
     """
     sys.setswitchinterval(0.0002)
     gc.set_threshold(2_000, 20, 500)
@@ -67,38 +78,125 @@ class _Joined:
 
 
 class _Bounded(HttpToolsProtocol):
-    """uvicorn's protocol on the C parser, which drops a client whose headers never end."""
+    """uvicorn's protocol on the C parser, within the bounds of `Connections`.
 
-    _head = 0
-    _in_head = False
+    Whoever sends more than MAX_HEAD bytes before a body, a second request before the first is
+    answered, or a body that nobody reads, is dropped. Where the application has put a `node` into
+    the scope's state, that node has proved itself.
+    """
+
+    def __init__(self, *args: Any, connections: Connections, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._crowd = connections
+        # Of the head: bytes that have come, and those of them that the parser has understood.
+        self._come = self._parsed = 0
+        self._in_head = True
+        self._unread = self._ended = self._idle = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        self._joined = _Joined(cast(asyncio.Transport, transport))
+        plain = cast(asyncio.Transport, transport)
+        self._joined = _Joined(plain)
         super().connection_made(cast(asyncio.Transport, self._joined))
+        self._peer = Peer(self.client[0] if self.client else "", plain.abort)
+        self._crowd.made(self._peer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        super().connection_lost(exc)
+        self._crowd.lost(self._peer)
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes before the body."""
+        """Count what comes before the body, and what is held of it."""
+        if self._idle:
+            self._idle = False
+            self._crowd.waits(self._peer)
+        self._crowd.holds(self._peer, len(data))
+        if self.transport.is_closing():
+            return
+        self._ended = False
         super().data_received(data)
-        if self._in_head:
-            self._head += len(data)
-            if self._head > MAX_HEAD:
-                self.transport.close()
+        if self._in_head and not self._ended:
+            self._come += len(data)
+            if self._come > MAX_HEAD:
+                self._joined.abort()
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise ValueError("a request before the last one is answered")
         super().on_message_begin()
-        self._in_head = True
+        self._come = self._parsed = 0
+
+    def on_url(self, url: bytes) -> None:
+        """The request's target, or a part of it."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One whole header."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._parsed += size
+        if self._parsed > MAX_HEAD:
+            raise ValueError("the head of the request is too large")
+
+    def on_headers_complete(self) -> None:
+        """The body begins, which the application bounds."""
+        self._unread, self._in_head = True, False
+        self._crowd.head_is_here(self._peer)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        self._unread, self._in_head, self._ended, self._come = False, True, True, 0
+        self._crowd.whole(self._peer)
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The answer is whole, with a body or without."""
         self._joined.flush()
         super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._unread:
+            # What is left of an unread body must not be taken for the next request.
+            self.transport.close()
+        elif node := self.cycle.scope["state"].get("node"):
+            self._idle = True
+            self._crowd.kept(self._peer, node)
+        else:
+            self._crowd.waits(self._peer)
 
-    def on_headers_complete(self) -> None:
-        """The body begins, which the application bounds."""
-        super().on_headers_complete()
-        self._in_head, self._head = False, 0
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to listen on: systemd's, where it passes one, else a new one.
+
+    Raises Unavailable where the address cannot be had, or systemd's is another.
+    """
+    for given in passed_sockets():
+        if given.getsockname()[1] != port:
+            raise Unavailable(
+                f"systemd listens on port {given.getsockname()[1]}, intake.listen names {port}",
+                "Make them the same: systemctl edit hpctl-daemon.socket",
+            )
+        return given
+    # asyncio turns Nagle off only where the protocol is named: without it, each answer waits
+    # 40 ms for the client's delayed acknowledgement.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"the intake cannot listen on {host}:{port}: {error.strerror}",
+            "Is another hpctl daemon running, or another program there? Look with: ss -ltnp",
+        ) from error
+    return listener
 
 
 class IntakeServer:
@@ -106,14 +204,26 @@ class IntakeServer:
 
     `start` returns once connections are accepted, with the bound `port` known (0 asks for any);
     it raises Unavailable where the address cannot be had. `stop` is bounded to a few seconds.
+    `tick` is called four times a second on the event loop, where it must not block.
     """
 
-    def __init__(self, app: ASGIApp, host: str = "0.0.0.0", port: int = 0) -> None:  # noqa: S104 - nodes must reach it; MUNGE decides who is believed
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str = "0.0.0.0",  # noqa: S104 - nodes must reach it; MUNGE decides who is believed
+        port: int = 0,
+        bounds: Bounds | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self.host, self.port = host, port
+        self.connections = Connections(bounds or Bounds())
+        self._tick = tick
+        # A line in the log for each request that is none would be the peers' to write.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             app,
             # The pure Python parser takes more time for a heartbeat than everything else does.
-            http=_Bounded,
+            http=cast(Any, partial(_Bounded, connections=self.connections)),
             ws="none",
             access_log=False,
             log_config=None,
@@ -132,30 +242,19 @@ class IntakeServer:
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104
         return f"http://{host}:{self.port}"
 
-    def start(self, timeout_s: float = 10.0) -> None:
-        """Bind, serve, and wait until it does."""
+    def start(self, timeout_s: float = 10.0, listener: socket.socket | None = None) -> None:
+        """Listen, or take what listens already; serve, and wait until it does."""
         tune_interpreter()
-        # asyncio turns Nagle off only where the protocol is named: without it, each answer waits
-        # 40 ms for the client's delayed acknowledgement.
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((self.host, self.port))
-        except OSError as error:
-            listener.close()
-            raise Unavailable(
-                f"the intake cannot listen on {self.host}:{self.port}: {error.strerror}",
-                "Is another hpctl daemon running? Look with: ss -ltnp",
-            ) from error
-        self.port = listener.getsockname()[1]
+        ours = listener or listen(self.host, self.port)
+        self.port = ours.getsockname()[1]
         ready = threading.Event()
 
         def serve() -> None:
             try:
-                asyncio.run(self._serve(listener, ready))
+                asyncio.run(self._serve(ours, ready))
             finally:
                 ready.set()
-                listener.close()
+                ours.close()
 
         self._thread = threading.Thread(target=serve, name="intake-http", daemon=True)
         self._thread.start()
@@ -163,11 +262,38 @@ class IntakeServer:
             raise Unavailable(f"the intake did not start on {self.host}:{self.port}")
 
     async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
-        serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
+        accepting = asyncio.create_task(self._accept(listener))
         ready.set()
+        while not serving.done():
+            self.connections.sweep()
+            self._tick()
+            if self._server.should_exit or accepting.done():
+                self._server.should_exit = True
+                accepting.cancel()
+            await asyncio.wait([serving], timeout=TICK_S)
         await serving
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections in, at a pace; asyncio's own server would take a whole backlog first."""
+        loop, server = asyncio.get_running_loop(), self._server
+        listener.setblocking(False)
+        make = partial(
+            cast(Any, server.config.http_protocol_class),
+            config=server.config,
+            server_state=server.server_state,
+            app_state=server.lifespan.state,
+        )
+        while True:
+            for _ in range(ACCEPTS):
+                try:
+                    client, _ = await loop.sock_accept(listener)
+                    await loop.connect_accepted_socket(make, client)
+                except OSError as error:  # gone already, or no descriptors for a moment
+                    log.debug("a connection was not taken: %s", error)
+            await asyncio.sleep(EVERY_S)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop accepting, let answers in flight finish, and join the thread."""

@@ -32,6 +32,10 @@ class Session:
     secret: bytes
     until: float
 
+    def proof(self, said: bytes) -> str:
+        """The head node's own proof of an answer within the session."""
+        return f"{wire.SESSION_SCHEME} {wire.mac(self.secret, said)}"
+
 
 class Sessions:
     """All open sessions. Safe in any thread; nothing here blocks."""

@@ -10,6 +10,9 @@ import contextlib
 import os
 import select
 import stat
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 FIFO_NAME = "wake"
@@ -46,6 +49,29 @@ class Waker:
     def close(self) -> None:
         """Stop listening."""
         os.close(self._fd)
+
+
+class Seldom:
+    """Wakes the loop for those whom anybody may be: at once, and then once a second at most."""
+
+    def __init__(self, poke: Callable[[], None], every_s: float = 1.0) -> None:
+        self._poke, self._every_s = poke, every_s
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def poke(self) -> None:
+        """Wake the loop now, or as soon as the second is over. Safe from any thread."""
+        with self._lock:
+            now = time.monotonic()
+            if self._next > now + self._every_s:
+                return  # somebody waits for it already
+            wait, self._next = self._next - now, max(self._next, now) + self._every_s
+        if wait <= 0:
+            self._poke()
+            return
+        timer = threading.Timer(wait, self._poke)
+        timer.daemon = True
+        timer.start()
 
 
 def wake(state_dir: Path) -> bool:

@@ -2,7 +2,7 @@
 
 Runs inside a job, as the job's owner, and must never harm it: `tell` raises nothing, waits for two
 seconds at most, and answers None where nobody was reached. The daemon believes it by its MUNGE
-credential, whose uid must be the job's owner in Slurm (or root).
+credential, whose uid must be the job's owner in Slurm (or root), and is believed by one of its own.
 
 Where the head node is: $HPCTL_HEAD, else what this node's agent is started with: HPCTL_AGENT_HEAD
 in /etc/hpctl/agent.env (another file: $HPCTL_AGENT_ENV), which users must be able to read. Which
@@ -25,7 +25,7 @@ from pathlib import Path
 from hpctl import job_wire
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
-from hpctl.heads import Head, explained
+from hpctl.heads import Head, explained, passing
 from hpctl.ports import HpctlError
 
 log = logging.getLogger(__name__)
@@ -160,5 +160,4 @@ def _reply(status: int, text: bytes) -> Reply:
     if status == 200:
         taken = job_wire.decode_taken(text)
         return Reply(True, taken.acts, text=taken.why)
-    again = status >= 500 or status in (408, 409, 429)
-    return Reply(False, again=again, text=f"{status} {explained(text)}")
+    return Reply(False, again=passing(status), text=f"{status} {explained(text)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.sandbox import hardware
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
@@ -90,7 +91,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
     return [
         sys.executable,
-        "-m",
+        *SAFE_PATH,
         "hpctl",
         "agent",
         "run",
@@ -289,8 +290,8 @@ def environment(spec: Spec) -> Mapping[str, str]:
         **env,
         **{f"AWS_ENDPOINT_URL_{name}": emulator for name in others},
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{spec.ports.moto}" if spec.moto else emulator,
-        "AWS_ACCESS_KEY_ID": "sandbox",
-        "AWS_SECRET_ACCESS_KEY": "sandbox",
+        "AWS_ACCESS_KEY_ID": spec.access_key,
+        "AWS_SECRET_ACCESS_KEY": spec.secret_key,
         "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpctl.config import load
-from hpctl.core.compat import UTC, iso_time
+from hpctl.core.compat import SAFE_PATH, UTC, iso_time
 from hpctl.core.journal import Event, State
 from hpctl.core.tell import Line, event_line
 from hpctl.ports import HpctlError
@@ -152,7 +152,7 @@ class Demo:
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / "train.sbatch"
         script.write_text(_script(sys.executable, directory, step_s), encoding="utf-8")
-        words = ["sbatch"] if not resumable else [sys.executable, "-m", "hpctl", "sbatch"]
+        words = ["sbatch"] if not resumable else [sys.executable, *SAFE_PATH, "hpctl", "sbatch"]
         mine = ["--checkpoint-dir", str(directory)] if resumable else ["--requeue"]
         log = f"--output={directory}/job.log"
         done = sandbox.run([*words, *mine, "--parsable", log, str(script)], cwd=directory)

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.ports import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.packages import Programs
@@ -84,7 +85,7 @@ class Head:
             return command, lambda: listening(spec.ports.slurmctld)
         if service == "daemon":
             config = ["--config", str(layout.config)]
-            command = [sys.executable, "-m", "hpctl", "daemon", "run", *config]
+            command = [sys.executable, *SAFE_PATH, "hpctl", "daemon", "run", *config]
             return command, lambda: listening(spec.ports.intake)
         raise HpctlError(f"the head node has no {service}", "It has munged, slurmctld and daemon.")
 

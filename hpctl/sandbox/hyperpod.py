@@ -70,6 +70,7 @@ class HyperPod:
             allocate=self._allocate,
             parameters=self._parameters,
             port=spec.ports.emulator,
+            access_key=spec.access_key,
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
             health_check_time_s=spec.health_check_time,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.sandbox import bootplan, netns, slurmconf
 from hpctl.sandbox.imds import Imds
 from hpctl.sandbox.machines import LifecycleFailed, Machine
@@ -234,7 +235,7 @@ class LocalMachines:
             raise
 
     def _spawn(self, own_network: bool, plan: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-S", "-m", "hpctl.sandbox.init", str(plan)]
+        command = [sys.executable, "-S", *SAFE_PATH, "hpctl.sandbox.init", str(plan)]
         if own_network:
             command = [self._programs["unshare"], "--net", "--", *command]
         env = bootplan.child_env(self._spec)

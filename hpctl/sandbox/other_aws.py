@@ -37,6 +37,26 @@ _TRUST = {
 }
 
 
+def guarded(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
+    """The WSGI application for requests that are signed with this access key, of 128 random bits.
+
+    moto takes any key. The signature is not checked: on loopback nobody else sees the key.
+    """
+    marks = (f"Credential={access_key}/", f"X-Amz-Credential={access_key}%2F")
+
+    def guard(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        said = (environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", ""))
+        if any(mark in text for mark in marks for text in said):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "application/xml")])
+        return [
+            b"<Error><Code>InvalidAccessKeyId</Code><Message>This sandbox is another user's, or"
+            b" your keys are old: hpctl sandbox env prints those of now.</Message></Error>"
+        ]
+
+    return guard
+
+
 class OtherAws:
     """The server, in threads of this process, and clients for it."""
 
@@ -62,6 +82,7 @@ class OtherAws:
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
         self._server.start()
+        self._server._server.app = guarded(self._server._server.app, self.settings.access_key)
         for service in ("s3", "iam", "ec2", "fsx", "logs"):
             self._make(service)
         network = self._network()
@@ -98,8 +119,8 @@ class OtherAws:
             service,
             endpoint_url=self.url,
             region_name=REGION,
-            aws_access_key_id="sandbox",
-            aws_secret_access_key="sandbox",  # noqa: S106 -- moto takes any
+            aws_access_key_id=self.settings.access_key,
+            aws_secret_access_key=self.settings.secret_key,
         )
 
     def fetch(self, uri: str, target: Path) -> None:

@@ -51,6 +51,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
     `epilog_slurmctld` is a script, "" for the shipped one where there is a daemon to wake.
+    `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
+    buckets is run as whoever started the sandbox.
     `slots` is how many nodes there may be in all when groups grow, 0 for just `nodes`. `empty`: no
     cluster is there until CreateCluster is called, of at most `nodes` instances besides the
     controller; `cluster_name` is what the daemon's file calls it then.
@@ -80,6 +82,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     agents: bool = True
     emulator: bool = True
     moto: bool = False
+    access_key: str = "sandbox"
+    secret_key: str = "sandbox"  # noqa: S105 -- api.py makes one for each sandbox
     cluster_name: str = "demo"
     node_names: Literal["ip", "group"] = "ip"
     retry_time: float = 5.0
@@ -241,6 +245,7 @@ def load(state: Path) -> Spec | None:
 def save(spec: Spec) -> None:
     """Write spec.json, in one piece."""
     part = spec.layout.spec.with_suffix(".part")
+    part.touch(mode=0o600)
     part.write_bytes(msgspec.json.encode(spec))
     part.replace(spec.layout.spec)
 
@@ -281,6 +286,7 @@ def own_directory(state: Path) -> None:
     umask = os.umask(0o022)
     try:
         state.mkdir(parents=True)
+        state.chmod(0o711)  # others walk through to munged's socket, and see nothing on the way
     finally:
         os.umask(umask)
     parent = state.parent.stat()

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from hpctl.core.compat import UTC
+from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,
@@ -233,7 +233,7 @@ class _Child:
         env["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, *SAFE_PATH, __name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -25,8 +25,8 @@ def client(sandbox: Sandbox, service: str) -> Any:
         service,
         endpoint_url=urls.get(own, urls["AWS_ENDPOINT_URL"]),
         region_name="us-east-1",
-        aws_access_key_id="sandbox",
-        aws_secret_access_key="sandbox",
+        aws_access_key_id=urls["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=urls["AWS_SECRET_ACCESS_KEY"],
     )
 
 

@@ -268,7 +268,9 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
 
 def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
     """Nagle's algorithm and delayed acknowledgements would make each answer wait 40 ms."""
-    connection = http.client.HTTPConnection("127.0.0.1", head.server.port, timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", head.server.port, timeout=10, source_address=(ADDRESSES["n1"], 0)
+    )
     took = []
     for seq in range(1, 41):
         body = wire.encode(report(seq=seq))

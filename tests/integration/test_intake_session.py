@@ -15,7 +15,7 @@ import pytest
 from hpctl import munge, wire
 from hpctl.core.model import Report
 from tests.intakes import NOON, Head, Session, beat, credential, report
-from tests.munged import Realm, realm
+from tests.munged import ADDRESSES, Realm, realm
 
 pytestmark = pytest.mark.slurm
 
@@ -310,7 +310,8 @@ def test_a_newer_run_takes_over_within_a_new_session(head: Head) -> None:
 
 def test_answers_without_a_body_and_after_a_hundred_continue_come_at_once(head: Head) -> None:
     """The server keeps an answer's head back for its body: where there is none, it must not."""
-    with socket.create_connection(("127.0.0.1", head.server.port), timeout=5) as client:
+    own = (ADDRESSES["n1"], 0)
+    with socket.create_connection(("127.0.0.1", head.server.port), 5, own) as client:
         client.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         body = wire.encode(report())

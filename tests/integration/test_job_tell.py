@@ -25,8 +25,10 @@ from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
+from hpctl.daemon import job_route
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
-from hpctl.daemon.jobs import PER_MINUTE, Desk, routes
+from hpctl.daemon.job_route import routes
+from hpctl.daemon.jobs import Desk
 from hpctl.jobs.tell import MUNGE_SOCKET, Reply, tell
 from hpctl.ports import Unavailable
 from tests.munged import Realm, realm
@@ -46,10 +48,11 @@ class Head:
         self.full = ""
         self.shut = ""
         self.poked = 0
+        self.disk: Path | None = None
         self.uid = os.geteuid()
         self.view: SchedulerView | None = None
         self.sees(7)
-        self.desk = Desk(self, self.slurm, lambda _: self.shut, self.poke, SystemClock())  # type: ignore[arg-type]
+        self.desk = Desk(self, self.slurm, lambda _: self.shut, self.poke, SystemClock(), self.disk)  # type: ignore[arg-type]
         registry = CollectorRegistry()
         settings = IntakeSettings(munge_socket=munges.head)
         app = intake_app(
@@ -57,7 +60,7 @@ class Head:
             lambda *_: None,
             lambda _: None,
             registry,
-            routes=routes(self.desk, munges.head, registry),
+            routes=routes(self.desk.take, settings, SystemClock(), registry),
         )
         self.server = IntakeServer(app, "127.0.0.1")
 
@@ -252,10 +255,20 @@ def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
     assert tell(report()) == Reply(True, acts=True)
 
 
-def test_a_job_that_babbles_is_told_to_wait(head: Head) -> None:
-    for _ in range(PER_MINUTE):
-        assert (tell(report()) or Reply(False)).ok
-    answer = tell(report())
+def test_a_user_that_babbles_is_told_to_wait(
+    munges: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_route, "AT_ONCE", 5)
+    monkeypatch.setattr(job_route, "A_SECOND", 0.01)
+    monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
+    head = Head(munges)
+    head.sees(*range(1, 9))
+    head.server.start()
+    # Of one user, whatever the job: an array has a thousand tasks.
+    answers = [tell(report(job=n), head=head.server.url) for n in range(1, 7)]
+    head.server.stop()
+    assert all(answer is not None and answer.ok for answer in answers[:5])
+    answer = answers[5]
     assert answer is not None
     assert (answer.ok, answer.again) == (False, True)
     assert "too_many" in answer.text

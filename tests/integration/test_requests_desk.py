@@ -56,7 +56,7 @@ class Head:
         )
         settings = IntakeSettings(munge_socket=munges.head)
         app = intake_app(
-            settings, lambda *_: None, lambda _: None, routes=routes(self.desk, munges.head)
+            settings, lambda *_: None, lambda _: None, routes=routes(self.desk.take, settings)
         )
         self.server = IntakeServer(app, "127.0.0.1")
 

@@ -61,8 +61,8 @@ def sagemaker(sandbox: Sandbox) -> Any:
         "sagemaker",
         endpoint_url=sandbox.endpoint_url,
         region_name="us-east-1",
-        aws_access_key_id="sandbox",
-        aws_secret_access_key="sandbox",
+        aws_access_key_id=sandbox.exports["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=sandbox.exports["AWS_SECRET_ACCESS_KEY"],
         config=BotoConfig(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=10),
     )
 
@@ -331,7 +331,10 @@ def test_a_sandbox_grows_into_its_slots_and_shrinks(sandbox_factory: SandboxFact
 
 def test_moto_serves_s3_with_the_lifecycle_scripts(sandbox_factory: SandboxFactory) -> None:
     sandbox = sandbox_factory(nodes=1, agents=False, emulator=False, moto=True)
-    keys = {"aws_access_key_id": "sandbox", "aws_secret_access_key": "sandbox"}
+    keys = {
+        "aws_access_key_id": sandbox.exports["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": sandbox.exports["AWS_SECRET_ACCESS_KEY"],
+    }
     url = sandbox.env["AWS_ENDPOINT_URL"]
     s3 = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
     listed = s3.list_objects_v2(Bucket="sagemaker-sandbox", Prefix="lifecycle/")["Contents"]

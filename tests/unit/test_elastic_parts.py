@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpctl.core.compat import SAFE_PATH
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.elastic import account, linux, template
@@ -58,8 +59,8 @@ def test_what_command_gives_is_what_the_parser_reads() -> None:
         ["train.py", "--max-restarts", "9"], 4, max_restarts=2, window_s=60, warm=True,
         final_exit_codes=(93, 5),
     )  # fmt: skip
-    assert line[1:3] == ["-m", "hpctl.jobs.elastic"]
-    options = parse(line[3:], {elastic.RESULT: "/x/account.json"})
+    assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
+    options = parse(line[4:], {elastic.RESULT: "/x/account.json"})
     assert options.program.warm == ("train.py", "--max-restarts", "9")
     assert (options.nproc, options.warm, options.result) == (4, True, Path("/x/account.json"))
     assert options.limits.max_restarts == 2

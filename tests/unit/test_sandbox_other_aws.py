@@ -10,9 +10,13 @@ from typing import Any
 import boto3
 import pytest
 import yaml
+from botocore import UNSIGNED
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hpctl.clusters import spec as specs
+from hpctl.sandbox.emulator.null_machines import NullMachines
+from hpctl.sandbox.emulator.service import Emulator
 from hpctl.sandbox.other_aws import OtherAws
 from hpctl.sandbox.spec import Spec, free_ports
 
@@ -36,7 +40,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherAws]:
 
 def client(aws: OtherAws, service: str) -> Any:
     make: Callable[..., Any] = boto3.client
-    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    keys = {"aws_access_key_id": aws.settings.access_key, "aws_secret_access_key": "x"}
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)
 
 
@@ -89,3 +93,32 @@ def test_a_file_system_is_linked_once_to_a_path(aws: OtherAws) -> None:
     assert (seen["AssociationId"], seen["Lifecycle"]) == (made["AssociationId"], "AVAILABLE")
     fsx.delete_data_repository_association(AssociationId=made["AssociationId"])
     assert fsx.describe_data_repository_associations()["Associations"] == []
+
+
+def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:
+    """What lies there is run, at a node's birth, as whoever started the sandbox."""
+    make: Callable[..., Any] = boto3.client
+    for config in (None, Config(signature_version=UNSIGNED)):
+        keys = {"aws_access_key_id": "sandbox2", "aws_secret_access_key": "x"}
+        stranger = make("s3", endpoint_url=aws.url, region_name="us-east-1", config=config, **keys)
+        with pytest.raises(ClientError) as refused:
+            stranger.put_object(Bucket="sagemaker-sandbox", Key="lifecycle/on_create.sh", Body=b"x")
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    assert client(aws, "s3").list_objects_v2(Bucket="sagemaker-sandbox")["Contents"]
+
+
+def test_the_emulated_api_takes_its_own_key_alone() -> None:
+    emulator = Emulator(NullMachines(), access_key="SANDBOXKEY")
+    emulator.start()
+    make: Callable[..., Any] = boto3.client
+    for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):
+        api = make(
+            "sagemaker", endpoint_url=emulator.endpoint_url, region_name="us-east-1",
+            aws_access_key_id=key, aws_secret_access_key="x",
+        )  # fmt: skip
+        if taken:
+            assert api.list_clusters()["ClusterSummaries"] == []
+        else:
+            with pytest.raises(ClientError, match="UnrecognizedClient"):
+                api.list_clusters()
+    emulator.stop()

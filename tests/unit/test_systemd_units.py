@@ -15,11 +15,12 @@ import pytest
 from hpctl.agent import settings
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.cli.main import cli
+from hpctl.heads import DEFAULT_PORT
 
 UNITS = Path(__file__).resolve().parents[2] / "lifecycle_scripts/systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
 PROGRAM = "/opt/hpctl/bin/hpctl"
-OTHERS = ("-/bin/chgrp",)
+OTHERS = ("-+/bin/chgrp",)
 """What is the system's own."""
 
 
@@ -137,3 +138,25 @@ def test_systemd_knows_every_setting(tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
+def test_a_unit_exposes_little(unit: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)],
+        env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-200:]
+
+
+def test_the_port_is_systemds_while_no_daemon_runs() -> None:
+    service, socket = settings_of("hpctl-daemon.service"), settings_of("hpctl-daemon.socket")
+    assert service["Requires"] == service["Also"] == "hpctl-daemon.socket"
+    # A service that systemd gives up on takes its socket with it.
+    assert service["StartLimitIntervalSec"] == "0"
+    assert socket["ListenStream"].endswith(f":{DEFAULT_PORT}")

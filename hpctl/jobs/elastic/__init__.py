@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpctl.core.compat import SAFE_PATH
+
 SECRET = "HPCTL_ELASTIC_SECRET"  # noqa: S105 (the variable's name)
 """What the launchers of one step know and nobody else does: at least 16 characters."""
 RESULT = "HPCTL_ELASTIC_RESULT"
@@ -40,7 +42,7 @@ def command(
         f"--final-exit-codes={codes}",
         *(["--warm"] if warm else []),
     ]
-    return [sys.executable, "-m", "hpctl.jobs.elastic", *options, "--", *words]
+    return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *words]
 
 
 def environment(result: Path | None = None) -> dict[str, str]:

@@ -26,8 +26,10 @@ MAX_BODY = 4 * 1024 * 1024
 class Server:
     """The listening socket and its threads."""
 
-    def __init__(self, emulator: Emulator, host: str, port: int) -> None:
+    def __init__(self, emulator: Emulator, host: str, port: int, access_key: str = "") -> None:
+        """`access_key`: the only one that is taken; any is where it is empty."""
         self._http = _Http((host, port), _Handler)
+        self._http.access_key = access_key
         self._http.emulator = emulator
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
@@ -55,6 +57,7 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
     emulator: Emulator
+    access_key: str
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -123,6 +126,13 @@ class _Handler(BaseHTTPRequestHandler):
                 "Request is missing Authentication Token: give the client any credentials.",
                 403,
             )
+        if not self._known():
+            raise ApiError(
+                "UnrecognizedClientException",
+                "The security token included in the request is invalid: hpctl sandbox env prints"
+                " the keys of this sandbox.",
+                403,
+            )
         try:
             request = json.loads(raw or b"{}")
         except ValueError as error:
@@ -130,6 +140,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(request, dict):
             raise ApiError("SerializationException", "The body is not a JSON object.")
         return SERVICES[prefix], operation, request
+
+    def _known(self) -> bool:
+        """Whether the request carries the sandbox's own access key, where it has one."""
+        key = self.server.access_key
+        return not key or f"Credential={key}/" in self.headers.get("Authorization", "")
 
     def _answer(self, answer: Answer) -> None:
         if answer.body is None:
@@ -152,6 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _admin(self, method: str, raw: bytes) -> None:
         if not ipaddress.ip_address(self.client_address[0]).is_loopback:
             self._send(403, {"error": "the admin route is for loopback only"}, "")
+            return
+        if method != "GET" and not self._known():
+            self._send(403, {"error": "the sandbox's access key is needed to change it"}, "")
             return
         name, _, rest = self.path.removeprefix("/_emulator/").partition("/")
         try:

@@ -92,6 +92,7 @@ class Emulator:
         unknowns: Unknowns = Unknowns(),  # noqa: B008 -- frozen
         host: str = "127.0.0.1",
         port: int = 0,
+        access_key: str = "",
         watch_interval_s: float | None = None,
         parallel_boots: int = 4,
         retry_time_s: float | None = None,
@@ -124,7 +125,7 @@ class Emulator:
         self.give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
         """Whom a spot instance's own notice goes to: its metadata service."""
         self._watch_interval_s = watch_interval_s
-        self._server = Server(self, host, port)
+        self._server = Server(self, host, port, access_key)
 
     def _operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks

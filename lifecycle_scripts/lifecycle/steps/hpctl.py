@@ -23,6 +23,7 @@ LINK = "/usr/local/bin/hpctl"
 
 ETC = "/etc/hpctl"
 UNITS = {"controller": "hpctl-daemon.service", "compute": "hpctl-agent.service"}
+SOCKET = "hpctl-daemon.socket"
 CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.10", "python3.14", "python3")
 
 
@@ -60,6 +61,10 @@ def _files(node: Node) -> dict[str, str]:
         if settings.is_file():
             files[ETC + "/agent.yaml"] = settings.read_text()
     if node.role == "controller":
+        if unit:
+            listens = (units / SOCKET).read_text()
+            port = ":{}\n".format(node.config["hpctl"]["port"])
+            files["/etc/systemd/system/" + SOCKET] = listens.replace(":8470\n", port)
         settings = node.bundle / "hpctl.yaml"
         files[ETC + "/hpctl.yaml"] = settings.read_text() if settings.is_file() else _yaml(node)
     return files

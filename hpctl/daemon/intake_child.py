@@ -1,0 +1,211 @@
+"""The intake's own process (docs/adr/0042), started by intake_process.py.
+
+Whatever strangers can make the intake spend, descriptors, memory, the interpreter's lock, they make
+this process spend, and not the one that heals. It believes or refuses by itself; what it believes
+goes to the daemon over the channel, and is acknowledged when the daemon has stored it. It holds
+sessions and digests, all of which agents make anew, and ends with the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+from concurrent import futures
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry, Gauge
+
+from hpctl import job_wire, wire
+from hpctl.clock import SystemClock
+from hpctl.core.job_report import JobReport
+from hpctl.core.model import Generation, NodeName, Report
+from hpctl.daemon import channel
+from hpctl.daemon.alerts import routes as alert_routes
+from hpctl.daemon.connections import RESERVED, Bounds
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.job_route import routes as job_routes
+from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.requests import routes as request_routes
+from hpctl.ports import Unavailable
+
+log = logging.getLogger("hpctl.intake")
+
+ANSWER_S = 20.0
+"""How long the daemon may take to answer a question."""
+QUIET_TICKS = 8
+"""Ticks without a heartbeat after which the daemon is told that we live."""
+MEMORY = 1024 * 1024 * 1024
+"""The most that this process may have; within the bounds of connections it needs a tenth."""
+
+
+class Daemon:
+    """The daemon as the intake sees it."""
+
+    def __init__(self, line: channel.Channel) -> None:
+        self._line = line
+        self._open: dict[int, Future[bytes]] = {}
+        self._numbers = iter(range(2**62))
+        self._lock = threading.Lock()
+        self._addresses: dict[NodeName, str] | None = None
+        self._held: dict[NodeName, tuple[Generation, str]] = {}
+        self._beats: dict[str, wire.Heartbeat] = {}
+        self._quiet = QUIET_TICKS
+        self._going: queue.SimpleQueue[tuple[wire.Heartbeat, ...]] = queue.SimpleQueue()
+
+    def ask(self, what: channel.Question) -> bytes:
+        """The answer to a question. Raises Refusal; blocks for ANSWER_S at most."""
+        answer: Future[bytes] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._open[number] = answer
+        try:
+            self._line.send(channel.Ask(number, what))
+            return answer.result(ANSWER_S)
+        except futures.TimeoutError as error:
+            text = f"the daemon did not answer within {ANSWER_S:.0f} s"
+            raise Refusal(503, "daemon_busy", text, "try again") from error
+        finally:
+            self._open.pop(number, None)
+
+    def accept(self, *reports: Report) -> None:
+        """Have reports stored, and remember what they said."""
+        self.ask(channel.Store(reports))
+        for report in reports:
+            self._held[report.node] = (report.generation, wire.digest(report.findings))
+
+    def heard(self, heartbeat: wire.Heartbeat) -> bool:
+        """Note a heartbeat; False where its findings are not those that were stored."""
+        said = (heartbeat.generation, heartbeat.digest)
+        if self._held.get(NodeName(heartbeat.node)) != said:
+            return False
+        self._beats[heartbeat.node] = heartbeat
+        return True
+
+    def tick(self) -> None:
+        """Send the heartbeats on. On the event loop: the channel may be full."""
+        self._quiet += 1
+        if self._beats or self._quiet >= QUIET_TICKS:
+            self._quiet = 0
+            beats, self._beats = tuple(self._beats.values()), {}
+            # A daemon that takes nothing for a while hears the newest of each node afterwards.
+            if self._going.qsize() < 2:
+                self._going.put(beats)
+            else:
+                self._beats = {beat.node: beat for beat in beats}
+
+    def send_beats(self) -> None:
+        """Forever: what `tick` has put by."""
+        while True:
+            self._line.send(channel.Beats(self._going.get()))
+
+    def address_of(self, node: NodeName) -> str | None:
+        """Slurm's address of a node. Raises Unavailable until it is known."""
+        if self._addresses is None:
+            raise Unavailable("Slurm has not answered yet", "the agent will try again")
+        return self._addresses.get(node)
+
+    def take_word(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+        """What the daemon answers to a job's report. Raises Refusal."""
+        return job_wire.decode_taken(self.ask(channel.Word(report, uid, asked)))
+
+    def take_request(self, asked: wire.Asked, uid: int, address: str) -> int:
+        """The number of an operator's request. Raises Refusal."""
+        return int(self.ask(channel.Request(asked, uid, address)))
+
+    def take(self, body: bytes) -> dict[str, int]:
+        """What the daemon answers to a notification of alerts. Raises Refusal."""
+        return msgspec.json.decode(self.ask(channel.Alerts(body)), type=dict[str, int])
+
+    def scrape(self) -> bytes:
+        """The daemon's own metrics; nothing while it is busy."""
+        try:
+            return self.ask(channel.Scrape())
+        except Refusal as refusal:
+            log.warning("/metrics without the daemon's own: %s", refusal)
+            return b""
+
+    def listen(self) -> None:
+        """Take in what the daemon says, until it is gone."""
+        while True:
+            try:
+                said: channel.ToIntake = self._line.receive()
+            except (EOFError, OSError):
+                return
+            match said:
+                case channel.Nodes(addresses):
+                    self._addresses = addresses
+                case channel.Answer(number, value):
+                    if waiting := self._open.get(number):
+                        waiting.set_result(value)
+                case channel.Refused(number, status, code, message, hint, more):
+                    if waiting := self._open.get(number):
+                        waiting.set_exception(Refusal(status, code, message, hint, **more))
+
+
+def serve(listener: socket.socket, line: channel.Channel) -> None:
+    """Until the daemon is gone."""
+    setup: channel.Setup = line.receive()
+    daemon, registry = Daemon(line), CollectorRegistry()
+    munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
+    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
+    token = Path(setup.token_file) if setup.token_file else None
+    app = intake_app(
+        settings,
+        daemon.accept,
+        daemon.address_of,
+        registry,
+        heard=daemon.heard,
+        routes=[
+            *alert_routes(token, daemon, registry),
+            *job_routes(daemon.take_word, settings, SystemClock(), registry),
+            *request_routes(daemon.take_request, settings, registry),
+        ],
+        scrape=daemon.scrape,
+    )
+    bounds = Bounds(in_all=_descriptors() - RESERVED)
+    server = IntakeServer(app, bounds=bounds, tick=daemon.tick)
+    crowd = server.connections
+    Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
+    dropped = Gauge("hpctl_intake_dropped", "Ended for want of room or time.", registry=registry)
+    dropped.set_function(lambda: crowd.dropped)
+    server.start(listener=listener)
+    threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
+    daemon.listen()
+    # Nothing of what is under way can be acknowledged any more.
+    os._exit(0)
+
+
+def _descriptors() -> int:
+    """How many descriptors this process may have, after it took all that it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = Bounds().in_all + RESERVED
+    return most if hard == resource.RLIM_INFINITY else min(hard, most)
+
+
+def main() -> None:
+    """As the daemon starts it: LISTENER CHANNEL LEVEL, two descriptors and a level for the log."""
+    listener, ours = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    # A terminal's interrupt is the daemon's to hear; what ends the daemon ends the channel.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Of the 8 MB that each of some sixty threads would have by default, a part would count.
+    threading.stack_size(1024 * 1024)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    logging.basicConfig(
+        level=int(sys.argv[3]), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    serve(listener, channel.Channel.of_intake(ours))
+
+
+if __name__ == "__main__":
+    main()

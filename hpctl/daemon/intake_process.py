@@ -1,0 +1,189 @@
+"""The daemon's side of its intake: starts the process, answers it, starts it again where it ends.
+
+The daemon keeps the listening socket, so that the port is never anybody else's while the daemon
+runs, and connections wait in the kernel for the moments in which the intake is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hpctl import wire
+from hpctl.core.compat import SAFE_PATH
+from hpctl.core.model import NodeName
+from hpctl.daemon import channel
+from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.server import listen
+from hpctl.ports import HpctlError, Unavailable
+
+log = logging.getLogger(__name__)
+
+MODULE = "hpctl.daemon.intake_child"
+START_S = 30.0
+"""How long the intake may take to start."""
+SILENT_S = 60.0
+"""After how long without a word the intake, which says one every two seconds, is hung."""
+AGAIN_S = (0.1, 5.0)
+"""How soon an intake that ended is started again: at first, and where it goes on ending."""
+LIVED_S = 60.0
+"""An intake that ran for so long was well."""
+
+Answers = Callable[[channel.Question], bytes]
+"""What the daemon answers. Raises Refusal; whatever else it raises is the daemon's to mend."""
+
+
+class IntakeProcess:
+    """The intake, as the daemon starts and stops it. `nodes` is for the loop's thread."""
+
+    def __init__(
+        self,
+        setup: channel.Setup,
+        listen_on: tuple[str, int],
+        answers: Answers,
+        heard: Callable[[wire.Heartbeat], object],
+    ) -> None:
+        """`answers` is called on threads, of which reports have their own; `heard` on one."""
+        self._setup, self._listen_on = setup, listen_on
+        self._answers, self._heard = answers, heard
+        # What jobs say must never keep what nodes say waiting.
+        self._reports = ThreadPoolExecutor(2, thread_name_prefix="intake-reports")
+        self._others = ThreadPoolExecutor(3, thread_name_prefix="intake-others")
+        # The loop waits for no intake: what it tells one is told on a thread.
+        self._telling = ThreadPoolExecutor(1, thread_name_prefix="intake-told")
+        self._listener: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: channel.Channel | None = None
+        self._addresses: dict[NodeName, str] | None = None
+        self._stopping = threading.Event()
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once started."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    def start(self) -> None:
+        """Listen and serve. Raises Unavailable where the port cannot be had."""
+        self._listener = listen(*self._listen_on)
+        self._thread.start()
+        if not self._up.wait(START_S):
+            self.stop()
+            raise Unavailable("the intake's process did not start", "See the lines before this.")
+
+    def stop(self) -> None:
+        """End it. What it had not acknowledged is said again by whoever said it."""
+        self._stopping.set()
+        self._end()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        if self._listener is not None:
+            self._listener.close()
+        for pool in (self._reports, self._others, self._telling):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def nodes(self, addresses: Mapping[NodeName, str]) -> None:
+        """Say which nodes Slurm has where, if that is news."""
+        if addresses != self._addresses and not self._stopping.is_set():
+            self._addresses = dict(addresses)
+            self._telling.submit(self._tell_nodes)
+
+    def _keep(self) -> None:
+        soon, latest = AGAIN_S
+        pause = soon
+        while not self._stopping.is_set():
+            begun = time.monotonic()
+            try:
+                self._started()
+                self._serve()
+            # This thread is all that starts the intake: nothing may end it.
+            except Exception:
+                log.exception("the intake's process failed")
+            self._end()
+            if self._stopping.is_set():
+                return
+            pause = soon if time.monotonic() - begun > LIVED_S else min(2 * pause, latest)
+            log.error("the intake's process ended; another is started in %.1f s", pause)
+            self._stopping.wait(pause)
+
+    def _started(self) -> None:
+        assert self._listener is not None
+        ours, theirs = socket.socketpair()
+        places = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(":")]
+        with theirs:
+            passed = [self._listener.fileno(), theirs.fileno()]
+            level = logging.getLogger().getEffectiveLevel()
+            self._process = subprocess.Popen(
+                [sys.executable, *SAFE_PATH, MODULE, *map(str, [*passed, level])],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},
+            )
+        self._line = channel.Channel.of_daemon(ours)
+        self._line.send(self._setup)
+        self._telling.submit(self._tell_nodes)
+
+    def _tell_nodes(self) -> None:
+        """While another intake is started there is nobody to tell: it hears it then."""
+        line, addresses = self._line, self._addresses
+        if line is not None and addresses is not None:
+            with contextlib.suppress(OSError):
+                line.send(channel.Nodes(addresses))
+
+    def _serve(self) -> None:
+        """Hear the intake until it ends, or is silent for too long."""
+        line = self._line
+        while line is not None and not self._stopping.is_set():
+            try:
+                said: channel.FromIntake = line.receive(SILENT_S)
+            except (EOFError, OSError):  # TimeoutError is an OSError
+                return
+            self._up.set()
+            match said:
+                case channel.Beats(heartbeats):
+                    for heartbeat in heartbeats:
+                        self._heard(heartbeat)
+                case channel.Ask(number, what):
+                    pool = self._reports if isinstance(what, channel.Store) else self._others
+                    pool.submit(self._answer, line, number, what)
+
+    def _answer(self, line: channel.Channel, number: int, what: channel.Question) -> None:
+        said: channel.ToIntake
+        try:
+            said = channel.Answer(number, self._answers(what))
+        except Refusal as refusal:
+            code, message, hint = refusal.code, str(refusal), refusal.hint
+            said = channel.Refused(number, refusal.status, code, message, hint, refusal.more)
+        # Whatever broke, the intake must hear that nothing was stored.
+        except Exception as error:
+            if not isinstance(error, (OSError, HpctlError)):
+                log.exception("what the intake asked could not be answered")
+            said = channel.Refused(
+                number, 503, "journal_unavailable", f"not stored: {error}", "", {}
+            )
+        with contextlib.suppress(OSError):
+            line.send(said)
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if threading.current_thread() is self._thread and self._line is not None:
+            line, self._line = self._line, None
+            line.close()

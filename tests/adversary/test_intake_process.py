@@ -1,0 +1,135 @@
+"""The daemon's intake as it runs: it dies with the daemon, and the daemon outlives it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def waits(until: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def intake_of(daemon: int) -> int:
+    """The process of its intake; 0 where there is none."""
+    children = Path(f"/proc/{daemon}/task").glob("*/children")
+    pids = [int(pid) for path in children for pid in path.read_text().split()]
+    for pid in pids:
+        if b"hpctl.daemon.intake_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return 0
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 2) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            text = b""
+            while piece := client.recv(65536):
+                text += piece
+    except OSError:
+        return False
+    # Those of the intake, and those of the daemon.
+    return b"hpctl_intake_connections" in text and b"hpctl_cycle_seconds" in text
+
+
+@contextmanager
+def daemon(path: Path, port: int, descriptors: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    config = {
+        "state_dir": str(path / "state"),
+        "cluster": {"provider": "none"},
+        "slurm": {"adapter": "cli", "bin": str(path)},
+        "intake": {"listen": f"127.0.0.1:{port}"},
+        "loop": {"reconcile_s": 0.5},
+    }
+    (path / "hpctl.yaml").write_text(yaml.safe_dump(config))
+    limit = (descriptors, descriptors)
+    log = (path / "log").open("wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpctl", "daemon", "run", "--config", str(path / "hpctl.yaml")],
+        stderr=log,
+        preexec_fn=lambda: (
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit) if descriptors else None
+        ),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def test_a_port_that_is_taken_is_an_error_and_no_daemon(tmp_path: Path) -> None:
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        with daemon(tmp_path, squatter.getsockname()[1]) as process:
+            assert process.wait(30) not in (0, None)
+    assert b"cannot listen" in (tmp_path / "log").read_bytes()
+
+
+def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path: Path) -> None:
+    port = free_port()
+    with daemon(tmp_path, port) as process:
+        waits(lambda: answers(port))
+        first = intake_of(process.pid)
+        os.kill(first, signal.SIGKILL)
+        waits(lambda: intake_of(process.pid) not in (0, first))
+        waits(lambda: answers(port))
+        second = intake_of(process.pid)
+        process.kill()
+        process.wait()
+        waits(lambda: not Path(f"/proc/{second}").exists(), 5)
+
+
+def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its_own(
+    tmp_path: Path,
+) -> None:
+    """At 150 descriptors they once kept it from starting scontrol."""
+    port = free_port()
+    marker = tmp_path / "asked"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho x >> {marker}\nexit 1\n")
+    scontrol.chmod(0o755)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+    with daemon(tmp_path, port, descriptors=150) as process:
+        waits(lambda: answers(port))
+        crowd = []
+        for number in range(4000):
+            try:
+                client = socket.socket()
+                client.settimeout(0.2)
+                client.bind((f"127.0.4.{number % 200 + 1}", 0))
+                client.connect(("127.0.0.1", port))
+                crowd.append(client)
+            except OSError:
+                client.close()
+        asked = marker.stat().st_size
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 60
+        waits(lambda: marker.stat().st_size > asked, 10)
+        waits(lambda: answers(port), 10)
+        assert b"Too many open files" not in (tmp_path / "log").read_bytes()
+        for client in crowd:
+            client.close()

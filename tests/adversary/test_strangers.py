@@ -1,0 +1,144 @@
+"""Peers that have proved nothing: what they hold is bounded, in number, bytes and time."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hpctl import wire
+from hpctl.daemon import connections
+from hpctl.daemon.connections import Bounds, Connections, Peer
+from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[IntakeServer]:
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    app = intake_app(IntakeSettings(), lambda *_: None, lambda _: None)
+    bounds = Bounds(waiting=40, waiting_of_address=10)
+    running = IntakeServer(app, "127.0.0.1", bounds=bounds)
+    running.start()
+    yield running
+    running.stop()
+
+
+def connect(server: IntakeServer, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 5, (source, 0))
+
+
+def ended(client: socket.socket, within_s: float = 3.0) -> bool:
+    """Whether the server hangs up."""
+    client.settimeout(within_s)
+    try:
+        while client.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def answers(server: IntakeServer, source: str = "127.0.0.1") -> bytes:
+    with connect(server, source) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        return client.recv(4096)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /heal", b"\r\n", b"GET / HTTP/1.1\r\nX: y\r\n"])
+def test_a_head_that_does_not_end_is_given_seconds(server: IntakeServer, begun: bytes) -> None:
+    with connect(server) as client:
+        client.sendall(begun)
+        before = time.monotonic()
+        assert ended(client)
+        assert 0.3 < time.monotonic() - before < 2
+
+
+def test_dripping_buys_no_time(server: IntakeServer) -> None:
+    with connect(server) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nX-Drip: ")
+        before = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - before < 3:
+                client.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - before < 2
+
+
+def test_a_body_for_a_path_that_takes_none_is_not_read(server: IntakeServer) -> None:
+    with connect(server) as client:
+        client.sendall(b"POST /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000\r\n\r\n")
+        assert b"404" in client.recv(4096)
+        assert ended(client, 1.0)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in-one", "in-pieces"])
+def test_sixteen_kilobytes_of_head_and_no_more(server: IntakeServer, at_once: bool) -> None:
+    line = b"X-Long: " + b"a" * 1000 + b"\r\n"
+    with connect(server) as client, contextlib.suppress(OSError):
+        head = b"GET /healthz HTTP/1.1\r\n" + 20 * line + b"\r\n"
+        for piece in [head] if at_once else [head[n : n + 500] for n in range(0, len(head), 500)]:
+            client.sendall(piece)
+        assert b" 200 " not in client.recv(4096)
+    with connect(server) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\n" + 10 * line + b"\r\n")
+        assert b" 200 " in client.recv(4096)
+
+
+def test_requests_are_not_piled_up(server: IntakeServer) -> None:
+    with connect(server) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 2000)
+        heard = b""
+        with contextlib.suppress(OSError):
+            while piece := client.recv(65536):
+                heard += piece
+        assert heard.count(b" 200 ") <= 1
+
+
+def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(
+    server: IntakeServer,
+) -> None:
+    crowd = [connect(server) for _ in range(30)]
+    crowd += [connect(server, f"127.0.3.{n}") for n in range(1, 60)]
+    time.sleep(0.3)
+    assert len(server.connections) <= 40
+    assert b" 200 " in answers(server)
+    assert b" 200 " in answers(server, "127.0.3.1")
+    for client in crowd:
+        client.close()
+
+
+def test_bodies_of_strangers_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped = []
+    crowd = Connections(Bounds(waiting_bytes=1000), lambda: 0.0)
+    peers = [Peer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
+    for peer in peers:
+        crowd.made(peer)
+        crowd.holds(peer, 300)
+    assert dropped == [0, 1]
+    crowd.whole(peers[2])
+    crowd.holds(peers[4], 400)
+    assert dropped == [0, 1]
+
+
+def test_a_node_keeps_few_connections_and_the_oldest_go_first() -> None:
+    dropped = []
+    crowd = Connections(Bounds(kept_of_node=2), lambda: 0.0)
+    for number in range(4):
+        peer = Peer("10.0.0.1", lambda n=number: dropped.append(n))
+        crowd.made(peer)
+        crowd.whole(peer)
+        crowd.kept(peer, "n1")
+    assert dropped == [0, 1]
+    assert len(crowd) == 2
+
+
+def test_a_large_body_is_no_head(server: IntakeServer) -> None:
+    with connect(server) as client:
+        head = f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\n"
+        client.sendall(head.encode() + b"x" * 200_000)
+        assert b"missing_credential" in client.recv(4096)

@@ -1,0 +1,157 @@
+"""Who speaks for whom: a node for itself alone, the daemon alone for the daemon."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import pytest
+
+from hpctl import job_wire, munge, wire
+from hpctl.agent.client import Answer, HeadClient
+from hpctl.core.compat import UTC
+from hpctl.core.job_report import JobReport
+from hpctl.core.model import JobId
+from hpctl.daemon import gatekeeper
+from hpctl.heads import Head as At
+from hpctl.heads import Unproved, check_proof
+from hpctl.jobs.tell import MUNGE_SOCKET, tell
+from tests.intakes import Head, Session, credential, report
+from tests.munged import ADDRESSES, Realm, realm
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    with realm() as running:
+        yield running
+
+
+@pytest.fixture
+def head(munges: Realm) -> Iterator[Head]:
+    running = Head(munges)
+    running.server.start()
+    yield running
+    running.server.stop()
+
+
+@contextmanager
+def squatter(answer: bytes, proof: str = "") -> Iterator[str]:
+    """Any user's program on the daemon's port: it acknowledges whatever comes."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.send_header(wire.PROOF_HEADER, proof)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_root_of_a_node_that_makes_munged_say_another_is_told_by_its_address(head: Head) -> None:
+    """`munged --origin=VICTIM` with the cluster's key, as root of n2 has it, from n2."""
+    body = wire.encode(report("n1"), open_session=True)
+    status, answer = head.post(body, credential(head.realm.n1, body), ADDRESSES["n2"])
+    assert (status, answer["error"]) == (403, "forged_node")
+    assert ADDRESSES["n2"] in answer["message"]
+    assert head.accepted == []
+
+
+def test_an_agent_that_starts_in_2099_locks_nobody_out(head: Head) -> None:
+    for ahead in (timedelta(minutes=6), timedelta(days=73 * 365)):
+        status, answer = head.send(report(start=datetime.now(UTC) + ahead))
+        assert (status, answer["error"]) == (403, "future_start")
+    assert head.send(report(start=datetime.now(UTC) + timedelta(minutes=4)))[0] == 200
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+@pytest.mark.parametrize("field", ["agent_start", "sent_at", "first", "last"])
+def test_times_that_no_clock_shows_are_refused_with_their_place(
+    head: Head, field: str, time: str
+) -> None:
+    document = json.loads(wire.encode(report()))
+    finding = {"check": "a", "verdict": "fail", "first": time, "last": time}
+    if field in finding:
+        document["report"]["findings"] = [finding]
+    else:
+        document["report"][field] = time
+    status, answer = head.send(json.dumps(document).encode())
+    assert status == 422, answer
+    assert "out of range" in answer["message"]
+    trouble = {"kind": "hang", "at": time, "why": ""}
+    word = json.dumps({"v": 1, "job_report": {"job": 1, "restarts": 0, "trouble": trouble}})
+    with pytest.raises(wire.InvalidReportError, match=r"trouble\.at"):
+        job_wire.decode(word.encode())
+
+
+def test_a_node_that_writes_all_the_time_is_told_to_wait(
+    munges: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gatekeeper, "REPORTS", 3)
+    monkeypatch.setattr(gatekeeper, "REPORTS_A_SECOND", 0.01)
+    head = Head(munges)
+    head.server.start()
+    session = Session(head)
+    answers = [session.send(session.report())[0] for _ in range(4)]
+    other = Session(head, "n2", munges.n2)
+    assert (answers, other.send(other.report())[0]) == ([200, 200, 429, 429], 200)
+    head.server.stop()
+
+
+def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(
+    head: Head, munges: Realm
+) -> None:
+    client = HeadClient((At.parse(head.server.url),), munges.n1)
+    for seq in (1, 2):  # by credential, and within the session
+        assert client.post(report(seq=seq)).answer is Answer.ACKED
+    client.close()
+    acknowledged = wire.encode_ack(wire.Ack(1))
+    for proof in ("", "MUNGE x", f"MUNGE {munge.encode(b'other', munges.n2)}"):
+        with squatter(acknowledged, proof) as url:
+            client = HeadClient((At.parse(url),), munges.n1)
+            reply = client.post(report(seq=3))
+            assert reply.answer is Answer.RETRY
+            client.close()
+
+
+def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(
+    munges: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
+    with squatter(job_wire.encode_taken(job_wire.Taken(1, True))) as url:
+        assert tell(JobReport(JobId(1), 0), head=url) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
+def test_a_proof_of_another_user_is_none(munges: Realm) -> None:
+    uid = 65534
+    said = wire.answered("MUNGE a", 200, b"{}")
+    made = subprocess.run(
+        ["munge", f"--socket={munges.n1}"],
+        input=said, user=uid, group=uid, extra_groups=[],
+        capture_output=True, check=True, timeout=10,
+    )  # fmt: skip
+    with pytest.raises(Unproved, match=f"uid {uid}"):
+        check_proof(f"MUNGE {made.stdout.decode().strip()}", said, munges.n2)
+    check_proof(f"MUNGE {munge.encode(said, munges.n1)}", said, munges.n2)

@@ -1,0 +1,129 @@
+"""What jobs say: it wakes the loop seldom, and fills neither disk nor memory."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import namedtuple
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpctl.clock import SystemClock
+from hpctl.core.compat import UTC
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.journal import Event, JobReported
+from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.daemon import allowance, jobs
+from hpctl.daemon.allowance import Allowance
+from hpctl.daemon.jobs import Desk
+from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.wake import Seldom
+
+OWNER = 1000
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+HANG = JobReport(JobId(7), 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
+
+
+class Bed:
+    """A desk, with what it wrote and how often it woke the loop."""
+
+    def __init__(self, disk: Path | None = None) -> None:
+        self.stored: list[Event] = []
+        self.poked = 0
+        self.as_of = datetime.now(UTC)
+        self.desk = Desk(self, self.slurm, lambda _: "", self.poke, SystemClock(), disk)  # type: ignore[arg-type]
+
+    def append(self, events: list[Event]) -> None:
+        self.stored += events
+
+    def slurm(self) -> SchedulerView:
+        job = SlurmJob(JobId(7), "RUNNING", NOON, 0, user="ada", uid=OWNER)
+        return SchedulerView(self.as_of, {}, {job.id: job})
+
+    def poke(self) -> None:
+        self.poked += 1
+
+    def take(self, report: JobReport) -> None:
+        self.desk.take(report, OWNER, datetime.now(UTC))
+
+
+def test_a_word_said_again_is_written_once_and_another_is_written() -> None:
+    bed = Bed()
+    for _ in range(50):
+        bed.take(HANG)
+    bed.take(replace(HANG, wish=Wish.REQUEUE))
+    assert len(bed.stored) == 2
+    assert bed.poked == 2
+
+
+def test_signs_of_life_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = Bed()
+    for step in range(50):
+        bed.take(JobReport(JobId(7), 0, progress=step))
+    assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
+    assert [told.report.progress for told in bed.desk.news()] == list(range(50))
+    monkeypatch.setattr(jobs, "LIFE_S", 0.0)
+    bed.take(JobReport(JobId(7), 0, progress=50))
+    assert len(bed.stored) == 2, "one now and then is kept for good"
+
+
+def test_a_nearly_full_disk_turns_words_off_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, jobs.LOW_DISK - 1))
+    bed = Bed(tmp_path)
+    with pytest.raises(Refusal) as refused:
+        bed.take(HANG)
+    assert (refused.value.status, refused.value.code) == (503, "low_disk")
+    assert bed.stored == []
+    assert "nearly full" in bed.desk.trouble
+    monkeypatch.undo()
+    monkeypatch.setattr(jobs, "LOW_DISK", 0)
+    monkeypatch.setattr(bed.desk, "_room", (True, 0.0))
+    bed.take(HANG)
+    assert (len(bed.stored), bed.desk.trouble) == (1, "")
+
+
+def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown() -> None:
+    bed = Bed()
+    unknown = replace(HANG, job=JobId(99))
+    with pytest.raises(Refusal) as refused:
+        bed.take(unknown)
+    assert refused.value.code == "slurm_behind"
+    bed.as_of = datetime.now(UTC) + timedelta(seconds=1)
+    with pytest.raises(Refusal) as refused:
+        bed.take(unknown)
+    assert refused.value.code == "unknown_job"
+    assert bed.poked == 1, "Slurm was read since: asking again wakes nobody"
+
+
+def test_the_loop_is_woken_once_a_second_and_never_forgotten() -> None:
+    poked: list[float] = []
+    seldom = Seldom(lambda: poked.append(time.monotonic()), 0.2)
+    begun = time.monotonic()
+    while time.monotonic() - begun < 0.9:
+        seldom.poke()
+        time.sleep(0.005)
+    time.sleep(0.45)
+    assert poked[0] - begun < 0.05, "the first at once"
+    assert 4 <= len(poked) <= 7
+    assert poked[-1] - begun > 0.85, "the last is not lost"
+
+
+def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    words = Allowance(3, 1.0, lambda: now[0])
+    assert [words.take(1) for _ in range(4)] == [True, True, True, False]
+    assert words.take(2)
+    now[0] = 2.0
+    assert [words.take(1) for _ in range(3)] == [True, True, False]
+    monkeypatch.setattr(allowance, "MOST_KEYS", 10)
+    for key in range(100):
+        now[0] += 10
+        words.take(("many", key))
+    assert len(words._left) < 20
