@@ -7,6 +7,7 @@ pip reads environment markers (`python_version < "3.11"`) for the Python that it
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from packaging.version import Version
 from hpctl.clusters.bundle import PYTHON, WHEELS
 
 FILE = "target.json"
+VERSION = re.compile(r"3\.\d{1,3}")
 DEFAULT_PYTHON = "3.10"
 """Of Ubuntu 22.04, which HyperPod's Slurm AMIs are."""
 GLIBC_MINOR = 35
@@ -74,10 +76,13 @@ class Lack:
 
 
 def target_of(bundle: Path) -> Target:
-    """What a bundle says that its wheels are for. Raises ValueError."""
+    """What a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
     said = json.loads(path.read_text()) if path.is_file() else {}
-    return Target(str(said.get("python", DEFAULT_PYTHON)), str(said.get("machine", "x86_64")))
+    target = Target(**said)
+    if not VERSION.fullmatch(str(target.python)):
+        raise ValueError(f"{target.python!r} is not of the form 3.10")
+    return target
 
 
 def packed_python(archive: Path) -> str:
@@ -95,7 +100,7 @@ def problems(bundle: Path) -> Iterator[tuple[str, str]]:
     """Place and reason of whatever keeps hpctl from being installed from a bundle's wheels."""
     try:
         target = target_of(bundle)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         yield FILE, f"says no Python: {error}"
         return
     packed = packed_python(bundle / PYTHON) if (bundle / PYTHON).is_file() else ""

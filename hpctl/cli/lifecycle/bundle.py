@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,7 +141,7 @@ def _target(version: str | None, machine: str, packed: Path | None) -> Target:
 
     inside = bundle_fit.packed_python(packed) if packed else ""
     wanted = version or inside or bundle_fit.DEFAULT_PYTHON
-    if not re.fullmatch(r"3\.\d+", wanted):
+    if not bundle_fit.VERSION.fullmatch(wanted):
         raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
     return bundle_fit.Target(wanted, machine)
 
