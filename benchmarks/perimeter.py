@@ -46,20 +46,9 @@ def run() -> Outcome:
         members = [Member(n, intake.port, intake.agents_socket) for n in range(NODES)]
         for _ in range(ROUNDS):
             asyncio.run(_measure(members, rounds, calm))
-            crowd = subprocess.Popen(
-                [
-                    "nice",
-                    "-n",
-                    "10",
-                    sys.executable,
-                    "-m",
-                    "benchmarks.strangers",
-                    str(intake.port),
-                    str(STRANGERS),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            python = ["nice", "-n", "10", sys.executable, "-m", "benchmarks.strangers"]
+            words = [*python, str(intake.port), str(STRANGERS)]
+            crowd = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
             assert crowd.stdout is not None
             crowd.stdout.readline()
             try:

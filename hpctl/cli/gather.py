@@ -128,11 +128,8 @@ def gather(
     lag = timedelta(seconds=config.loop.lease_s / 2)
     rules = replace(rules, silent_after=rules.silent_after + lag)
     left = _left(state, health, slurm_view, joined)
-    health = {
-        node: h
-        for node, h in health.items()
-        if node not in left or at - h.last_heard <= rules.silent_after
-    }
+    recent = at - rules.silent_after
+    health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
     health = with_marks(health, slurm_view, joined.instances)
     return World(
         now=at,

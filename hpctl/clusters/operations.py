@@ -39,6 +39,8 @@ HEAD_NODE: Table = {
     "sagemaker": {
         "describe_cluster": On.CLUSTER,
         "list_cluster_nodes": On.CLUSTER,
+        # Where the host names of a list do not spell the addresses that Slurm has.
+        "describe_cluster_node": On.CLUSTER,
         "batch_reboot_cluster_nodes": On.CLUSTER,
         "batch_replace_cluster_nodes": On.CLUSTER,
     },

@@ -108,7 +108,7 @@ def test_a_missing_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ignoring_who_owns_the_node_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_advance, "_taken_over", lambda rec, facts: None)
+    monkeypatch.setattr(node_advance, "seized", lambda rec, facts, policy: None)
     story = Story(VARIANTS[0])
     story._go(1.0)
     story.world.away("cloud", 30.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from hpctl.cloud.details import Details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import (
@@ -251,6 +252,10 @@ class JoinedProvider:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
+    def forget_addresses(self) -> None:
+        """And how many calls were spent on them: tests make clusters faster than anybody."""
+        self._real._details = Details(CLUSTER, self._real._read.describe_cluster_node)
+
     def view(self) -> ProviderView:
         """Both as of one moment: an instance that moves between two reads is joined to nothing."""
         nodes = self._nodes()
@@ -291,6 +296,7 @@ class GroupBed(EmulatorBed):
     def reset(self) -> None:
         super().reset()
         self.emulator.faults.add("no_dns")
+        self.provider.forget_addresses()  # type: ignore[attr-defined]
 
 
 class Client:
