@@ -7,13 +7,14 @@ limits; what is too long is cut by the sender, what is wrong is refused by the r
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from hpctl import wire
+from hpctl.core.bounds import in_utc
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action
@@ -146,7 +147,7 @@ def decode(body: bytes) -> JobReport:
 
 def _to_model(said: _Trouble) -> Trouble:
     fields = msgspec.structs.asdict(said)
-    fields["at"] = said.at.astimezone(UTC)
+    fields["at"] = in_utc(said.at)
     fields["node"] = NodeName(said.node) if said.node else None
     return Trouble(**fields)
 

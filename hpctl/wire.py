@@ -18,12 +18,13 @@ import hmac
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from hpctl.core.bounds import in_utc
 from hpctl.core.health import key
 from hpctl.core.model import (
     BootId,
@@ -301,7 +302,7 @@ def _to_model(wire: _Report) -> Report:
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["findings"] = tuple(_finding(n, f) for n, f in enumerate(wire.findings))
     for name in ("sent_at", "agent_start"):
-        fields[name] = fields[name].astimezone(UTC)
+        fields[name] = in_utc(fields[name])
     for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
         fields[name] = kind(fields[name])
     return Report(**fields)
@@ -313,5 +314,5 @@ def _finding(index: int, wire: _Finding) -> Finding:
             f"not a valid report: last before first - at `$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
-    fields["first"], fields["last"] = wire.first.astimezone(UTC), wire.last.astimezone(UTC)
+    fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)
     return Finding(**fields)

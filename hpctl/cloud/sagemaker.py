@@ -21,6 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from hpctl.cloud import scaling
 from hpctl.cloud.classify import hint_for, of_batch, of_error, words_of, worth_retrying
 from hpctl.cloud.session import open_session
+from hpctl.core.bounds import in_utc
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import (
     Instance,
@@ -289,7 +290,7 @@ def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instanc
     status, message = _status(summary.get("InstanceStatus", {}))
     host = str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
     logical = summary.get("NodeLogicalId")
-    group = str(summary["InstanceGroupName"])
+    group, launched = str(summary["InstanceGroupName"]), summary.get("LaunchTime")
     return Instance(
         id=InstanceId(summary["InstanceId"]),
         status=status,
@@ -298,7 +299,7 @@ def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instanc
         logical_id=LogicalId(logical) if logical else None,
         protected=group in protected,
         message=message,
-        launched=summary.get("LaunchTime"),
+        launched=in_utc(launched) if isinstance(launched, datetime) else None,
     )
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from hpctl.core.bounds import later
 from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
 from hpctl.core.packing import Pool
-from hpctl.core.recovery import later
 from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import later, span
 from hpctl.core.journal import State
 from hpctl.core.model import (
     FaultClass,
@@ -25,7 +26,6 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import later
 from hpctl.core.view import View, fresh
 
 
@@ -228,7 +228,7 @@ def correlated_rule(
     """
     budgets = policy.budgets
     limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
-    window = timedelta(seconds=budgets.correlated_window_s)
+    window = span(budgets.correlated_window_s)
     near = t.near(rule, node, since, window)
     if near < limit:
         return None

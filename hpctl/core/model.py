@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 
+from hpctl.core import bounds
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 
@@ -60,7 +61,8 @@ class Finding:
     `check` is a dotted name (`kernel.xid`), `code` the check's own number or word (`79`),
     `detail` what the check decoded from the text (for Xid 154 the recovery-action phrase),
     `evidence` the raw line. `count` is how often it was seen between `first` and `last`.
-    `job` is the Slurm job id that it hit, where the node can tell.
+    `job` is the Slurm job id that it hit, where the node can tell. Times out of bounds become the
+    nearest bound, wherever a finding comes from: a journal may already hold one of year 1.
     """
 
     check: str
@@ -74,6 +76,9 @@ class Finding:
     count: int = 1
     clears: Clears = Clears.BOOT
     job: str = ""
+
+    def __post_init__(self) -> None:
+        bounds.keep(self, "first", "last")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Kind as ChangeKind
 from hpctl.core.change import Phase as ChangePhase
@@ -37,7 +38,7 @@ from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.plan_jobs import job_decisions
 from hpctl.core.plan_runs import run_decisions
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
 
 NODE_LOST: Final = RuleId("node-lost")

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from hpctl.core.autoscale import Decision, ScaleDown, ScaleUp, decide
+from hpctl.core.bounds import later
 from hpctl.core.capacity import scale_view, stopped
 from hpctl.core.change import ChangeOpened, Kind, Phase, ordered
 from hpctl.core.model import InstanceStatus, RecoveryId, reason_owner
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.spares import spare_changes
 from hpctl.core.view import View
 

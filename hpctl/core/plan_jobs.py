@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened
 from hpctl.core.model import ENDED_BADLY, Attempt, NodeName, SlurmJob, Urgency
 from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.registration import Registration, registration
 from hpctl.core.view import View, urgent
 

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later, natural
 from hpctl.core.job_report import Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported
 from hpctl.core.model import ENDED_BADLY, Attempt, JobId, NodeName, RecoveryId, RuleId, SlurmJob
 from hpctl.core.plan_jobs import put_off
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.registration import Registration, Ruled, registration
 from hpctl.core.run_gates import RUN_GATES
 from hpctl.core.run_history import history
@@ -87,7 +88,7 @@ def _treated(attempt: Attempt, view: View) -> bool:
     return any(
         r.attempt.job == attempt.job
         and r.attempt.restarts >= attempt.restarts
-        and r.attempt.submit > attempt.submit - timedelta(days=1)
+        and r.attempt.submit > later(attempt.submit, -86400)
         and not r.let_run
         for r in view.state.jobs.values()
     )
@@ -156,8 +157,8 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
     """What Slurm's state and exit code say of a run that ended."""
     policy = view.ruled.get(job.id, Ruled()).policy
     code, _, number = job.exit_code.partition(":")
-    signalled = int(number) if number.isdigit() else 0
-    exit_code = 128 + signalled if signalled else int(code) if code.isdigit() else None
+    signalled = natural(number)
+    exit_code = 128 + signalled if signalled else natural(code) if code.isdigit() else None
     node: NodeName | None = None
     progress = _progress(job, view)
     if job.state == "OUT_OF_MEMORY":

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
+from hpctl.core.bounds import later
 from hpctl.core.model import (
     NodeName,
     Outcome,
@@ -148,11 +149,6 @@ class Repeat:
     retry_s: float
     attempts: int
     doubt_window_s: float
-
-
-def later(at: datetime, seconds: float) -> datetime:
-    """`at` plus seconds; the one place that does this arithmetic."""
-    return at + timedelta(seconds=seconds)
 
 
 def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:

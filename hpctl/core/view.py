@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from hpctl.core.bounds import later, span
 from hpctl.core.job_advance import JobFacts
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.job_recovery import Phase as JobPhase
@@ -28,7 +29,6 @@ from hpctl.core.node_advance import NodeFacts
 from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
-from hpctl.core.recovery import later
 from hpctl.core.registration import Ruled
 
 
@@ -103,7 +103,7 @@ def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
 
     One from the future is not: the clock was set back, and nobody knows how old it is.
     """
-    return abs(now - as_of) <= timedelta(seconds=max_age_s)
+    return abs(now - as_of) <= span(max_age_s)
 
 
 _MAY_BE_STOPPED = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from hpctl.core.bounds import in_utc
 from hpctl.core.model import Clears, Finding, NodeName, Verdict
 from hpctl.daemon.alert_book import Alert
 from hpctl.ports import HpctlError
@@ -130,7 +131,7 @@ def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
     finding = Finding(
         f"alert.{_NO_NAME.sub('_', notice.name)[:100]}",
         Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
-        min(notice.starts_at.astimezone(UTC), heard),
+        min(in_utc(notice.starts_at), heard),
         heard,
         device=_plain(device, 256),
         code=_NO_CODE.sub("_", severity)[:64],

@@ -6,11 +6,12 @@ Only the fields that hpctl reads are decoded; what a release adds is passed over
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from hpctl.core.bounds import EARLIEST, at_stamp
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.slurm.parse import hosts
 from hpctl.slurm.records import JOB_BASE, JobRecord, Size, least_nodes, node_states, tasks_of
@@ -29,9 +30,7 @@ class _Number(msgspec.Struct):
 
     def time(self) -> datetime | None:
         """As a point in time; 0 and unset are none."""
-        if not self.set or self.infinite or not self.number:
-            return None
-        return datetime.fromtimestamp(self.number, UTC)
+        return at_stamp(self.number) if self.set and not self.infinite else None
 
 
 class _Signal(msgspec.Struct):
@@ -199,7 +198,7 @@ def _record(job: _Job) -> JobRecord:
     slurm_job = SlurmJob(
         id=JobId(job.job_id),
         state=base,
-        submit=job.submit_time.time() or datetime.fromtimestamp(0, UTC),
+        submit=job.submit_time.time() or EARLIEST,
         restarts=job.restart_cnt,
         flags=frozenset(flags),
         name=job.name,

@@ -21,13 +21,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpctl.core.bounds import EARLIEST, at_stamp
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,
@@ -324,20 +324,20 @@ def _node(node: Any) -> SlurmNode:
         reason=node.reason or "",
         address=node.address or "",
         partitions=tuple(node.partitions or ()),
-        boot_time=_time(node.boot_time),
-        slurmd_start=_time(node.slurmd_start_time),
-        last_busy=_time(getattr(node, "last_busy_time", None)),
+        boot_time=at_stamp(node.boot_time),
+        slurmd_start=at_stamp(node.slurmd_start_time),
+        last_busy=at_stamp(getattr(node, "last_busy_time", None)),
     )
 
 
 def _job(job: Any) -> SlurmJob:
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
-    end, reason = _time(job.end_time), job.state_reason or ""
+    end, reason = at_stamp(job.end_time), job.state_reason or ""
     state, flags = job_states(job.state, "" if end is None else ended_state(reason, exit_code))
     return SlurmJob(
         id=JobId(job.id),
         state=state,
-        submit=_time(job.submit_time) or datetime.fromtimestamp(0, UTC),
+        submit=at_stamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
         name=job.name or "",
@@ -350,17 +350,13 @@ def _job(job: Any) -> SlurmJob:
         requeue=bool(job.is_requeueable),
         reason=reason,
         exit_code=exit_code,
-        start=_time(job.start_time),
+        start=at_stamp(job.start_time),
         end=end,
-        eligible=_time(job.eligible_time),
+        eligible=at_stamp(job.eligible_time),
         comment=job.comment or "",
         uid=job.user_id,
         wants=least_of(str(getattr(job, "num_nodes", "") or "")),
     )
-
-
-def _time(seconds: int | None) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
 if __name__ == "__main__":

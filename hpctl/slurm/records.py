@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from hpctl.core.bounds import natural
 from hpctl.core.model import SlurmJob
 
 JOB_BASE = frozenset(
@@ -77,15 +78,14 @@ def least_nodes(tres: str) -> int:
     """The node count in a TRES string as `cpu=16,mem=2000M,node=2`; 0 where there is none."""
     for part in tres.split(","):
         name, _, count = part.partition("=")
-        if name == "node" and count.isdigit():
-            return int(count)
+        if name == "node":
+            return natural(count)
     return 0
 
 
 def least_of(count: str) -> int:
     """The least of a node count as `2`, `2-4`; 0 where it is none."""
-    least = count.partition("-")[0]
-    return int(least) if least.isdigit() else 0
+    return natural(count.partition("-")[0])
 
 
 def tasks_of(array: str) -> int:
@@ -98,10 +98,10 @@ def tasks_of(array: str) -> int:
     for part in listed.split(","):
         words = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if words is not None:
-            last, step = int(words[2] or words[1]), int(words[3] or 1) or 1
-            count += len(range(int(words[1]), last + 1, step))
+            last, step = natural(words[2] or words[1]), natural(words[3] or "1") or 1
+            count += len(range(natural(words[1]), last + 1, step))
     count = max(count, 1)
-    return min(count, int(limit)) if limit.isdigit() and int(limit) else count
+    return min(count, natural(limit) or count)
 
 
 def node_states(words: list[str]) -> tuple[str, frozenset[str]]:
