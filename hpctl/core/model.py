@@ -15,6 +15,7 @@ from typing import NewType
 from hpctl.core import bounds
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+from hpctl.core.walls import Flaw
 
 NodeName = NewType("NodeName", str)
 InstanceId = NewType("InstanceId", str)
@@ -222,11 +223,13 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All nodes and jobs that slurmctld knows, read at `as_of`."""
+    """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
+    read; what they are about is there, in a state that nobody knows."""
 
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
     jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
+    flaws: tuple[Flaw, ...] = ()
 
 
 # --- what the cloud says ----------------------------------------------------------------------
@@ -265,6 +268,7 @@ class ProviderView:
     `present` is false for a cluster without a provider (drain and requeue only).
     `automatic` is HyperPod's NodeRecovery=Automatic: the service replaces by itself.
     `continuous` is NodeProvisioningMode=Continuous: groups grow and shrink beside each other.
+    `flaws`: instances that could not be read, by their node.
     """
 
     as_of: datetime
@@ -274,6 +278,7 @@ class ProviderView:
     instances: Mapping[InstanceId, Instance] = field(default_factory=dict)
     continuous: bool = False
     groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
+    flaws: tuple[Flaw, ...] = ()
 
 
 # --- what we think of a node ------------------------------------------------------------------

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass, field
 
 from hpctl.core.bounds import natural
-from hpctl.core.model import SlurmJob
+from hpctl.core.hostlist import HostlistError, expand
+from hpctl.core.model import NodeName, SlurmJob
 
 JOB_BASE = frozenset(
     [
@@ -36,6 +37,55 @@ NODE_BASE = frozenset(
 """The base states of a node; every other word is a flag."""
 
 _NODE_FLAG = {"DRAINED": "DRAIN", "DRAINING": "DRAIN", "NO_RESPOND": "NOT_RESPONDING"}
+
+
+MAX_NAMES = 2_000_000
+"""Names in all jobs' NodeLists of one read: 10 000 nodes, each with 200 jobs."""
+MAX_NAMES_OF_USER = 200_000
+"""Names in the lists of nodes that the jobs of one user exclude."""
+
+
+class Hostlists:
+    """Slurm's hostlists as names: each text is expanded once, and remembered to the next read.
+
+    What cannot be read is no host, never an error; nor are the names over the bounds of a read,
+    so that memory is bounded, and of what a user may write each user has a bound of their own.
+    """
+
+    def __init__(self) -> None:
+        """For one read; `begin` starts another."""
+        self._known: dict[str, tuple[NodeName, ...]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Another read: of what the one before it has expanded nothing counts."""
+        self._before, self._known = self._known, {}
+        self._left: dict[int | None, int] = {}
+
+    def __call__(self, text: str) -> tuple[NodeName, ...]:
+        """The names of a list that slurmctld made."""
+        return self._names(text, None, MAX_NAMES)
+
+    def of_user(self, uid: int | None, text: str) -> tuple[NodeName, ...]:
+        """The names of a list that a user wrote."""
+        return self._names(text, -1 if uid is None else uid, MAX_NAMES_OF_USER)
+
+    def _names(self, text: str, whose: int | None, most: int) -> tuple[NodeName, ...]:
+        found = self._known.get(text)
+        if found is not None or not text:
+            return found or ()
+        left = self._left.get(whose, most)
+        found = self._before.get(text)
+        if found is None:
+            try:
+                found = tuple(map(NodeName, expand(text)))
+            except HostlistError:
+                found = ()
+        if len(found) > left:
+            return ()
+        self._left[whose] = left - len(found)
+        self._known[text] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
