@@ -30,6 +30,7 @@ from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
 from hpctl.core.registration import Ruled
+from hpctl.core.walls import Flaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ class View:
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read only where spares are kept."""
+    flaws: Mapping[str, Flaw] = field(default_factory=dict)
+    """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
+    with."""
+
+    def aside(self, name: object) -> bool:
+        """Whether a node or job is left alone, because its facts are flawed."""
+        return str(name) in self.flaws
 
     def instance(self, node: NodeName) -> Instance | None:
         """The instance that stands for a node now."""

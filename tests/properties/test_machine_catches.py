@@ -225,8 +225,8 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(
 
 
 def test_a_forgotten_job_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_jobs(*_: Any) -> Sequence[Any]:
-        return []
+    def no_jobs(*_: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        return [], []
 
     monkeypatch.setattr(plan, "job_decisions", no_jobs)
     with pytest.raises(Violation, match=r"promise 8: job 1, hit at .* is lost"):
