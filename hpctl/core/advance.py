@@ -49,8 +49,7 @@ class _Next:
 
 
 def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
-    """What each open recovery does next. Nothing moves on a view that was not just read, nor of
-    what is flawed."""
+    """What each open recovery does next. Nothing moves on an old view, nor of what is flawed."""
     if not view.current:
         return Progress()
     state = view.state
@@ -62,10 +61,9 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         if rec.id in correlated:
             facts = replace(facts, correlated=correlated[rec.id])
         answer = node_advance.advance(rec, facts, policy, now)
-        fresh = None
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
-            fresh = node_advance.new_generation(rec, facts)
-        return _Next(rec.id, answer, generation=fresh)
+            return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
+        return _Next(rec.id, answer)
 
     def job(rec: JobRecovery) -> _Next:
         answer = job_advance.advance(rec, job_facts(rec, view, policy), policy, now)

@@ -19,6 +19,7 @@ from hpctl import __version__
 from hpctl.clock import SystemClock
 from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
+from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
 from hpctl.core.journal import Corrupt, DaemonStarted
 from hpctl.core.model import (
@@ -31,6 +32,7 @@ from hpctl.core.model import (
 )
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Look
+from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
 from hpctl.daemon.alerts import routes as alert_routes
@@ -84,6 +86,9 @@ def lock(state_dir: Path) -> IO[str]:
 class Daemon:
     """Everything that lives as long as the process."""
 
+    _failures = 0
+    _flawed: frozenset[tuple[str, str]] = frozenset()
+
     def __init__(self, config_path: str) -> None:
         """Read the configuration, take lock and lease, replay. Raises HpctlError and kin."""
         self._path = config_path
@@ -132,7 +137,7 @@ class Daemon:
         self._intake = self._make_intake()
         self._stopping = False
         self._reload_wanted = False
-        self._config_trouble = ""
+        self._config_trouble = self._cycle_trouble = ""
         self._next_flush = 0.0
 
     def _make_books(self) -> tuple[Book, Grey]:
@@ -252,21 +257,54 @@ class Daemon:
         try:
             pace = self.loop.cycle(self._policy, self._rules)
             spent = time.monotonic() - begun
-            self._grey.look_back(self.loop.state)
+            self._note(
+                self.loop.flaws, walled("history", "history", self._grey.look_back, self.loop.state)
+            )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(self.loop, seen, self._policy, self._rules, keep_days)
+        except (LeaseLost, JournalCorrupt, Corrupt):
+            raise
         except (OSError, Unavailable) as error:
             self._without_journal(error)
             return
-        self._metrics.cycle(spent, self.loop.state)
+        # What no wall held: the next cycle begins from the facts again, and the daemon lives.
+        except Exception as error:  # noqa: BLE001 -- it is logged, counted and shown as trouble
+            self._failed(error, begun)
+            return
+        self._failures, self._cycle_trouble = 0, ""
+        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
         self._cloud.look(self._cloud_interval())
         if self._waker.wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
             time.sleep(self.config.loop.gather_s)
+
+    def _note(self, flaws: Sequence[Flaw], *more: object) -> None:
+        """Log each thing that is flawed, once as long as it is."""
+        found = [*flaws, *(one for one in more if isinstance(one, Flaw))]
+        for flaw in found:
+            if (flaw.target, flaw.where) not in self._flawed:
+                log.error(
+                    "internal_error target=%s where=%s input=%s error=%s",
+                    *(printable(flaw.target), flaw.where, flaw.digest, flaw.error),
+                )
+        self._flawed = frozenset((flaw.target, flaw.where) for flaw in found)
+
+    def _failed(self, error: Exception, begun: float) -> None:
+        """A cycle that failed as a whole: wait, longer each time, and replay the journal."""
+        self._metrics.failed.inc()
+        self._failures += 1
+        log.exception("a cycle failed, %d in a row; it is tried again", self._failures)
+        self._cycle_trouble = printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]
+        try:
+            self._housekeeping(time.monotonic() - begun)
+            self._waker.wait(min(NO_JOURNAL_S * self._failures, self.config.loop.lease_s / 3))
+            self.loop.reread()
+        except (OSError, Unavailable) as also:
+            self._without_journal(also)
 
     def _without_journal(self, error: Exception) -> None:
         """A full disk: nothing is done and no report is taken until it can be written down.
@@ -301,7 +339,9 @@ class Daemon:
         return cluster.busy_poll_s if state.open_nodes or state.open_changes else cluster.poll_s
 
     def _housekeeping(self, spent: float) -> None:
-        trouble = "; ".join(t for t in (self._config_trouble, self._observer.trouble) if t)
+        trouble = "; ".join(
+            t for t in (self._config_trouble, self._cycle_trouble, self._observer.trouble) if t
+        )
         now = time.monotonic()
         changed = trouble != getattr(self, "_said", "")
         if now < self._next_flush and not changed:

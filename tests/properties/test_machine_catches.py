@@ -65,7 +65,9 @@ def _late_replace(story: Story) -> None:
     rec = next(iter(story.daemon.loop.state.nodes.values()))
     story.world.provider.act_by_itself(rec.generation.instance)
     story.world.passes(120.0)
-    story.daemon.loop._executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
+    executor = story.daemon.loop._executor
+    executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
+    story.oracle.on_flaws(executor.flaws())
 
 
 def _replace_of(instance: InstanceId) -> Any:

@@ -141,7 +141,9 @@ def test_nothing_opens_while_paused_stale_stopped_or_observing(view: View, b: Bu
 def dumb(view: View, b: Budgets) -> list[str]:
     """A second opinion in as few lines as can be, for one partition and mode own."""
     nodes, state, now = view.scheduler.nodes, view.state, at(0)
-    size, is_open = len(nodes), len(state.open_nodes)
+    ours = {n for n, node in nodes.items() if node.drained and reason_owner(node.reason)}
+    kept_out = ours - set(state.open_nodes)
+    size, is_open = len(nodes), len(state.open_nodes) + len(kept_out)
     recent = {r.node: r.opened for r in state.nodes.values()}
     hour = sum(now - t < timedelta(hours=1) for t in recent.values())
     ill = [a for a in view.assessments.values() if a.fault and a.generation.node not in recent]
@@ -167,9 +169,9 @@ def dumb(view: View, b: Budgets) -> list[str]:
         if near >= max(b.correlated_min, -(-size // 10)):
             continue
         limit = min(max(b.open_min, size // 20), max(b.partition_min, size // 4))
-        if is_open >= limit or hour >= b.per_hour:
+        if is_open - (name in kept_out) >= limit or hour >= b.per_hour:
             continue
-        is_open, hour = is_open + 1, hour + 1
+        is_open, hour = is_open + (name not in kept_out), hour + 1
         found.append(str(name))
         opened_now.setdefault(a.fault.rule, []).append(name)
     return found
