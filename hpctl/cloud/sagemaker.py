@@ -9,7 +9,7 @@ order cannot hit the fresh machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -33,8 +33,11 @@ from hpctl.core.model import (
     OutcomeKind,
     ProviderView,
 )
+from hpctl.core.walls import Flaw, each
 from hpctl.ports import HpctlError, Unavailable
 
+MAX_PAGES = 1000
+"""Of a hundred nodes each: a listing that goes on is none of the service's."""
 BATCH = 25
 """Instance ids that one BatchReplace- or BatchRebootClusterNodes call takes."""
 
@@ -99,11 +102,8 @@ class SageMakerProvider:
             for group in cluster.get("InstanceGroups", ())
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
-        found = [
-            _instance(summary, protected)
-            for summary in self._summaries(continuous=_continuous(cluster))
-            if summary.get("InstanceId")
-        ]
+        summaries = self._summaries(continuous=_continuous(cluster))
+        found, flaws = instances_of(summaries, protected)
         return ProviderView(
             as_of=as_of,
             present=True,
@@ -113,6 +113,7 @@ class SageMakerProvider:
             instances={instance.id: instance for instance in found},
             continuous=_continuous(cluster),
             groups=_groups(cluster),
+            flaws=tuple(flaws),
         )
 
     def _describe(self) -> Mapping[str, Any]:
@@ -125,7 +126,7 @@ class SageMakerProvider:
     def _summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
         """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
         token = ""
-        while True:
+        for _ in range(MAX_PAGES):
             page = self._page(token, continuous=continuous)
             if page is None:
                 continuous = False
@@ -135,6 +136,10 @@ class SageMakerProvider:
             token = page.get("NextToken", "")
             if not token:
                 return
+        raise Unavailable(
+            f"sagemaker:ListClusterNodes of {self._cluster}: no end after {MAX_PAGES} pages",
+            "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY",
+        )
 
     def _page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
         request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
@@ -286,9 +291,25 @@ def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
     }
 
 
+def instances_of(
+    summaries: Iterable[Mapping[str, Any]], protected: Collection[str]
+) -> tuple[list[Instance], list[Flaw]]:
+    """The instances of ListClusterNodes, and those that cannot be read, by their node."""
+    return each(
+        "parse",
+        (summary for summary in summaries if summary.get("InstanceId")),
+        _host,
+        lambda summary: _instance(summary, protected),
+    )
+
+
+def _host(summary: Mapping[str, Any]) -> str:
+    return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
+
+
 def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instance:
     status, message = _status(summary.get("InstanceStatus", {}))
-    host = str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
+    host = _host(summary)
     logical = summary.get("NodeLogicalId")
     group, launched = str(summary["InstanceGroupName"]), summary.get("LaunchTime")
     return Instance(

@@ -19,6 +19,7 @@ from hpctl.core.model import (
     FaultClass,
     Generation,
     InstanceStatus,
+    NodeName,
     Remedy,
     RuleId,
     SlurmNode,
@@ -56,7 +57,7 @@ class Tally:
     open_by_partition: dict[str, int] = field(default_factory=dict)
     open: int = 0
     last_hour: int = 0
-    kept_out: frozenset[str] = frozenset()
+    kept_out: frozenset[NodeName] = frozenset()
     """Nodes that hpctl has closed and nobody treats any more: they count as open for all others."""
     seen: dict[RuleId, dict[str, datetime]] = field(default_factory=dict)
     """Which nodes have which rule's fault, and since when."""
