@@ -36,10 +36,12 @@ def row(mark: str = MARK, **over: str) -> bytes:
     """One record as squeue prints it."""
     said = {**JOB, **{n.replace("tres_per_", "tres-per-"): value for n, value in over.items()}}
     ends = [f"{said[name]}m{mark};" for name in squeue.FIELDS[:-1]]
-    return "".join([*ends, f"{said[squeue.FIELDS[-1]]}m{mark}.\n"]).encode()
+    return "".join([*ends, f"{said[squeue.FIELDS[-1]]}m{mark}.\n"]).encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def listed(mark: str = MARK, **excluded: str) -> bytes:
     """The nodes that jobs exclude, as squeue prints them: j7="n4"."""
     rows = [f"{job[1:]}m{mark};{nodes}m{mark}.\n" for job, nodes in excluded.items()]
-    return "".join(rows).encode()
+    return "".join(rows).encode("utf-8", "surrogateescape")

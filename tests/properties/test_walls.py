@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from hpctl.core import advance, plan, plan_runs, walls
+from hpctl.core.journal import HoldNoted
 from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.core.quarantine import GATE
 from hpctl.daemon import observe, run_policies
@@ -148,7 +149,7 @@ clouds = st.fixed_dictionaries(
             values, st.fixed_dictionaries({"Status": words, "Message": words})
         ),
         "LaunchTime": st.one_of(
-            values, st.sampled_from([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+            values, st.sampled_from([datetime(y, 12, 31, 23, tzinfo=UTC) for y in (1, 9999)])
         ),
         "InstanceGroupName": values, "NodeLogicalId": values,
     },
