@@ -62,6 +62,11 @@ test-pure: test-packages ## All tests that need no Slurm
 test-slurm: test-packages ## All tests against a real Slurm, on loopback
 	.ci/once-more $(REAL) tests
 
+# HPCTL_HOSTILE_INPUTS: how many hostile inputs; about 80 a second.
+.PHONY: nightly
+nightly: setup ## A million hostile inputs through the non-interference property (hours)
+	HPCTL_HOSTILE_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest -p no:xdist tests/properties/test_walls.py
+
 .PHONY: test-soak
 test-soak: setup ## The long seeded runs
 	$(BIN)/pytest -p no:xdist -m soak tests

@@ -24,7 +24,7 @@ from hpctl.slurm import parse, squeue
 from tests.fakes.slurm_text import JOB as FIELDS
 from tests.properties.stranger import JOB, NODE, Words, play, restarted
 
-INPUTS = int(os.environ.get("HPCTL_HOSTILE_INPUTS", "400"))
+INPUTS = int(os.environ.get("HPCTL_HOSTILE_INPUTS", "1500"))
 ALONE = play(None).decisions
 """What is decided where nobody is hostile."""
 
