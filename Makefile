@@ -66,6 +66,11 @@ test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON3
 test-slurm: test-packages ## All tests against a real Slurm, on loopback
 	.ci/once-more $(REAL) tests
 
+# HPCTL_HOSTILE_INPUTS: how many hostile inputs; about 80 a second.
+.PHONY: nightly
+nightly: setup ## A million hostile inputs through the non-interference property (hours)
+	HPCTL_HOSTILE_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest -p no:xdist tests/properties/test_walls.py
+
 .PHONY: test-soak
 test-soak: setup ## The long seeded runs
 	$(BIN)/pytest -p no:xdist -m soak tests

@@ -1,4 +1,4 @@
-"""What it costs to read Slurm on a large cluster: scontrol's text, parsed into nodes and jobs.
+"""What it costs to read Slurm on a large cluster: its commands' text, parsed into nodes and jobs.
 
 The rivals: `json.loads` of the same keys and values, which a program must pay that asks a newer
 Slurm with `--json` and then still has to make its own values of them; and splitting every line
@@ -15,8 +15,9 @@ from pathlib import Path
 from benchmarks import scontrol_text
 from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World
-from hpctl.slurm import parse
+from hpctl.slurm import parse, squeue
 from hpctl.slurm.read import Reader
+from hpctl.slurm.records import Hostlists
 from hpctl.slurm.run import Runner
 
 NODES, JOBS = 10_000, 1_000
@@ -28,14 +29,16 @@ def run() -> Outcome:
     world = World(NODES, JOBS)
     listings = scontrol_text.texts(world)
     text = {name: "\n".join(lines) + "\n" for name, lines in listings.items()}
-    documents = {name: scontrol_text.as_json(lines) for name, lines in listings.items()}
+    jobs_said = [scontrol_text.job_json(job) for job in world.slurm.jobs.values()]
+    documents = {"node": scontrol_text.as_json(listings["node"]), "job": json.dumps(jobs_said)}
+    printed = text["job"].encode()
 
     def ours() -> None:
-        found = list(parse.nodes(text["node"]))
-        jobs, doubtful = parse.job_list(text["job"])
+        found, bad_nodes = parse.nodes(parse.node_lines(text["node"]))
+        jobs, bad_jobs = squeue.jobs(printed, b"", scontrol_text.MARK, Hostlists())
         assert len(found) == NODES
         assert len(jobs) == JOBS
-        assert not doubtful
+        assert not bad_nodes + bad_jobs
 
     def loads() -> None:
         for document in documents.values():

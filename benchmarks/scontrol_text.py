@@ -1,4 +1,4 @@
-"""What `scontrol show node -o` and `show job -o` print of a World, in the words of Slurm 22.05.
+"""What `scontrol show node -o` and `squeue` print of a World, in the words of Slurm 22.05.
 
 Every line has the length and the keys of a real one: a parser that skips what it does not need
 must still read past it.
@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.world import World
 from hpctl.core.hostlist import fold
 from hpctl.core.model import SlurmJob, SlurmNode
+from hpctl.slurm import squeue
 
 _KEY = re.compile(r"(?:^| +)([A-Z][A-Za-z_:]*)=")
 
@@ -40,26 +41,24 @@ def node_line(node: SlurmNode) -> str:
     )
 
 
+MARK = "mark"
+
+
+def job_fields(job: SlurmJob) -> list[str]:
+    """What squeue prints of a job, in the order of `squeue.FIELDS`."""
+    started, tres = _stamp(job.start), "cpu=1536,node=8,billing=1536,gres/gpu=64"
+    return [
+        str(job.id), str(job.id), "N/A", "N/A", job.state, _stamp(job.submit), started, "NONE",
+        _stamp(job.submit), str(job.restarts), "1", "1", str(job.batch_host), job.partition,
+        fold(job.nodes), "None", "0", "1000", "ada", str(len(job.nodes)), "64", "1536", "192",
+        "8", "NO", tres, "N/A", "gres:gpu:8", "N/A", "N/A", "", "(null)", job.comment, job.name,
+    ]  # fmt: skip
+
+
 def job_line(job: SlurmJob) -> str:
-    work = f"/fsx/ubuntu/runs/{job.id}"
-    return (
-        f"JobId={job.id} JobName={job.name} UserId={job.user} GroupId=ada(1000) MCS_label=N/A "
-        "Priority=4294901741 Nice=0 Account=(null) QOS=(null) "
-        f"JobState={job.state} Reason=None Dependency=(null) Requeue=1 Restarts={job.restarts} "
-        "BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=04:00:12 TimeLimit=UNLIMITED TimeMin=N/A "
-        f"SubmitTime={_stamp(job.submit)} EligibleTime={_stamp(job.submit)} "
-        f"AccrueTime={_stamp(job.submit)} StartTime={_stamp(job.start)} EndTime=Unknown "
-        "Deadline=N/A SuspendTime=None SecsPreSuspend=0 LastSchedEval=2026-05-04T08:00:00 "
-        f"Scheduler=Main Partition={job.partition} AllocNode:Sid=10.1.0.4:26341 "
-        f"ReqNodeList=(null) ExcNodeList=(null) NodeList={fold(job.nodes)} "
-        f"BatchHost={job.batch_host} NumNodes={len(job.nodes)} NumCPUs=1536 NumTasks=64 "
-        "CPUs/Task=24 ReqB:S:C:T=0:0:*:* TRES=cpu=1536,node=8,billing=1536,gres/gpu=64 "
-        "Socks/Node=* NtasksPerN:B:S:C=8:0:*:* CoreSpec=* MinCPUsNode=192 MinMemoryNode=0 "
-        "MinTmpDiskNode=0 Features=(null) DelayBoot=00:00:00 OverSubscribe=NO Contiguous=0 "
-        f"Licenses=(null) Network=(null) Command={work}/train.sbatch WorkDir={work} "
-        f"StdErr={work}/job.log StdIn=/dev/null StdOut={work}/job.log Power= "
-        "TresPerNode=gres:gpu:8 "
-    )
+    """Its record, with the marks of a read whose mark is MARK."""
+    *rest, last = job_fields(job)
+    return "".join([*(f"{field}m{MARK};" for field in rest), f"{last}m{MARK}."])
 
 
 def as_json(lines: list[str]) -> str:
@@ -72,21 +71,35 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=True))
 
 
+def job_json(job: SlurmJob) -> dict[str, str]:
+    """The same fields by name."""
+    return dict(zip(squeue.FIELDS, job_fields(job), strict=True))
+
+
 def install(world: World, directory: Path) -> Path:
     """A `scontrol` that prints these texts; the directory to give to a Runner as `bin_dir`."""
     for name, lines in texts(world).items():
         (directory / name).write_text("".join(f"{line}\n" for line in lines))
-    program = directory / "scontrol"
-    program.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && { echo "slurm-wlm 22.05.8"; exit; }\n'
-        f'exec cat "{directory}/$2"\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (directory / "names").write_text("".join(f"{name}\n" for name in world.slurm.nodes))
+    for name, script in {
+        "scontrol": f"""[ "$1" = --version ] && {{ echo "slurm-wlm 22.05.8"; exit; }}
+exec cat "{directory}/$2"
+""",
+        # The marks are the reader's own, and new each time.
+        "squeue": f"""[ -n "$SQUEUE_FORMAT2" ] || exec cat /dev/null
+mark=${{SQUEUE_FORMAT2#*:m}}
+exec sed "s/m{MARK}\\([;.]\\)/m${{mark%%;*}}\\1/g" "{directory}/job"
+""",
+        "sinfo": f'exec cat "{directory}/names"\n',
+    }.items():
+        program = directory / name
+        program.write_text(f"#!/bin/sh\n{script}")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return directory
 
 
 def texts(world: World) -> dict[str, list[str]]:
-    """The lines of each listing, by what scontrol is asked to show."""
+    """The lines of each listing."""
     return {
         "node": [node_line(n) for n in world.slurm.nodes.values()],
         "job": [job_line(j) for j in world.slurm.jobs.values()],

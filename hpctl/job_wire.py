@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpctl import wire
+from hpctl.core.bounds import in_utc
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action
@@ -146,7 +147,7 @@ def decode(body: bytes) -> JobReport:
 
 def _to_model(said: _Trouble) -> Trouble:
     fields = msgspec.structs.asdict(said)
-    fields["at"] = wire.in_utc(said.at, "$.job_report.trouble.at")
+    fields["at"] = in_utc(said.at)
     fields["node"] = NodeName(said.node) if said.node else None
     return Trouble(**fields)
 

@@ -25,6 +25,8 @@ from pydantic import (
 )
 
 from hpctl import yaml_errors
+from hpctl.core.bounds import MAX_SECONDS, natural
+from hpctl.core.hostlist import MAX_HOSTS
 from hpctl.core.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind
 from hpctl.yaml_errors import FileProblems
@@ -49,13 +51,15 @@ def _range(value: Any) -> Any:
     """`8`, `"6-8"` or `[6, 8]` as (least, most)."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", value)
-        value = (int(found[1]), int(found[2] or found[1])) if found else None
+        value = (natural(found[1]), natural(found[2] or found[1])) if found else None
     elif isinstance(value, int) and not isinstance(value, bool):
         value = (value, value)
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise ValueError("is no number of nodes: write 8, or 6-8")
     if not all(isinstance(n, int) for n in value) or not 1 <= value[0] <= value[1]:
         raise ValueError("goes from the least to the most nodes, and the least is 1")
+    if value[1] > MAX_HOSTS:
+        raise ValueError(f"names more than {MAX_HOSTS} nodes")
     return tuple(value)
 
 
@@ -73,7 +77,8 @@ def _treatment(value: Any) -> Any:
     return {"ladder": value} if isinstance(value, str | list) else value
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=1, le=1_000_000, allow_inf_nan=False)]
+Finite = Annotated[float, Field(le=MAX_SECONDS, allow_inf_nan=False)]
 Seconds = Annotated[Finite, BeforeValidator(_seconds), Field(gt=0)]
 SecondsOrNone = Annotated[Finite, BeforeValidator(_seconds), Field(ge=0)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -101,7 +106,7 @@ class BackoffSection(_Section):
     """How long the second restart in a row waits, and each further one."""
 
     first_s: SecondsOrNone | None = None
-    factor: Annotated[Finite, Field(ge=1)] | None = None
+    factor: Factor | None = None
     cap_s: SecondsOrNone | None = None
 
 
@@ -136,18 +141,18 @@ class PolicyFile(_Section):
     restarts: Count | None = None
     window_s: Seconds | None = None
     without_progress: Count | None = None
-    same_signature: Annotated[int, Field(ge=1)] | None = None
+    same_signature: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     proven_s: Seconds | None = None
     most_excluded: Count | None = None
     backoff: BackoffSection | None = None
     save_grace_s: SecondsOrNone | None = None
     nodes: NodeRange | None = None
-    grow_gain: Annotated[Finite, Field(ge=1)] | None = None
+    grow_gain: Factor | None = None
     spares: Count | None = None
     final_exit_codes: ExitCodes | None = None
     corruption_exit_codes: ExitCodes | None = None
     hang_floor_s: Seconds | None = None
-    hang_factor: Annotated[Finite, Field(ge=1)] | None = None
+    hang_factor: Factor | None = None
     hang_start_s: Seconds | None = None
     on: dict[Kind, Annotated[TreatmentSection, BeforeValidator(_treatment)]] | None = None
     log_rules: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] | None = None

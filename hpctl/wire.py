@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.core.compat import UTC
+from hpctl.core.bounds import in_utc
 from hpctl.core.health import key
 from hpctl.core.model import (
     BootId,
@@ -323,16 +323,6 @@ def read_request(body: bytes) -> Asked:
     return asked
 
 
-def in_utc(time: datetime, place: str) -> datetime:
-    """A time of any offset in UTC. Raises InvalidReportError where there is none: with an offset
-    the first and last hours of the calendar lie beyond its ends."""
-    try:
-        return time.astimezone(UTC)
-    except OverflowError as error:
-        text = f"not a valid report: {time.isoformat()} is out of range - at `{place}`"
-        raise InvalidReportError(text) from error
-
-
 def check_version(version: int) -> None:
     """Raises UnsupportedVersionError for any format but ours."""
     if version != VERSION:
@@ -359,7 +349,7 @@ def _to_model(wire: _Report) -> Report:
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["findings"] = tuple(_finding(n, f) for n, f in enumerate(wire.findings))
     for name in ("sent_at", "agent_start"):
-        fields[name] = in_utc(fields[name], f"$.report.{name}")
+        fields[name] = in_utc(fields[name])
     for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
         fields[name] = kind(fields[name])
     return Report(**fields)
@@ -371,6 +361,5 @@ def _finding(index: int, wire: _Finding) -> Finding:
             f"not a valid report: last before first - at `$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
-    for name in ("first", "last"):
-        fields[name] = in_utc(fields[name], f"$.report.findings[{index}].{name}")
+    fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)
     return Finding(**fields)

@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 from hpctl.config import Config
 from hpctl.core.model import InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
+from hpctl.core.quarantine import ESCALATED, GATE
 from hpctl.core.tell import duration
 from hpctl.joining import joined_now
 from hpctl.ports import HpctlError, Unavailable
@@ -194,6 +195,10 @@ def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
             yield CheckView("daemon", "ok", what, "")
         if info.host == socket.gethostname():
             yield _intake(config.intake.listen)
+    for target, hold in sorted(state.holds.items()):
+        if hold.gate == GATE:
+            level = "fail" if hold.rule == ESCALATED else "warn"
+            yield CheckView("quarantine", level, f"{target}: {hold.why}", f"hpctl explain {target}")
     if state.paused_by:
         yield CheckView("pause", "warn", f"paused by {state.paused_by}", "hpctl resume")
     if config.kill_switch.exists():

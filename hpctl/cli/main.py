@@ -99,7 +99,9 @@ def main() -> None:
     try:
         cli.main(prog_name="hpctl")
     except HpctlError as error:
-        click.echo(f"hpctl: {error}", err=True)
+        from hpctl.cli.output import echo
+
+        echo(f"hpctl: {error}", err=True)
         if error.hint:
-            click.echo(f"  {error.hint}", err=True)
+            echo(f"  {error.hint}", err=True)
         raise SystemExit(3 if isinstance(error, Unavailable | InDoubt) else 1) from None

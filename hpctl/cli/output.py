@@ -6,9 +6,10 @@ human text is made from the same view, so the two cannot tell different stories.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli.durations import seconds_of
+from hpctl.core.bounds import json_safe, printable
 from hpctl.core.compat import UTC, iso_time
 from hpctl.ports import HpctlError
 
@@ -87,7 +89,7 @@ def to_json(schema: str, view: object) -> str:
     import msgspec
 
     body = {"schema": f"hpctl.{schema}/1", **msgspec.to_builtins(view, str_keys=True)}
-    return msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
+    return json_safe(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
 
 
 def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None:
@@ -105,10 +107,8 @@ def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]
 
 def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     """Draw where questions are asked: standard output is for the result."""
-    from rich.console import Console
-
     # As wide as the result, so that both read alike.
-    err = Console(stderr=True, highlight=False, emoji=False, width=console().width)
+    err = _clean_console()(stderr=True, highlight=False, emoji=False, width=console().width)
     with err.capture() as drawn:
         draw(err, value)
     for line in drawn.get().splitlines():
@@ -117,13 +117,32 @@ def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
 
 def console() -> Console:
     """Standard output for rich: colours on a terminal only, `COLUMNS` respected."""
-    from rich.console import Console
-
     out = sys.stdout
     wide = os.environ.get("COLUMNS", "")
     # Where nothing says how wide the reader's screen is, 80 would cut what `grep` looks for.
     width = int(wide) if wide.isdecimal() else (None if out.isatty() else 200)
-    return Console(file=out, width=width, highlight=False, soft_wrap=False, emoji=False)
+    made = _clean_console()
+    return made(file=out, width=width, highlight=False, soft_wrap=False, emoji=False)
+
+
+@functools.cache
+def _clean_console() -> type[Console]:
+    """A Console that writes its own escape sequences and nobody else's: whatever text is drawn on
+    it, users' words among it, passes through `printable` here."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class CleanConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text, lines=True), style, control)
+
+    return CleanConsole
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line that may hold what others wrote."""
+    click.echo(printable(text, lines=True), err=err)
 
 
 def folded(text: str, more: int = 0) -> str:

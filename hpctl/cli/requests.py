@@ -76,7 +76,7 @@ def approve(targets: tuple[str, ...], no_wait: bool, config: str, as_json: bool)
         if hold is None:
             raise output.no_such("status", target, sorted(world.state.holds))
         if not hold.approvable:
-            click.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
+            output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
             output.leave(Exit.PROBLEM)
     _ask(config, "approve", list(targets), no_wait, as_json)
 
@@ -119,7 +119,7 @@ def _destroy(
     """Show what runs there, be sure, ask."""
     world = gather(output.load_config(config), output.now(), slurm=True, cloud=True)
     if world.slurm is None:
-        click.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
+        output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
         output.leave(Exit.CANNOT_TELL)
     known = [str(n) for n in known_nodes(world)]
     for name in names:
@@ -130,7 +130,7 @@ def _destroy(
         click.echo(output.to_json("preview", view))
     else:
         for line in preview_lines(view):
-            click.echo(line, err=not dry_run)
+            output.echo(line, err=not dry_run)
     if dry_run:
         if not as_json:
             click.echo(output.DRY_RUN)

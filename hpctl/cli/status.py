@@ -22,11 +22,11 @@ from hpctl.cli.views import (
     job_recovery_view,
     node_recovery_view,
 )
+from hpctl.core.bounds import later
 from hpctl.core.change import Change
 from hpctl.core.marks import mark_of
 from hpctl.core.model import reason_owner
 from hpctl.core.node_recovery import NodeRecovery, Phase
-from hpctl.core.recovery import later
 from hpctl.core.tell import duration
 
 LATELY = timedelta(hours=1)

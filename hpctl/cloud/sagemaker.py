@@ -9,7 +9,7 @@ order cannot hit the fresh machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from hpctl.cloud.classify import (
 )
 from hpctl.cloud.details import Details
 from hpctl.cloud.session import open_session
+from hpctl.core.bounds import in_utc
 from hpctl.core.compat import UTC
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.join import guessed, spelled
@@ -43,8 +44,11 @@ from hpctl.core.model import (
     OutcomeKind,
     ProviderView,
 )
+from hpctl.core.walls import Flaw, each
 from hpctl.ports import HpctlError, Unavailable
 
+MAX_PAGES = 1000
+"""Of a hundred nodes each: a listing that goes on is none of the service's."""
 BATCH = 25
 """Instance ids that one BatchReplace- or BatchRebootClusterNodes call takes."""
 
@@ -111,7 +115,7 @@ class SageMakerProvider:
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
         summaries = list(self._summaries(continuous=_continuous(cluster)))
-        listed = [_instance(one, protected) for one in summaries if one.get("InstanceId")]
+        listed, flaws = instances_of(summaries, protected)
         found = self._details.complete(listed)
         return ProviderView(
             as_of=as_of,
@@ -123,6 +127,7 @@ class SageMakerProvider:
             continuous=_continuous(cluster),
             groups=_groups(cluster),
             unpatched=unpatched(cluster, summaries),
+            flaws=tuple(flaws),
         )
 
     def _describe(self) -> Mapping[str, Any]:
@@ -135,7 +140,7 @@ class SageMakerProvider:
     def _summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
         """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
         token = ""
-        while True:
+        for _ in range(MAX_PAGES):
             page = self._page(token, continuous=continuous)
             if page is None:
                 continuous = False
@@ -145,6 +150,10 @@ class SageMakerProvider:
             token = page.get("NextToken", "")
             if not token:
                 return
+        raise Unavailable(
+            f"sagemaker:ListClusterNodes of {self._cluster}: no end after {MAX_PAGES} pages",
+            "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY",
+        )
 
     def _page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
         request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
@@ -310,11 +319,27 @@ def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
     }
 
 
+def instances_of(
+    summaries: Iterable[Mapping[str, Any]], protected: Collection[str]
+) -> tuple[list[Instance], list[Flaw]]:
+    """The instances of ListClusterNodes, and those that cannot be read, by their node."""
+    return each(
+        "parse",
+        (summary for summary in summaries if summary.get("InstanceId")),
+        _host,
+        lambda summary: _instance(summary, protected),
+    )
+
+
+def _host(summary: Mapping[str, Any]) -> str:
+    return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
+
+
 def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instance:
     status, message = _status(summary.get("InstanceStatus", {}))
-    dns = str(summary.get("PrivateDnsHostname") or "")
+    dns, launched = str(summary.get("PrivateDnsHostname") or ""), summary.get("LaunchTime")
     logical = summary.get("NodeLogicalId")
-    group = str(summary["InstanceGroupName"])
+    group, launched = str(summary["InstanceGroupName"]), summary.get("LaunchTime")
     return Instance(
         id=InstanceId(summary["InstanceId"]),
         status=status,
@@ -323,7 +348,7 @@ def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instanc
         logical_id=LogicalId(logical) if logical else None,
         protected=group in protected,
         message=message,
-        launched=summary.get("LaunchTime"),
+        launched=in_utc(launched) if isinstance(launched, datetime) else None,
         address=spelled(dns),
         dns=dns,
     )

@@ -7,12 +7,16 @@ from datetime import datetime
 
 from hpctl.core import change_advance, job_advance, node_advance, node_recovery
 from hpctl.core.capacity import change_facts
+from hpctl.core.change import Change
 from hpctl.core.gates import approved, correlated_rule, tally
+from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
-from hpctl.core.model import Attempt, RecoveryId
+from hpctl.core.model import Attempt, Generation, RecoveryId
+from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import Do, Move, Wait
+from hpctl.core.recovery import Do, Move, Next, Wait
 from hpctl.core.view import View, job_facts, jobs_on, node_facts
+from hpctl.core.walls import Flaw, each
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,56 +35,69 @@ class Progress:
     moves: tuple[SignalSeen, ...] = ()
     due: tuple[Due, ...] = ()
     waits: tuple[Wait, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What one recovery answered. `generation`: the new one, where it saw one."""
+
+    recovery: RecoveryId
+    answer: Next
+    attempt: Attempt | None = None
+    generation: Generation | None = None
 
 
 def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
-    """What each open recovery does next. Nothing moves on a view that was not just read."""
+    """What each open recovery does next. Nothing moves on an old view, nor of what is flawed."""
     if not view.current:
         return Progress()
     state = view.state
-    moves: list[SignalSeen] = []
-    due: list[Due] = []
-    waits: list[Wait] = []
     here = jobs_on(list(state.open_nodes), view.scheduler.jobs)
     correlated = _correlated(view, policy, now)
-    for node, rid in state.open_nodes.items():
-        rec = state.nodes[rid]
-        facts = node_facts(rec, view, here[node], policy, now)
-        if rid in correlated:
-            facts = replace(facts, correlated=correlated[rid])
+
+    def node(rec: NodeRecovery) -> _Next:
+        facts = node_facts(rec, view, here[rec.node], policy, now)
+        if rec.id in correlated:
+            facts = replace(facts, correlated=correlated[rec.id])
         answer = node_advance.advance(rec, facts, policy, now)
-        if isinstance(answer, Move):
-            fresh = None
-            if answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
-                fresh = node_advance.new_generation(rec, facts)
-            moves.append(SignalSeen(now, rid, answer.signal, answer.why, fresh))
-        elif isinstance(answer, Do):
-            due.append(Due(rid, answer))
-        else:
-            waits.append(answer)
-    for rid in state.open_jobs.values():
-        job = state.jobs[rid]
-        step = job_advance.advance(job, job_facts(job, view, policy), policy, now)
-        if isinstance(step, Move):
-            moves.append(SignalSeen(now, rid, step.signal, step.why))
-        elif isinstance(step, Do):
-            due.append(Due(rid, step, job.attempt))
-        else:
-            waits.append(step)
-    for rid in state.open_changes.values():
-        change = state.changes[rid]
-        facts_now = change_facts(change, view, policy, now)
-        answer = change_advance.advance(change, facts_now, policy, now)
-        if isinstance(answer, Move):
-            moves.append(SignalSeen(now, rid, answer.signal, answer.why))
-        elif isinstance(answer, Do):
-            due.append(Due(rid, answer))
-        else:
-            waits.append(answer)
+        if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
+            return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
+        return _Next(rec.id, answer)
+
+    def job(rec: JobRecovery) -> _Next:
+        answer = job_advance.advance(rec, job_facts(rec, view, policy), policy, now)
+        return _Next(rec.id, answer, rec.attempt)
+
+    def change(rec: Change) -> _Next:
+        facts = change_facts(rec, view, policy, now)
+        return _Next(rec.id, change_advance.advance(rec, facts, policy, now))
+
+    nodes = [state.nodes[i] for n, i in state.open_nodes.items() if not view.aside(n)]
+    jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.aside(j)]
+    changes = [state.changes[i] for i in state.open_changes.values()]
+    changes = [rec for rec in changes if not view.aside(rec.opened.node)]
+    found = (
+        each("advance", nodes, lambda rec: rec.node, node),
+        each("advance", jobs, lambda rec: rec.attempt.job, job),
+        each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change),
+    )
+    steps = [step for made, _ in found for step in made]
     # A pause stops effects, not looking: what is observed meanwhile still moves a recovery. So does
     # mode observe, in which recoveries are open where it was set while they were.
     stopped = bool(view.stopped or state.paused_by) or policy.mode is Mode.OBSERVE
-    return Progress(tuple(moves), () if stopped else tuple(due), tuple(waits))
+    return Progress(
+        tuple(
+            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation)
+            for s in steps
+            if isinstance(s.answer, Move)
+        ),
+        ()
+        if stopped
+        else tuple(Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)),
+        tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
+        tuple(flaw for _, flaws in found for flaw in flaws),
+    )
 
 
 def _correlated(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import later
 from hpctl.core.catalogue import Rules
 from hpctl.core.decode import driver_rule, lost_nothing, nvlink5_rule, severity
 from hpctl.core.incidents import (
@@ -129,7 +130,7 @@ def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
 
 
 def _case(incident: Incident, fault: FaultClass, note: str = "") -> _Case:
-    return _Case(incident, fault, incident.first + timedelta(seconds=fault.settle_s), note)
+    return _Case(incident, fault, later(incident.first, fault.settle_s), note)
 
 
 def _covering(faults: Sequence[FaultClass]) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
 from hpctl.core.packing import Pool
-from hpctl.core.recovery import later
 from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.core.autoscale import Direction, Group, Idle, Past, ScaleView, Waiting
+from hpctl.core.bounds import later
 from hpctl.core.change import Change, Kind, Phase, Signal, ordered
 from hpctl.core.change_advance import ChangeFacts
 from hpctl.core.model import (
@@ -20,7 +21,6 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import later
 from hpctl.core.scale_policy import GroupLimits
 from hpctl.core.tres import NOTHING_KNOWN, Tres
 from hpctl.core.view import View, fresh, jobs_on

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 
+from hpctl.core.bounds import span
 from hpctl.core.catalogue_data import TABLE
 from hpctl.core.catalogue_row import Row
 from hpctl.core.model import FaultClass, Remedy, RuleId, Urgency
@@ -188,7 +189,7 @@ def rules(
         follows=_FOLLOWS - decided,
         watched=_WATCHED,
         overrides=MappingProxyType(changes),
-        silent_after=timedelta(seconds=silent_after_s),
+        silent_after=span(silent_after_s),
     )
 
 

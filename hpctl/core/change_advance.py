@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.change import Change, Kind, Phase, Signal, ordered
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import (
@@ -34,7 +35,6 @@ from hpctl.core.recovery import (
     attempt_step,
     in_time,
     last_step,
-    later,
     said,
     taken_over,
 )

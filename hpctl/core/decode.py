@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hpctl.core.bounds import natural
 from hpctl.core.model import RuleId
 
 _UNIT = re.compile(r"\b(?:SAW|RLW|TLW|TREX|NVLPW|NETIR|MSE)\w*")
@@ -62,7 +63,7 @@ def severity(text: str) -> bool | None:
 def link(text: str) -> int | None:
     """The NVLink number that the text names first."""
     found = _LINK.search(text)
-    return int(found[1]) if found else None
+    return natural(found[1]) if found else None
 
 
 def part(code: str, text: str) -> str:

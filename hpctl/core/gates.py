@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import later, span
 from hpctl.core.journal import State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     FaultClass,
     Generation,
     InstanceStatus,
+    NodeName,
     Remedy,
     RuleId,
     SlurmNode,
@@ -26,7 +28,6 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import later
 from hpctl.core.view import View, fresh
 
 
@@ -57,6 +58,8 @@ class Tally:
     open_by_partition: dict[str, int] = field(default_factory=dict)
     open: int = 0
     last_hour: int = 0
+    kept_out: frozenset[NodeName] = frozenset()
+    """Nodes that hpctl has closed and nobody treats any more: they count as open for all others."""
     seen: dict[RuleId, dict[str, datetime]] = field(default_factory=dict)
     """Which nodes have which rule's fault, and since when."""
     _times: dict[RuleId, list[datetime]] = field(default_factory=dict)
@@ -65,8 +68,10 @@ class Tally:
         """One more recovery is open."""
         self.seen.setdefault(rule, {})[node.name] = now
         self._times.pop(rule, None)
-        self.open += 1
         self.last_hour += 1
+        if node.name in self.kept_out:
+            return  # counted already
+        self.open += 1
         for partition in node.partitions:
             self.open_by_partition[partition] = self.open_by_partition.get(partition, 0) + 1
 
@@ -92,7 +97,11 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
     for node in nodes.values():
         for partition in node.partitions:
             t.partition_nodes[partition] = t.partition_nodes.get(partition, 0) + 1
-    for name in state.open_nodes:
+    # A node that was handed to a person and is still closed is as much out of service as one under
+    # treatment: a slow wave of failures must not take the cluster ten nodes an hour.
+    kept = {name for name, node in nodes.items() if _kept_out(node, state)}
+    t.kept_out = frozenset(kept.difference(state.open_nodes))
+    for name in (*state.open_nodes, *t.kept_out):
         t.open += 1
         known = nodes.get(name)
         for partition in known.partitions if known else ():
@@ -111,6 +120,12 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
         if not c.manual:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
     return t
+
+
+def _kept_out(node: SlurmNode, state: State) -> bool:
+    """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
+    owner = reason_owner(node.reason) if node.drained or node.down else None
+    return owner is not None and owner not in state.changes
 
 
 Gate = Callable[[Candidate, View, Tally, Policy, datetime], str | None]
@@ -231,7 +246,7 @@ def correlated_rule(
     """
     budgets = policy.budgets
     limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
-    window = timedelta(seconds=budgets.correlated_window_s)
+    window = span(budgets.correlated_window_s)
     near = t.near(rule, node, since, window)
     if near < limit:
         return None
@@ -245,12 +260,16 @@ def budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) ->
     """At most so many in treatment at once, by cluster, partition and hour."""
     b = policy.budgets
     limit = max(b.open_min, math.floor(b.open_fraction * t.nodes))
-    if t.open >= limit:
-        return f"{t.open} recoveries are open in the cluster; the budget is {limit}"
+    mine = c.node.name in t.kept_out
+    if t.open - mine >= limit:
+        left = (
+            f" or left to a person with their node closed ({len(t.kept_out)})" if t.kept_out else ""
+        )
+        return f"{t.open} recoveries are open{left} in the cluster; the budget is {limit}"
     for partition in c.node.partitions:
         size = t.partition_nodes.get(partition, 0)
         limit = max(b.partition_min, math.floor(b.partition_fraction * size))
-        if t.open_by_partition.get(partition, 0) >= limit:
+        if t.open_by_partition.get(partition, 0) - mine >= limit:
             return f"{limit} recoveries are open in partition {partition}: its budget"
     if t.last_hour >= b.per_hour:
         return f"{t.last_hour} recoveries were opened within an hour; the budget is {b.per_hour}"

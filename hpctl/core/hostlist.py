@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import product
 
 MAX_HOSTS = 100_000
@@ -30,7 +29,6 @@ class HostlistError(ValueError):
         self.part = part
 
 
-@lru_cache(maxsize=4096)
 def expand(text: str) -> tuple[str, ...]:
     """The names of a hostlist, in its order, repeats kept as Slurm keeps them.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from hpctl.core.bounds import span
 from hpctl.core.decode import part
 from hpctl.core.model import Finding, Verdict
 
@@ -84,7 +85,7 @@ def repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
     for finding in incident.findings:
         place = part(incident.code, f"{finding.detail} {finding.evidence}")
         parts.setdefault(place, []).append(finding)
-    window = timedelta(seconds=window_s)
+    window = span(window_s)
     by_job = incident.check == XID and incident.code in _APPLICATIONS
     return any(_again(findings, window, apart, by_job=by_job) for findings in parts.values())
 

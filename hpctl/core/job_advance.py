@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, Phase, Signal
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import (
@@ -27,7 +28,6 @@ from hpctl.core.recovery import (
     attempt_step,
     in_time,
     last_step,
-    later,
 )
 
 CLOCK_MARGIN_S: Final = 0.02

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import span
 from hpctl.core.journal import State
 from hpctl.core.model import Clears, Finding, InstanceId, NodeName, RecoveryId, Verdict
 from hpctl.core.node_recovery import NodeRecovery, Phase
@@ -159,7 +160,7 @@ def _mass(past: Iterable[NodeRecovery], weights: Weights) -> set[RecoveryId]:
     by_rule: dict[str, list[NodeRecovery]] = {}
     for rec in past:
         by_rule.setdefault(rec.rule, []).append(rec)
-    window = timedelta(seconds=weights.mass_window_s)
+    window = span(weights.mass_window_s)
     shared: set[RecoveryId] = set()
     for recs in by_rule.values():
         recs.sort(key=lambda r: r.opened)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NewType
 
+from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+from hpctl.core.walls import Flaw
 
 NodeName = NewType("NodeName", str)
 InstanceId = NewType("InstanceId", str)
@@ -60,7 +62,8 @@ class Finding:
     `check` is a dotted name (`kernel.xid`), `code` the check's own number or word (`79`),
     `detail` what the check decoded from the text (for Xid 154 the recovery-action phrase),
     `evidence` the raw line. `count` is how often it was seen between `first` and `last`.
-    `job` is the Slurm job id that it hit, where the node can tell.
+    `job` is the Slurm job id that it hit, where the node can tell. Times out of bounds become the
+    nearest bound, wherever a finding comes from: a journal may already hold one of year 1.
     """
 
     check: str
@@ -74,6 +77,9 @@ class Finding:
     count: int = 1
     clears: Clears = Clears.BOOT
     job: str = ""
+
+    def __post_init__(self) -> None:
+        bounds.keep(self, "first", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +235,13 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All nodes and jobs that slurmctld knows, read at `as_of`."""
+    """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
+    read; what they are about is there, in a state that nobody knows."""
 
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
     jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
+    flaws: tuple[Flaw, ...] = ()
 
 
 # --- what the cloud says ----------------------------------------------------------------------
@@ -275,6 +283,7 @@ class ProviderView:
     `automatic` is HyperPod's NodeRecovery=Automatic: the service replaces by itself.
     `continuous` is NodeProvisioningMode=Continuous: groups grow and shrink beside each other.
     `unpatched` names the orders that the cluster takes only after one software update.
+    `flaws`: instances that could not be read, by their node.
     """
 
     as_of: datetime
@@ -285,6 +294,10 @@ class ProviderView:
     continuous: bool = False
     groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
     unpatched: tuple[str, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+
+
+# --- what we think of a node ------------------------------------------------------------------
 
 
 class Remedy(StrEnum):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -34,7 +35,6 @@ from hpctl.core.recovery import (
     attempt_step,
     in_time,
     last_step,
-    later,
     said,
     taken_over,
 )

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Final
 
+from hpctl.core.bounds import later, natural
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Kind as ChangeKind
 from hpctl.core.change import Phase as ChangePhase
@@ -36,10 +38,11 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.plan_jobs import job_decisions
-from hpctl.core.plan_runs import run_decisions
+from hpctl.core.plan_runs import job_of, run_decisions
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
+from hpctl.core.walls import Flaw, each
 
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
@@ -55,10 +58,11 @@ DRAIN_RESTORED: Final = FaultClass(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What may open, and what is held and why."""
+    """What may open, what is held and why, and what could not be decided."""
 
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened, ...] = ()
     holds: tuple[HoldNoted, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
 
 
 def plan(
@@ -69,26 +73,26 @@ def plan(
     now: datetime,
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
-    candidates = node_candidates(view, rules, now)
+    candidates, flaws = node_candidates(view, rules, now)
     candidates += _restored(view, {*view.state.open_nodes, *(c.node.name for c in candidates)}, now)
     counts = tally(view, candidates, policy, now)
-    opens: list[NodeRecoveryOpened | JobRecoveryOpened] = []
-    holds: list[HoldNoted] = []
-    for candidate in sorted(candidates, key=_order):
+
+    def one(candidate: Candidate) -> NodeRecoveryOpened | HoldNoted:
         decision = decide(candidate, view, counts, policy, now)
-        if isinstance(decision, HoldNoted):
-            holds.append(decision)
-        else:
+        if not isinstance(decision, HoldNoted):
             counts.add(candidate.node, candidate.fault.rule, now)
-            opens.append(decision)
-    hit = job_decisions(view, policy, here, now)
-    explained = {JobId(int(d.target)) if isinstance(d, HoldNoted) else d.attempt.job for d in hit}
-    for job in (*hit, *run_decisions(view, policy, explained, now)):
-        if isinstance(job, HoldNoted):
-            holds.append(job)
-        else:
-            opens.append(job)
-    return Plan(tuple(opens), tuple(holds))
+        return decision
+
+    nodes, of_nodes = each("plan", sorted(candidates, key=_order), lambda c: c.node.name, one)
+    hit, of_hit = job_decisions(view, policy, here, now)
+    explained = {job_of(d) for d in hit} | {JobId(natural(flaw.target)) for flaw in of_hit}
+    runs, of_runs = run_decisions(view, policy, explained, now)
+    decisions = [*nodes, *hit, *runs]
+    return Plan(
+        tuple(d for d in decisions if not isinstance(d, HoldNoted)),
+        tuple(d for d in decisions if isinstance(d, HoldNoted)),
+        (*flaws, *of_nodes, *of_hit, *of_runs),
+    )
 
 
 def _order(c: Candidate) -> tuple[bool, datetime, str]:
@@ -166,20 +170,23 @@ def _rung(c: Candidate, view: View, now: datetime) -> int:
     return min(before, len(usable_ladder(c.fault.ladder)) - 1)
 
 
-def node_candidates(view: View, rules: Rules, now: datetime) -> list[Candidate]:
+def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candidate], list[Flaw]]:
     """Every generation that the facts call faulty and that nobody treats yet."""
-    found = []
     leaving = _taken_out(view)
-    for name, judged in view.assessments.items():
+
+    def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
+        name, judged = item
         node = view.scheduler.nodes.get(name)
         if node is None or name in view.state.open_nodes or name not in view.health:
-            continue
-        if (name, judged.generation.instance) in leaving:
-            continue
+            return None
+        if (name, judged.generation.instance) in leaving or view.aside(name):
+            return None
         candidate = _candidate(node, judged, view, rules, now)
-        if candidate is not None and not _dealt_with(candidate, judged, view):
-            found.append(candidate)
-    return found
+        dealt_with = candidate is not None and _dealt_with(candidate, judged, view)
+        return None if dealt_with else candidate
+
+    found, flaws = each("plan", view.assessments.items(), itemgetter(0), one)
+    return [candidate for candidate in found if candidate is not None], flaws
 
 
 def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[Candidate]:
@@ -193,7 +200,7 @@ def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[
         owner = reason_owner(node.reason) if node.drained else None
         lifted = view.state.nodes.get(owner) if owner is not None else None
         health = view.health.get(node.name)
-        if lifted is None or health is None or node.name in treated:
+        if lifted is None or health is None or node.name in treated or view.aside(node.name):
             continue
         if lifted.node == node.name and lifted.phase is Phase.RETURNED:
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"

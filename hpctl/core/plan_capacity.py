@@ -6,28 +6,45 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from hpctl.core.autoscale import Decision, ScaleDown, ScaleUp, decide
+from hpctl.core.bounds import later
 from hpctl.core.capacity import scale_view, stopped
 from hpctl.core.change import ChangeOpened, Kind, Phase, ordered
-from hpctl.core.model import InstanceStatus, RecoveryId, reason_owner
+from hpctl.core.model import InstanceStatus, NodeName, RecoveryId, reason_owner
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.spares import spare_changes
 from hpctl.core.view import View
+from hpctl.core.walls import Flaw, each
 
 
-def plan_capacity(view: View, policy: Policy, now: datetime) -> tuple[ChangeOpened, ...]:
-    """What opens now. Nothing in mode observe, on old facts, or where hpctl is stopped."""
+def plan_capacity(
+    view: View, policy: Policy, now: datetime
+) -> tuple[tuple[ChangeOpened, ...], tuple[Flaw, ...]]:
+    """What opens now, and what could not be decided. Nothing in mode observe, on old facts, or
+    where hpctl is stopped."""
     if policy.mode is Mode.OBSERVE or stopped(view, policy, now):
-        return ()
-    spares = tuple(spare_changes(view, policy, now))
-    taken = {node for change in spares for node in change.nodes}
-    scales = (
-        change
-        for decision in scale_decisions(view, policy, now)
-        for change in _changes(decision, view, now)
-        if change.node not in taken
-    )
-    return (*spares, *scales, *_returns(view, policy, now))
+        return (), ()
+    taken: set[NodeName] = set()
+
+    def spares() -> list[ChangeOpened]:
+        found = list(spare_changes(view, policy, now))
+        taken.update(node for change in found for node in change.nodes)
+        return found
+
+    def scales() -> list[ChangeOpened]:
+        return [
+            change
+            for decision in scale_decisions(view, policy, now)
+            for change in _changes(decision, view, now)
+            if change.node not in taken
+        ]
+
+    def removals() -> list[ChangeOpened]:
+        return list(_returns(view, policy, now))
+
+    parts = {"spares": spares, "autoscale": scales, "removals": removals}
+    opens, flaws = each("plan", parts, str, lambda part: parts[part]())
+    return tuple(change for part in opens for change in part), tuple(flaws)
 
 
 def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened
 from hpctl.core.model import ENDED_BADLY, Attempt, NodeName, SlurmJob, Urgency
 from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.registration import Registration, registration
 from hpctl.core.view import View, urgent
+from hpctl.core.walls import Flaw, walled
 
 SLURMS_DELAY: Final = timedelta(minutes=15)
 """A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
@@ -26,20 +29,24 @@ def put_off(job: SlurmJob) -> bool:
 
 def job_decisions(
     view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
-) -> list[JobRecoveryOpened | HoldNoted]:
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
     """The jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
     decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
+    flaws: dict[int, Flaw] = {}
     for node in sorted(here):
         cause = view.state.node_recovery(node)
         if cause is None:
             continue
         for job in here[node]:
-            if job.id in decisions or job.id in view.state.open_jobs:
+            if job.id in decisions or job.id in view.state.open_jobs or view.aside(job.id):
                 continue
-            decision = _job_decision(job, cause, view, policy, now)
-            if decision is not None:
+            decide = partial(_job_decision, cause=cause, view=view, policy=policy, now=now)
+            decision = walled("plan", job.id, decide, job)
+            if isinstance(decision, Flaw):
+                flaws[job.id] = decision
+            elif decision is not None:
                 decisions[job.id] = decision
-    return [decisions[i] for i in sorted(decisions)]
+    return [decisions[i] for i in sorted(decisions)], list(flaws.values())
 
 
 def _job_decision(

@@ -14,23 +14,25 @@ something is seen wanting it in every cycle until its attempt has been treated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later, natural
 from hpctl.core.job_report import Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported
 from hpctl.core.model import ENDED_BADLY, Attempt, JobId, NodeName, RecoveryId, RuleId, SlurmJob
 from hpctl.core.plan_jobs import put_off
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.registration import Registration, Ruled, registration
 from hpctl.core.run_gates import RUN_GATES
 from hpctl.core.run_history import history
 from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
 from hpctl.core.trouble import UNSTARTED, Kind, Trouble, unstarted
 from hpctl.core.view import View, headless
+from hpctl.core.walls import Flaw, each
 
 _DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
 _NODES: Final = (Kind.NODE, Kind.PREEMPTED)
@@ -52,30 +54,27 @@ class _Case:
 
 def run_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
-) -> list[JobRecoveryOpened | HoldNoted]:
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
     """What becomes of every run that went wrong. `taken`: jobs that a node's fault explains."""
-    found = []
-    for job, registered in _registered(view, taken):
-        case = _case(job, view, now)
-        if case is None or _treated(case.attempt, view):
-            continue
-        found.append(_decision(job, registered, case, view, policy, now))
-    return sorted(found, key=_job_of)
 
-
-def _job_of(decision: JobRecoveryOpened | HoldNoted) -> int:
-    if isinstance(decision, HoldNoted):
-        return int(decision.target)
-    return int(decision.attempt.job)
-
-
-def _registered(view: View, taken: Collection[JobId]) -> Iterator[tuple[SlurmJob, Registration]]:
-    for job in view.scheduler.jobs.values():
-        if job.id in taken or job.id in view.state.open_jobs:
-            continue
+    def one(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
+        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+            return None
         registered = registration(job.comment)
-        if registered is not None:
-            yield job, registered
+        case = _case(job, view, now) if registered is not None else None
+        if registered is None or case is None or _treated(case.attempt, view):
+            return None
+        return _decision(job, registered, case, view, policy, now)
+
+    found, flaws = each("plan", view.scheduler.jobs.values(), lambda job: job.id, one)
+    return sorted((one for one in found if one is not None), key=job_of), flaws
+
+
+def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
+    """The job that a decision about a run is about."""
+    if isinstance(decision, HoldNoted):
+        return JobId(natural(decision.target))
+    return decision.attempt.job
 
 
 def _treated(attempt: Attempt, view: View) -> bool:
@@ -87,7 +86,7 @@ def _treated(attempt: Attempt, view: View) -> bool:
     return any(
         r.attempt.job == attempt.job
         and r.attempt.restarts >= attempt.restarts
-        and r.attempt.submit > attempt.submit - timedelta(days=1)
+        and r.attempt.submit > later(attempt.submit, -86400)
         and not r.let_run
         for r in view.state.jobs.values()
     )
@@ -156,8 +155,8 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
     """What Slurm's state and exit code say of a run that ended."""
     policy = view.ruled.get(job.id, Ruled()).policy
     code, _, number = job.exit_code.partition(":")
-    signalled = int(number) if number.isdigit() else 0
-    exit_code = 128 + signalled if signalled else int(code) if code.isdigit() else None
+    signalled = natural(number)
+    exit_code = 128 + signalled if signalled else natural(code) if code.isdigit() else None
     node: NodeName | None = None
     progress = _progress(job, view)
     if job.state == "OUT_OF_MEMORY":

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import (
     NodeName,
@@ -150,11 +151,6 @@ class Repeat:
     retry_s: float
     attempts: int
     doubt_window_s: float
-
-
-def later(at: datetime, seconds: float) -> datetime:
-    """`at` plus seconds; the one place that does this arithmetic."""
-    return at + timedelta(seconds=seconds)
 
 
 def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:

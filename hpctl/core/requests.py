@@ -23,6 +23,7 @@ from hpctl.core.model import (
 from hpctl.core.plan import decide
 from hpctl.core.policy import Policy
 from hpctl.core.view import Request, View
+from hpctl.core.walls import Flaw, walled
 
 ORDERS: dict[str, FaultClass] = {
     verb: FaultClass(RuleId(f"operator-{verb}"), meaning, urgency, (remedy,), source="an operator")
@@ -42,6 +43,16 @@ def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Ev
         now, request.id, request.verb, request.target, by, answer, ok, request.proof
     )
     return [*events, taken]
+
+
+def taken(request: Request, view: View, policy: Policy, now: datetime) -> list[Event]:
+    """`take` inside a wall: a request that raises is answered so, and is not asked again."""
+    events = walled("request", request.target, lambda r: take(r, view, policy, now), request)
+    if not isinstance(events, Flaw):
+        return events
+    said = f"internal error: {events.error} (input {events.digest}); see the daemon's log"
+    by = request.by or "operator"
+    return [RequestTaken(now, request.id, request.verb, request.target, by, said, False)]
 
 
 def _answer(

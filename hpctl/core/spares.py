@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.bounds import later
 from hpctl.core.capacity import RESERVATION, idle, nodes_of, partitions_of
 from hpctl.core.change import ChangeOpened, Kind, Phase
 from hpctl.core.job_recovery import JobRecovery
@@ -18,7 +19,7 @@ from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.model import NodeName, SlurmNode
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import later, recovery_id
+from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
 
 REFUSED_S: Final = 30.0

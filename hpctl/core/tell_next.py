@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.core import job_recovery, node_recovery
+from hpctl.core.bounds import later
 from hpctl.core.job_advance import deadline_s as job_deadline_s
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.model import Urgency
 from hpctl.core.node_advance import deadline_of
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import later
 from hpctl.core.tell import REMEDIES
 
 

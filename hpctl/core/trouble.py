@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
 
@@ -72,7 +73,7 @@ class Trouble:
     `why` is one sentence for a person. `signature` is the same for the same root cause: no
     addresses, times, pids or step numbers in it. `rank` is the global rank. `exit_code` is the
     shell's (128 + n for signal n). `step` is the last training step that was seen, `progress` the
-    step of the newest complete checkpoint; None where nobody knows.
+    step of the newest complete checkpoint; None where nobody knows. `at` is kept in bounds.
     """
 
     kind: Kind
@@ -86,6 +87,9 @@ class Trouble:
     evidence: str = ""
     step: int | None = None
     progress: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds.keep(self, "at")
 
 
 def unstarted(why: str, again: bool) -> tuple[Kind, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from hpctl.core.bounds import later, span
 from hpctl.core.job_advance import JobFacts
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.job_recovery import Phase as JobPhase
@@ -29,8 +30,8 @@ from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
-from hpctl.core.recovery import later
 from hpctl.core.registration import Ruled
+from hpctl.core.walls import Flaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,13 @@ class View:
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read only where spares are kept."""
+    flaws: Mapping[str, Flaw] = field(default_factory=dict)
+    """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
+    with."""
+
+    def aside(self, name: object) -> bool:
+        """Whether a node or job is left alone, because its facts are flawed."""
+        return str(name) in self.flaws
 
     def instance(self, node: NodeName) -> Instance | None:
         """The instance that stands for a node now."""
@@ -98,7 +106,7 @@ def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
 
     One from the future is not: the clock was set back, and nobody knows how old it is.
     """
-    return abs(now - as_of) <= timedelta(seconds=max_age_s)
+    return abs(now - as_of) <= span(max_age_s)
 
 
 _MAY_BE_STOPPED = (

@@ -14,12 +14,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from hpctl.core.bounds import span
 from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName
 from hpctl.ports import Clock
 
@@ -70,7 +71,7 @@ class AlertBook:
 
         `changed` is told of which nodes something else is known now.
         """
-        self._path, self._keep = path, timedelta(seconds=keep_s)
+        self._path, self._keep = path, span(keep_s)
         self._clock, self._changed = clock, changed
         self._lock = threading.Lock()
         self._alerts = {(a.node, a.id): a for a in recall(path)}

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.core.compat import UTC
+from hpctl.core.bounds import in_utc
 from hpctl.core.model import Clears, Finding, NodeName, Verdict
 from hpctl.daemon.alert_book import Alert
 from hpctl.ports import HpctlError
@@ -131,7 +131,7 @@ def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
     finding = Finding(
         f"alert.{_NO_NAME.sub('_', notice.name)[:100]}",
         Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
-        _began(notice, heard),
+        min(in_utc(notice.starts_at), heard),
         heard,
         device=_plain(device, 256),
         code=_NO_CODE.sub("_", severity)[:64],
@@ -140,13 +140,6 @@ def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
         clears=Clears.GONE,
     )
     return Alert(node, notice.fingerprint, finding, heard)
-
-
-def _began(notice: Notice, heard: datetime) -> datetime:
-    try:
-        return min(notice.starts_at.astimezone(UTC), heard)
-    except OverflowError:  # an offset leads out of the calendar
-        return heard
 
 
 def _plain(text: str, limit: int) -> str:

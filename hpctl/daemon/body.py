@@ -6,6 +6,7 @@ import asyncio
 
 from starlette.types import Receive
 
+from hpctl.core.bounds import natural
 from hpctl.daemon.refusal import Refusal
 
 
@@ -16,7 +17,7 @@ async def read_body(
 
     `announced` is its Content-Length. Raises Refusal: `too_large`, slow_body or disconnected.
     """
-    if announced.isdecimal() and int(announced) > most:
+    if natural(announced) > most:
         raise too_large
     try:
         return await asyncio.wait_for(_read(receive, most, too_large), within_s)

@@ -25,7 +25,8 @@ from hpctl.core.model import (
     OutcomeKind,
     own_reason,
 )
-from hpctl.core.recovery import Do, StepKind
+from hpctl.core.recovery import CONVERGENT, Do, StepKind
+from hpctl.core.walls import Flaw, walled
 from hpctl.ports import Clock, Provider, Scheduler
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,11 @@ class Executor:
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False
+        self._flaws: queue.SimpleQueue[Flaw] = queue.SimpleQueue()
+
+    def flaws(self) -> list[Flaw]:
+        """The calls that raised since the last time, by their first target."""
+        return [self._flaws.get() for _ in range(self._flaws.qsize())]
 
     def collect(self) -> None:
         """Write down what background calls have answered since the last time."""
@@ -108,9 +114,26 @@ class Executor:
         self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
         self._start(batch)
-        outcomes = call(batch)
+        outcomes = self._called(batch, call)
         self._resolve(batch, outcomes)
         return outcomes
+
+    def _called(
+        self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
+    ) -> Mapping[str, Outcome]:
+        """What the port answers. Where it raises, what was done is in doubt: states are asked for
+        again one by one, so that one target costs no other its step."""
+        outcomes = walled("execute", batch[0].do.target, call, batch)
+        if not isinstance(outcomes, Flaw):
+            return outcomes
+        if len(batch) > 1 and batch[0].do.kind in CONVERGENT:
+            found: dict[str, Outcome] = {}
+            for one in batch:
+                found |= self._called([one], call)
+            return found
+        log.error("flaw=%s", outcomes)
+        self._flaws.put(outcomes)
+        return {d.do.target: Outcome.ambiguous("internal_error", outcomes.error) for d in batch}
 
     def _start(self, batch: list[Due]) -> None:
         now = self._clock.now()
@@ -157,14 +180,7 @@ class Executor:
         return True
 
     def _answer(self, batch: list[Due]) -> None:
-        try:
-            outcomes = self._on_instances(batch)
-        # On this thread nobody would hear of it, and no call would ever follow: it is in doubt.
-        except Exception as error:
-            log.exception("a call to the cloud broke off")
-            doubt = Outcome.ambiguous("broke_off", f"{type(error).__name__}: {error}")
-            outcomes = {d.do.target: doubt for d in batch}
-        self._answers.put((batch, outcomes))
+        self._answers.put((batch, self._called(batch, self._on_instances)))
         if self._poke:
             self._poke()
 

@@ -24,6 +24,7 @@ from hpctl.core.model import (
 )
 from hpctl.core.peers import WINDOW, groups_of
 from hpctl.core.view import fresh
+from hpctl.core.walls import walled
 from hpctl.daemon.book import Book
 from hpctl.daemon.peers_book import PeersBook
 from hpctl.ports import Clock
@@ -72,11 +73,10 @@ class Grey:
 
     def _run(self) -> None:
         while not self._stop.wait(WINDOW.total_seconds()):
-            try:
-                self.compare()
             # Advice must not end the daemon, nor end for good by one bad window.
-            except Exception:
-                log.exception("peers were not compared")
+            flaw = walled("peers", "peers", lambda _: self.compare(), None)
+            if flaw is not None:
+                log.error("peers were not compared: %s", flaw)
 
     def compare(self) -> None:
         """Close the window and judge it. Wakes the loop where a node is new or gone."""

@@ -16,9 +16,11 @@ from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State
 from hpctl.core.plan import plan
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import Mode, Policy
+from hpctl.core.quarantine import quarantined
 from hpctl.core.recovery import Look
-from hpctl.core.requests import take
+from hpctl.core.requests import taken
 from hpctl.core.view import Request, View, jobs_on
+from hpctl.core.walls import Flaw, each
 from hpctl.daemon.execute import Executor
 from hpctl.ports import Clock, Journal
 from hpctl.remember import remember
@@ -60,6 +62,8 @@ class Loop:
         self._clock = clock
         self._executor = make_executor(self.append)
         self.state = self._remembered()
+        self.flaws: tuple[Flaw, ...] = ()
+        """What could not be handled in the last cycle, each by itself."""
 
     def reread(self) -> None:
         """Take the journal's word again, after a write whose end nobody could tell.
@@ -80,22 +84,25 @@ class Loop:
             self.state.fold(event)
 
     def cycle(self, policy: Policy, rules: Rules) -> Pace:
-        """Once round. Raises only what the journal raises: the ports answer with values."""
+        """Once round. Raises what the journal raises; what raises about one thing is its flaw."""
         self._executor.collect()
-        for report in self._told():
-            self.state.fold(report)
+        _, of_words = each("fold", self._told(), lambda e: e.report.job, self.state.fold)
         view = self._look(self.state, rules, policy.mode is not Mode.OBSERVE)
         now = self._clock.now()
         for request in self._requests():
-            self.append(take(request, view, policy, now))
+            self.append(taken(request, view, policy, now))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
         decided = plan(view, policy, rules, here, now)
-        self.append([*decided.opens, *self._changed(decided.holds, now)])
-        capacity = plan_capacity(view, policy, now)
+        self.append(decided.opens)
+        capacity, of_capacity = plan_capacity(view, policy, now)
         self.append(capacity)
         before = self._open()
         progress = self._advance(view, policy, now)
         begun = self._executor.run(progress.due)
+        flaws = [*view.flaws.values(), *of_words, *decided.flaws, *of_capacity, *progress.flaws]
+        self.flaws = (*flaws, *self._executor.flaws())
+        holds = quarantined(self.flaws, decided.holds, self.state.holds, now)
+        self.append(self._changed(holds, now))
         # What has ended may be decided on anew: a run that failed again, say.
         ended = self._open() < before
         return _pace(progress, view, begun or ended or bool(decided.opens or capacity))

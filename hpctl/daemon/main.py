@@ -22,6 +22,7 @@ from hpctl import __version__, job_wire
 from hpctl.clock import SystemClock
 from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
+from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
 from hpctl.core.journal import ConfigurationTaken, Corrupt, DaemonStarted
 from hpctl.core.model import (
@@ -34,6 +35,7 @@ from hpctl.core.model import (
 )
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Look
+from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
@@ -98,6 +100,9 @@ def file_owner(path: Path) -> str:
 class Daemon:
     """Everything that lives as long as the process."""
 
+    _failures = 0
+    _flawed: frozenset[tuple[str, str]] = frozenset()
+
     def __init__(self, config_path: str) -> None:
         """Read the configuration, take lock and lease, replay. Raises HpctlError and kin."""
         self._path = config_path
@@ -144,7 +149,7 @@ class Daemon:
         self._intake = self._make_intake()
         self._stopping = self._ready = False
         self._reload_wanted = False
-        self._config_trouble = ""
+        self._config_trouble = self._cycle_trouble = ""
         self._next_flush = 0.0
 
     def _make_books(self) -> tuple[Book, Grey]:
@@ -283,17 +288,26 @@ class Daemon:
             pace = self.loop.cycle(self._policy, self._rules)
             self._tell_ready()
             spent = time.monotonic() - begun
-            self._grey.look_back(self.loop.state)
+            self._note(
+                self.loop.flaws, walled("history", "history", self._grey.look_back, self.loop.state)
+            )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
                 self._intake.nodes(self._observer.addresses())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(self.loop, seen, self._policy, self._rules, keep_days)
+        except (LeaseLost, JournalCorrupt, Corrupt):
+            raise
         except (OSError, Unavailable) as error:
             self._without_journal(error)
             return
-        self._metrics.cycle(spent, self.loop.state)
+        # What no wall held: the next cycle begins from the facts again, and the daemon lives.
+        except Exception as error:  # noqa: BLE001 -- it is logged, counted and shown as trouble
+            self._failed(error, begun)
+            return
+        self._failures, self._cycle_trouble = 0, ""
+        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
         self._cloud.look(self._cloud_interval())
         if self._waker.wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
@@ -305,6 +319,30 @@ class Daemon:
         if not self._ready and not self._observer.slurm_trouble:
             self._ready = True
             notify("READY=1\nSTATUS=")
+
+    def _note(self, flaws: Sequence[Flaw], *more: object) -> None:
+        """Log each thing that is flawed, once as long as it is."""
+        found = [*flaws, *(one for one in more if isinstance(one, Flaw))]
+        for flaw in found:
+            if (flaw.target, flaw.where) not in self._flawed:
+                log.error(
+                    "internal_error target=%s where=%s input=%s error=%s",
+                    *(printable(flaw.target), flaw.where, flaw.digest, flaw.error),
+                )
+        self._flawed = frozenset((flaw.target, flaw.where) for flaw in found)
+
+    def _failed(self, error: Exception, begun: float) -> None:
+        """A cycle that failed as a whole: wait, longer each time, and replay the journal."""
+        self._metrics.failed.inc()
+        self._failures += 1
+        log.exception("a cycle failed, %d in a row; it is tried again", self._failures)
+        self._cycle_trouble = printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]
+        try:
+            self._housekeeping(time.monotonic() - begun)
+            self._waker.wait(min(NO_JOURNAL_S * self._failures, self.config.loop.lease_s / 3))
+            self.loop.reread()
+        except (OSError, Unavailable) as also:
+            self._without_journal(also)
 
     def _without_journal(self, error: Exception) -> None:
         """A full disk: nothing is done and no report is taken until it can be written down.
@@ -354,7 +392,8 @@ class Daemon:
         )
 
     def _troubles(self) -> tuple[str, ...]:
-        return self._config_trouble, self._observer.trouble, self._desk.trouble
+        found = (self._config_trouble, self._cycle_trouble)
+        return *found, self._observer.trouble, self._desk.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""

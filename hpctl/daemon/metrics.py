@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hpctl.core.journal import State
+from hpctl.core.quarantine import ESCALATED, GATE
+from hpctl.core.walls import Flaw
 
 
 class Metrics:
@@ -33,12 +37,33 @@ class Metrics:
         )
         self._holds = Gauge("hpctl_holds", "Candidates held by a gate.", registry=self.registry)
         self._paused = Gauge("hpctl_paused", "1 while paused.", registry=self.registry)
+        self._flaws = Counter(
+            "hpctl_internal_errors",
+            "Nodes, jobs, requests and calls that raised, each inside its wall, once a cycle.",
+            ["where"],
+            registry=self.registry,
+        )
+        self._quarantined = Gauge(
+            "hpctl_quarantined",
+            "Nodes and jobs left alone because of an internal error; lasting: for over 10 minutes.",
+            ["lasting"],
+            registry=self.registry,
+        )
+        self.failed = Counter(
+            "hpctl_cycles_failed",
+            "Cycles that failed as a whole and were tried again from the facts.",
+            registry=self.registry,
+        )
+        for where in ("parse", "assess", "policy", "plan", "advance", "execute", "fold"):
+            self._flaws.labels(where)
         self._events = -1
         self._ends: tuple[tuple[str, str], ...] = ()
 
-    def cycle(self, seconds: float, state: State) -> None:
+    def cycle(self, seconds: float, state: State, flaws: Iterable[Flaw] = ()) -> None:
         """Take one cycle in; recount only when the journal has grown."""
         self._seconds.observe(seconds)
+        for flaw in flaws:
+            self._flaws.labels(flaw.where).inc()
         if state.events == self._events:
             return
         self._events = state.events
@@ -46,6 +71,9 @@ class Metrics:
         self._open.labels("job").set(len(state.open_jobs))
         self._open.labels("change").set(len(state.open_changes))
         self._holds.set(len(state.holds))
+        rules = [hold.rule for hold in state.holds.values() if hold.gate == GATE]
+        self._quarantined.labels("no").set(len(rules) - rules.count(ESCALATED))
+        self._quarantined.labels("yes").set(rules.count(ESCALATED))
         self._paused.set(bool(state.paused_by))
         # What is past is counted no more, and the last of an end with it.
         ends = dict.fromkeys(self._ends, 0)

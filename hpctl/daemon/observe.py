@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from hpctl.core.model import (
     SlurmJob,
 )
 from hpctl.core.view import View
+from hpctl.core.walls import Flaw, each
 from hpctl.daemon.run_policies import RunPolicies
 from hpctl.joining import NEVER as LONG_AGO
 from hpctl.joining import Joiner
@@ -201,11 +203,13 @@ class Observer:
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
         health = with_marks(health, self._slurm, joined.instances)
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
+        assessments, of_health = self._assess(health, rules, now)
+        ruled, of_runs = self.runs.of(self._slurm)
         return View(
             scheduler=self._slurm,
             provider=self._provider,
             health=health,
-            assessments=self._assess(health, rules, now),
+            assessments=assessments,
             silent_at=next_silence(health, rules, now),
             state=state,
             instances=joined.instances,
@@ -213,8 +217,12 @@ class Observer:
             current=not self.slurm_trouble,
             stopped=stopped,
             able_since=self._able(hindered, now),
-            ruled=self.runs.of(self._slurm),
+            ruled=ruled,
             reservations=self._reserved,
+            flaws={
+                flaw.target: flaw
+                for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
+            },
         )
 
     def _able(self, hindered: bool, now: datetime) -> datetime:
@@ -233,16 +241,21 @@ class Observer:
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime
-    ) -> dict[NodeName, Assessment]:
+    ) -> tuple[dict[NodeName, Assessment], list[Flaw]]:
         """The assessments of all nodes that are not plainly healthy."""
-        found = {}
-        for node, known in health.items():
-            if not known.findings and now - known.last_heard <= rules.silent_after:
-                continue
-            assessment = assess(known, rules, now)
-            if assessment.condition is not Condition.HEALTHY or assessment.findings:
-                found[node] = assessment
-        return found
+        worth = [
+            (node, known)
+            for node, known in health.items()
+            if known.findings or now - known.last_heard > rules.silent_after
+        ]
+        found, flaws = each(
+            "assess", worth, itemgetter(0), lambda item: (item[0], assess(item[1], rules, now))
+        )
+        return {
+            node: assessment
+            for node, assessment in found
+            if assessment.condition is not Condition.HEALTHY or assessment.findings
+        }, flaws
 
 
 def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 
+from hpctl.core.bounds import later
 from hpctl.core.catalogue import Rules
 from hpctl.core.model import SchedulerView
 from hpctl.core.policy import Policy
@@ -44,14 +44,14 @@ class Retirement:
             return
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
-        before = now - timedelta(seconds=window_s(policy, rules))
+        before = later(now, -window_s(policy, rules))
         moved = self._store.retire(retire(loop.state, before, slurm.jobs).over, MOST)
         self._moved += moved
         if moved >= MOST:
             # There may be more: memory of too much does no harm meanwhile.
             self._due = self._clock.monotonic() + AGAIN_S
             return
-        self._store.forget(now - timedelta(days=keep_days))
+        self._store.forget(later(now, -86400.0 * keep_days))
         if self._moved:
             loop.reread()
             log.info("retired=%d", self._moved)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from hpctl.core.model import JobId, SchedulerView, SlurmJob
 from hpctl.core.registration import Ruled, registration
+from hpctl.core.walls import Flaw, each
 from hpctl.policies import PolicyFile, merged
 
 _KEPT: Final = 10_000
@@ -24,14 +25,14 @@ class RunPolicies:
         self._layers = layers
         self._known: dict[tuple[str, str], Ruled] = {}
 
-    def of(self, view: SchedulerView) -> dict[JobId, Ruled]:
+    def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[Flaw]]:
         """The policy of every job that registered."""
-        found = {}
-        for job in view.jobs.values():
-            ruled = self.ruled(job)
-            if ruled is not None:
-                found[job.id] = ruled
-        return found
+
+        def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
+            return job.id, self.ruled(job)
+
+        found, flaws = each("policy", view.jobs.values(), lambda job: job.id, one)
+        return {job: ruled for job, ruled in found if ruled is not None}, flaws
 
     def ruled(self, job: SlurmJob) -> Ruled | None:
         """One job's policy; None for a job that never registered. Never raises for a Comment."""

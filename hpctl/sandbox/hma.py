@@ -62,7 +62,8 @@ class Slurm:
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
         """Every node. Raises HpctlError."""
-        return {node.name: node for node in parse.nodes(self.scontrol("show", "node", "-o"))}
+        found, _ = parse.nodes(parse.node_lines(self.scontrol("show", "node", "-o")))
+        return {node.name: node for node in found}
 
 
 @dataclass(slots=True)

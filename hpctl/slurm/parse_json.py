@@ -5,16 +5,24 @@ Only the fields that hpctl reads are decoded; what a release adds is passed over
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
-from hpctl.core.compat import UTC
+from hpctl.core.bounds import EARLIEST, at_stamp, printable
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
-from hpctl.slurm.parse import hosts
-from hpctl.slurm.records import JOB_BASE, JobRecord, Size, least_nodes, node_states, tasks_of
+from hpctl.core.walls import Flaw, each
+from hpctl.slurm.records import (
+    JOB_BASE,
+    Hostlists,
+    JobRecord,
+    Size,
+    least_nodes,
+    node_states,
+    tasks_of,
+)
 from hpctl.slurm.sizes import UNASKED, Asked, Dealt, demand, node_tres
 
 PARSER = "v0.0.42"
@@ -30,9 +38,7 @@ class _Number(msgspec.Struct):
 
     def time(self) -> datetime | None:
         """As a point in time; 0 and unset are none."""
-        if not self.set or self.infinite or not self.number:
-            return None
-        return datetime.fromtimestamp(self.number, UTC)
+        return at_stamp(self.number) if self.set and not self.infinite else None
 
 
 class _Signal(msgspec.Struct):
@@ -102,26 +108,37 @@ class _Job(msgspec.Struct):
     required_nodes: Any = None
 
 
+class _Name(msgspec.Struct):
+    """What every record is named by; a job's `name` is its owner's text, and not asked for."""
+
+    job_id: int = 0
+    name: str = ""
+
+
 class _Error(msgspec.Struct):
     description: str = ""
     error: str = ""
 
 
 class _Nodes(msgspec.Struct):
-    nodes: list[_Node]
+    nodes: list[msgspec.Raw]
     last_update: _Number = msgspec.field(default_factory=_Number)
     errors: list[_Error] = []
 
 
 class _Jobs(msgspec.Struct):
-    jobs: list[_Job]
+    jobs: list[msgspec.Raw]
     last_update: _Number = msgspec.field(default_factory=_Number)
     errors: list[_Error] = []
 
 
-_Answer = TypeVar("_Answer", _Nodes, _Jobs)
+T = TypeVar("T")
+Paced = Callable[[Iterable[msgspec.Raw]], Iterable[msgspec.Raw]]
 _nodes_decoder = msgspec.json.Decoder(_Nodes)
 _jobs_decoder = msgspec.json.Decoder(_Jobs)
+_name_decoder = msgspec.json.Decoder(_Name)
+_node_decoder = msgspec.json.Decoder(_Node)
+_job_decoder = msgspec.json.Decoder(_Job)
 
 
 class AnswerError(ValueError):
@@ -135,38 +152,46 @@ Slurm can answer with exit status 0, an empty list and an error in the body: tha
 """
 
 
-def nodes(data: bytes, by: Dealt = UNASKED) -> Iterator[SlurmNode]:
-    """The nodes of `scontrol show nodes --json`. Raises ParseError."""
+def nodes(
+    data: bytes, by: Dealt = UNASKED, paced: Paced = iter
+) -> tuple[list[SlurmNode], list[Flaw]]:
+    """The nodes of `scontrol show nodes --json`, and those that cannot be read. Raises ParseError.
+
+    `paced` passes the records on at the reader's pace.
+    """
     answer = _decoded(_nodes_decoder, data)
     _no_errors(answer.errors)
     if not answer.nodes and not answer.last_update.number:
         raise AnswerError("no nodes, and never updated: slurmctld has not answered")
-    for node in answer.nodes:
-        state, flags = node_states(node.state)
-        at = _count(node.reason_changed_at)
-        yield SlurmNode(
-            name=NodeName(node.name),
-            state=state,
-            flags=flags,
-            reason=node.reason,
-            reason_at=datetime.fromtimestamp(at, UTC) if at else None,
-            address=node.address,
-            partitions=tuple(node.partitions),
-            boot_time=node.boot_time.time(),
-            slurmd_start=node.slurmd_start_time.time(),
-            last_busy=node.last_busy.time(),
-            has=node_tres(
-                _count(node.effective_cpus) or _count(node.cpus),
-                _count(node.real_memory),
-                _text(node.gres),
-                by,
-            ),
-            features=tuple(f for f in _text(node.active_features).split(",") if f),
-        )
+    return _some(*each("parse", paced(answer.nodes), _named, lambda raw: _node(raw, by)))
 
 
-def jobs(data: bytes) -> Iterator[JobRecord]:
-    """The jobs of `scontrol show jobs --json`. Raises ParseError.
+def _node(raw: msgspec.Raw, by: Dealt) -> SlurmNode:
+    node = _decoded(_node_decoder, raw)
+    state, flags = node_states(node.state)
+    return SlurmNode(
+        name=NodeName(node.name),
+        state=state,
+        flags=flags,
+        reason=node.reason,
+        reason_at=at_stamp(_count(node.reason_changed_at) or None),
+        address=node.address,
+        partitions=tuple(node.partitions),
+        boot_time=node.boot_time.time(),
+        slurmd_start=node.slurmd_start_time.time(),
+        last_busy=node.last_busy.time(),
+        has=node_tres(
+            _count(node.effective_cpus) or _count(node.cpus),
+            _count(node.real_memory),
+            _text(node.gres),
+            by,
+        ),
+        features=tuple(f for f in _text(node.active_features).split(",") if f),
+    )
+
+
+def jobs(data: bytes, hosts: Hostlists) -> tuple[list[JobRecord], list[Flaw]]:
+    """The jobs of `scontrol show jobs --json`, and those that cannot be read. Raises ParseError.
 
     With slurmctld away, 25.11.7 prints an empty list without an error and exits with 0; what
     gives it away is last_update 0. An unknown job id looks the same: ask in text to be sure.
@@ -175,17 +200,32 @@ def jobs(data: bytes) -> Iterator[JobRecord]:
     _no_errors(answer.errors)
     if not answer.jobs and not answer.last_update.number:
         raise AnswerError("no jobs, and never updated: slurmctld has not answered")
-    for job in answer.jobs:
-        yield _record(job)
+    return _some(*each("parse", answer.jobs, _named, lambda raw: _record(raw, hosts)))
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Answer], data: bytes) -> _Answer:
+def _some(made: list[T], flaws: list[Flaw]) -> tuple[list[T], list[Flaw]]:
+    """Where no record at all can be read it is the shape that is another, and no record's fault."""
+    if flaws and not made:
+        raise AnswerError(flaws[0].error)
+    return made, flaws
+
+
+def _named(raw: msgspec.Raw) -> str:
+    """Whom a record is about; its beginning where even that cannot be read."""
+    try:
+        name = _decoded(_name_decoder, raw)
+    except msgspec.DecodeError:
+        return "a record of Slurm's"
+    return str(name.job_id) if name.job_id else name.name
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     """Slurm prints the bytes of a job's name as they were submitted, Latin-1 ones too: what is no
     UTF-8 becomes U+FFFD, as in text, and hides nobody else's job."""
     try:
         return decoder.decode(data)
     except UnicodeDecodeError:
-        return decoder.decode(data.decode("utf-8", "replace"))
+        return decoder.decode(bytes(data).decode("utf-8", "replace"))
 
 
 def _no_errors(errors: list[_Error]) -> None:
@@ -193,7 +233,8 @@ def _no_errors(errors: list[_Error]) -> None:
         raise AnswerError("; ".join(e.description or e.error or "error" for e in errors))
 
 
-def _record(job: _Job) -> JobRecord:
+def _record(raw: msgspec.Raw, hosts: Hostlists) -> JobRecord:
+    job = _decoded(_job_decoder, raw)
     base = next((word for word in job.job_state if word in JOB_BASE), "PENDING")
     flags = {word for word in job.job_state if word not in JOB_BASE}
     # Requeue=expedite is a flag of the job (EXPEDITED_REQUEUE), not of its state.
@@ -203,14 +244,14 @@ def _record(job: _Job) -> JobRecord:
     slurm_job = SlurmJob(
         id=JobId(job.job_id),
         state=base,
-        submit=job.submit_time.time() or datetime.fromtimestamp(0, UTC),
+        submit=job.submit_time.time() or EARLIEST,
         restarts=job.restart_cnt,
         flags=frozenset(flags),
-        name=job.name,
-        user=job.user_name,
+        name=printable(job.name),
+        user=printable(job.user_name),
         partition=job.partition,
         nodes=hosts(job.nodes),
-        excluded=hosts(job.excluded_nodes),
+        excluded=hosts.of_user(job.user_id, job.excluded_nodes),
         batch_host=NodeName(job.batch_host) if job.batch_host else None,
         batch=job.batch_flag,
         requeue=job.requeue,

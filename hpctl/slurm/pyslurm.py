@@ -20,15 +20,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from hpctl.core.compat import SAFE_PATH, UTC
+from hpctl.core.bounds import EARLIEST, at_stamp, printable
+from hpctl.core.compat import SAFE_PATH
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,
@@ -40,14 +42,17 @@ from hpctl.core.model import (
     SlurmJob,
     SlurmNode,
 )
+from hpctl.core.walls import Flaw, each, walled
 from hpctl.ports import Unavailable
 from hpctl.slurm import nodes as rules
 from hpctl.slurm.batch import Rule, update
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.errors import of_text
-from hpctl.slurm.parse import ended_state, hosts, job_states
+from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
-from hpctl.slurm.records import least_of, node_states
+from hpctl.slurm.records import Hostlists, least_of, node_states
+
+T = TypeVar("T")
 
 LOOK_SINGLY = 16
 """Up to so many nodes are looked at one by one; for more, all are read at once."""
@@ -58,6 +63,7 @@ class Answer(msgspec.Struct):
 
     nodes: list[SlurmNode] = []
     jobs: list[SlurmJob] = []
+    flaws: list[Flaw] = []
     error: str = ""
 
 
@@ -116,7 +122,8 @@ class PySlurm:
         as_of = self._cli.reader.now()
         answer = self._read(Question("view"))
         nodes = {node.name: node for node in answer.nodes}
-        return SchedulerView(as_of, nodes, {job.id: job for job in answer.jobs})
+        jobs = {job.id: job for job in answer.jobs}
+        return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
 
     def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """DRAIN with a Reason, one RPC for each Reason and hundred nodes."""
@@ -283,11 +290,17 @@ def _serve(pipe: socket.socket) -> None:
             question = msgspec.msgpack.decode(_get(pipe), type=Question)
         except EOFError:
             return
-        try:
-            answer = _answer(pyslurm, question)
-        except pyslurm.PyslurmError as error:
-            answer = Answer(error=str(error) or "error without a text")
+        answer = walled("ask", question.do, partial(_answered, pyslurm), question)
+        if isinstance(answer, Flaw):
+            answer = Answer(error=answer.error)
         _put(pipe, msgspec.msgpack.encode(answer))
+
+
+def _answered(pyslurm: Any, question: Question) -> Answer:
+    try:
+        return _answer(pyslurm, question)
+    except pyslurm.PyslurmError as error:
+        return Answer(error=str(error) or "error without a text")
 
 
 def _answer(pyslurm: Any, question: Question) -> Answer:
@@ -300,69 +313,89 @@ def _answer(pyslurm: Any, question: Question) -> Answer:
         return Answer()
     if question.do == "nodes" and question.names:
         return Answer(nodes=[n for name in question.names for n in _look(pyslurm, name)])
-    nodes = [_node(node) for node in pyslurm.Nodes.load().values()]
+    nodes, flaws = each("parse", pyslurm.Nodes.load().items(), itemgetter(0), _typed(_node))
     if question.do == "nodes":
         return Answer(nodes=nodes)
-    return Answer(nodes=nodes, jobs=[_job(job) for job in pyslurm.Jobs.load().values()])
+    hosts = Hostlists()
+    job = _typed(partial(_job, hosts))
+    jobs = each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
+    return Answer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
 
 def _look(pyslurm: Any, name: str) -> list[SlurmNode]:
     """The node, or none: only a controller that answers may say that there is none."""
     try:
-        return [_node(pyslurm.Node.load(name))]
+        return [_node((name, pyslurm.Node.load(name)))]
     except pyslurm.RPCError as error:
         if "does not exist" in str(error) or "Invalid node name" in str(error):
             return []
         raise
 
 
-def _node(node: Any) -> SlurmNode:
+def _typed(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """The same, raising here for a value of another type: there it would cost the whole answer."""
+
+    def made(item: Any) -> T:
+        one = make(item)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one))
+        return one
+
+    return made
+
+
+def _said(thing: Any, name: str) -> str:
+    """A text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands there."""
+    try:
+        return getattr(thing, name) or ""
+    except UnicodeDecodeError as error:
+        return error.object.decode("utf-8", "replace")
+
+
+def _node(item: tuple[str, Any]) -> SlurmNode:
+    node = item[1]
     state, flags = node_states(node.state.split("+"))
     return SlurmNode(
         name=NodeName(node.name),
         state=state,
         flags=flags,
-        reason=node.reason or "",
-        address=node.address or "",
+        reason=_said(node, "reason"),
+        address=_said(node, "address"),
         partitions=tuple(node.partitions or ()),
-        boot_time=_time(node.boot_time),
-        slurmd_start=_time(node.slurmd_start_time),
-        last_busy=_time(getattr(node, "last_busy_time", None)),
-        reason_at=_time(getattr(node, "reason_time", None)),
+        boot_time=at_stamp(node.boot_time),
+        slurmd_start=at_stamp(node.slurmd_start_time),
+        last_busy=at_stamp(getattr(node, "last_busy_time", None)),
+        reason_at=at_stamp(getattr(node, "reason_time", None)),
     )
 
 
-def _job(job: Any) -> SlurmJob:
+def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
+    job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
-    end, reason = _time(job.end_time), job.state_reason or ""
+    end, reason = at_stamp(job.end_time), _said(job, "state_reason")
     state, flags = job_states(job.state, "" if end is None else ended_state(reason, exit_code))
     return SlurmJob(
         id=JobId(job.id),
         state=state,
-        submit=_time(job.submit_time) or datetime.fromtimestamp(0, UTC),
+        submit=at_stamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
-        name=job.name or "",
-        user=job.user_name or "",
+        name=printable(_said(job, "name")),
+        user=printable(_said(job, "user_name")),
         partition=job.partition or "",
         nodes=hosts(job.allocated_nodes or ""),
-        excluded=hosts(job.excluded_nodes or ""),
+        excluded=hosts.of_user(job.user_id, job.excluded_nodes or ""),
         batch_host=NodeName(job.batch_host) if job.batch_host else None,
         batch=bool(job.is_batch_job),
         requeue=bool(job.is_requeueable),
         reason=reason,
         exit_code=exit_code,
-        start=_time(job.start_time),
+        start=at_stamp(job.start_time),
         end=end,
-        eligible=_time(job.eligible_time),
-        comment=job.comment or "",
+        eligible=at_stamp(job.eligible_time),
+        comment=_said(job, "comment"),
         uid=job.user_id,
         wants=least_of(str(getattr(job, "num_nodes", "") or "")),
     )
-
-
-def _time(seconds: int | None) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
 if __name__ == "__main__":

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 
 import tenacity
 
 from hpctl.core.hostlist import batches, fold
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
+from hpctl.core.walls import Flaw
 from hpctl.ports import Unavailable
-from hpctl.slurm import parse, parse_json
-from hpctl.slurm.records import JobRecord
+from hpctl.slurm import parse, parse_json, squeue
+from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.run import End, Ran, Runner
 from hpctl.slurm.sizes import UNASKED, Dealt, dealt
 
+T = TypeVar("T")
 JSON_SINCE = (24, 11)
 TRIES = 3
 RETRY_WITHIN = 5.0
 """Seconds after which a read is not tried again: scontrol has then retried for itself."""
 LOOK = 200
 """Nodes in one `show node`: an argument list stays short, and a look stays cheap."""
+LOOK_ALONE = 16
+"""Nodes without a partition that are asked for one by one, to see whether they are there."""
 
 
 POLITE_EVERY, POLITE_S = 100, 0.0005
@@ -42,6 +48,8 @@ class Reader:
     now: Callable[[], datetime]
     _memo: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _dealt: list[Dealt] = field(default_factory=list)
+    _hosts: Hostlists = field(default_factory=Hostlists)
+    _names: set[str] = field(default_factory=set)
 
     def version(self) -> tuple[int, int, int]:
         """The release of the commands, asked once."""
@@ -75,32 +83,30 @@ class Reader:
         self.version()
         as_of = self.now()
         with ThreadPoolExecutor(2) as pool:
-            nodes = pool.submit(self._all_nodes)
-            jobs = pool.submit(self._all_jobs)
-            return SchedulerView(as_of, nodes.result(), jobs.result())
+            asked = pool.submit(self._all_nodes), pool.submit(self._all_jobs)
+            (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
+            return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
-        """Those of these nodes that slurmctld knows."""
+        """Those of these nodes that slurmctld knows, and whose records can be read."""
         found: dict[NodeName, SlurmNode] = {}
         for batch in batches(names, LOOK):
             ran = self._read("show", "node", fold(batch), *self._format(), known=_not_found)
-            found |= {node.name: node for node in self._parse_nodes(ran)}
+            found |= self._distinct(self._parse_nodes(ran)[0])
         return {name: found[name] for name in map(NodeName, names) if name in found}
 
     def job(self, job: JobId) -> JobRecord | None:
         """One job, None where slurmctld says that it does not know the id."""
-        if self._json():
-            ran = self._read("show", "job", str(job), *self._format(), known=_no_job)
-            with contextlib.suppress(Unavailable):
-                records = self._parse_jobs(ran)
-                found = next((record for record in records if record.job.id == job), None)
-                return self._expedited(found) if found else None
-        # An empty JSON list may also mean that nobody answered: text has words for each.
-        ran = self._read("show", "job", str(job), "-o", known=_no_job)
-        first = parse.one_job(ran.text)
-        if first is not None and first.job.id == job:
-            return first
-        return next((record for record in parse.jobs(ran.text) if record.job.id == job), None)
+        if not self._json():
+            return _of(self._squeue(f"--jobs={job}", known=_no_job)[0], job)
+        ran = self._read("show", "job", str(job), *self._format(), known=_no_job)
+        with contextlib.suppress(Unavailable):
+            found = _of(self._parse_jobs(ran)[0], job)
+            if found is not None:
+                return self._expedited(found)
+        # An empty list may also mean that nobody answered: text has words for each.
+        self._read("show", "job", str(job), "-o", known=_no_job)
+        return None
 
     def _expedited(self, record: JobRecord) -> JobRecord:
         """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""
@@ -112,20 +118,66 @@ class Reader:
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
 
-    def _all_nodes(self) -> dict[NodeName, SlurmNode]:
-        ran = self._read("show", "node", *self._format())
-        return {node.name: node for node in self._parse_nodes(ran)}
+    def _all_nodes(self) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+        nodes, flaws = self._parse_nodes(self._read("show", "node", *self._format()))
+        return self._known(self._distinct(nodes)), flaws
 
-    def _all_jobs(self) -> dict[JobId, SlurmJob]:
-        ran = self._read("show", "job", *self._format())
+    def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[Flaw]]:
+        self._hosts.begin()
         if self._json():
-            return {r.job.id: r.job for r in self._parse_jobs(ran)}
-        found, doubtful = parse.job_list(ran.text)
-        for job in doubtful:
-            record = self.job(job)
-            if record is not None:
-                found[job] = record.job
+            records, flaws = self._parse_jobs(self._read("show", "job", *self._format()))
+        else:
+            records, flaws = self._squeue()
+        return {record.job.id: record.job for record in records}, flaws
+
+    def _squeue(
+        self, *words: str, known: Callable[[Ran], bool] | None = None
+    ) -> tuple[list[JobRecord], list[Flaw]]:
+        mark = secrets.token_hex(8)
+
+        def ask(environ: Mapping[str, str]) -> bytes:
+            ran = self._read(*squeue.WORDS, *words, program="squeue", environ=environ, known=known)
+            if squeue.UNKNOWN in ran.err:
+                raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
+            return ran.out
+
+        with ThreadPoolExecutor(1) as pool:
+            lists = pool.submit(ask, squeue.of_lists(mark))
+            out = ask(squeue.environ(mark))
+        try:
+            return squeue.jobs(out, lists.result(), mark, self._hosts)
+        except squeue.FrameError as error:
+            raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
+
+    def _distinct(self, nodes: Iterable[SlurmNode]) -> dict[NodeName, SlurmNode]:
+        """The nodes by name. A name that comes twice was forged by who is root on some node; asked
+        for alone, the first line is the node's own."""
+        found: dict[NodeName, SlurmNode] = {}
+        twice = set()
+        for node in nodes:
+            if node.name in found:
+                twice.add(node.name)
+            found[node.name] = node
+        for name in twice:
+            ran = self._read("show", "node", name, *self._format(), known=_not_found)
+            found[name] = self._parse_nodes(ran)[0][0]
         return found
+
+    def _known(self, found: dict[NodeName, SlurmNode]) -> dict[NodeName, SlurmNode]:
+        """Those that slurmctld has: a line may be forged for a node that nobody has.
+
+        sinfo prints names alone, and is asked when there is a new one.
+        """
+        if self._json() or not (strange := found.keys() - self._names):
+            return found
+        words = ("--noheader", "--all", "--local", "--Node", "--format=%N")
+        self._names.clear()
+        self._names.update(self._read(*words, program="sinfo").text.split())
+        strange = found.keys() - self._names
+        if strange and len(strange) <= LOOK_ALONE:  # it has no partition, or is none
+            ran = [self._read("show", "node", n, "-o", known=_not_found) for n in strange]
+            self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
+        return {name: node for name, node in found.items() if name in self._names}
 
     def _json(self) -> bool:
         return self.version()[:2] >= JSON_SINCE
@@ -133,21 +185,27 @@ class Reader:
     def _format(self) -> tuple[str, ...]:
         return (f"--json={parse_json.PARSER}",) if self._json() else ("-o",)
 
-    def _parse_nodes(self, ran: Ran) -> list[SlurmNode]:
+    def _parse_nodes(self, ran: Ran) -> tuple[list[SlurmNode], list[Flaw]]:
         by = self.dealt()
         if not self._json():
-            return list(_politely(parse.nodes(ran.text, by)))
+            return parse.nodes(_politely(parse.node_lines(ran.text)), by)
         if not ran.ok:
-            return []  # none of them is known
+            return [], []  # none of them is known
         with _shaped(ran):
-            return list(_politely(parse_json.nodes(ran.out, by)))
+            return parse_json.nodes(ran.out, by, _politely)
 
-    def _parse_jobs(self, ran: Ran) -> list[JobRecord]:
+    def _parse_jobs(self, ran: Ran) -> tuple[list[JobRecord], list[Flaw]]:
         with _shaped(ran):
-            return list(parse_json.jobs(ran.out))
+            return parse_json.jobs(ran.out, self._hosts)
 
-    def _read(self, *args: str, known: Callable[[Ran], bool] | None = None) -> Ran:
-        """Run scontrol until it answers. `known` tells an answer that has exit status 1."""
+    def _read(
+        self,
+        *args: str,
+        known: Callable[[Ran], bool] | None = None,
+        program: str = "scontrol",
+        environ: Mapping[str, str] | None = None,
+    ) -> Ran:
+        """Run a command until it answers. `known` tells an answer that has exit status 1."""
 
         def answered(ran: Ran) -> bool:
             return ran.ok or (known is not None and ran.end is End.EXITED and known(ran))
@@ -158,14 +216,18 @@ class Reader:
             retry=tenacity.retry_if_result(lambda ran: not answered(ran)),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         )
-        ran = tries(self.runner.run, "scontrol", *args)
+        ran = tries(self.runner.run, program, *args, environ=environ)
         if ran is None or not answered(ran):
             said = ran.said if ran else "no answer"
             raise Unavailable(
-                f"scontrol {' '.join(args)}: {said}",
+                f"{program} {' '.join(args)}: {said}",
                 "look at `scontrol ping` and slurmctld's log; is SLURM_CONF the right file?",
             )
         return ran
+
+
+def _of(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
+    return next((record for record in records if record.job.id == job), None)
 
 
 def _not_found(ran: Ran) -> bool:
@@ -187,7 +249,7 @@ def _shaped(ran: Ran) -> Iterator[None]:
         ) from error
 
 
-def _politely(nodes: Iterable[SlurmNode]) -> Iterator[SlurmNode]:
+def _politely(nodes: Iterable[T]) -> Iterator[T]:
     """The same, with pauses for the other threads."""
     for number, node in enumerate(nodes, 1):
         yield node

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from hpctl.core.model import SlurmJob
+from hpctl.core.bounds import natural
+from hpctl.core.hostlist import HostlistError, expand
+from hpctl.core.model import NodeName, SlurmJob
 
 JOB_BASE = frozenset(
     [
@@ -35,6 +37,55 @@ NODE_BASE = frozenset(
 """The base states of a node; every other word is a flag."""
 
 _NODE_FLAG = {"DRAINED": "DRAIN", "DRAINING": "DRAIN", "NO_RESPOND": "NOT_RESPONDING"}
+
+
+MAX_NAMES = 2_000_000
+"""Names in all jobs' NodeLists of one read: 10 000 nodes, each with 200 jobs."""
+MAX_NAMES_OF_USER = 200_000
+"""Names in the lists of nodes that the jobs of one user exclude."""
+
+
+class Hostlists:
+    """Slurm's hostlists as names: each text is expanded once, and remembered to the next read.
+
+    What cannot be read is no host, never an error; nor are the names over the bounds of a read,
+    so that memory is bounded, and of what a user may write each user has a bound of their own.
+    """
+
+    def __init__(self) -> None:
+        """For one read; `begin` starts another."""
+        self._known: dict[str, tuple[NodeName, ...]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Another read: of what the one before it has expanded nothing counts."""
+        self._before, self._known = self._known, {}
+        self._left: dict[int | None, int] = {}
+
+    def __call__(self, text: str) -> tuple[NodeName, ...]:
+        """The names of a list that slurmctld made."""
+        return self._names(text, None, MAX_NAMES)
+
+    def of_user(self, uid: int | None, text: str) -> tuple[NodeName, ...]:
+        """The names of a list that a user wrote."""
+        return self._names(text, -1 if uid is None else uid, MAX_NAMES_OF_USER)
+
+    def _names(self, text: str, whose: int | None, most: int) -> tuple[NodeName, ...]:
+        found = self._known.get(text)
+        if found is not None or not text:
+            return found or ()
+        left = self._left.get(whose, most)
+        found = self._before.get(text)
+        if found is None:
+            try:
+                found = tuple(map(NodeName, expand(text)))
+            except HostlistError:
+                found = ()
+        if len(found) > left:
+            return ()
+        self._left[whose] = left - len(found)
+        self._known[text] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +128,14 @@ def least_nodes(tres: str) -> int:
     """The node count in a TRES string as `cpu=16,mem=2000M,node=2`; 0 where there is none."""
     for part in tres.split(","):
         name, _, count = part.partition("=")
-        if name == "node" and count.isdigit():
-            return int(count)
+        if name == "node":
+            return natural(count)
     return 0
 
 
 def least_of(count: str) -> int:
     """The least of a node count as `2`, `2-4`; 0 where it is none."""
-    least = count.partition("-")[0]
-    return int(least) if least.isdigit() else 0
+    return natural(count.partition("-")[0])
 
 
 def tasks_of(array: str) -> int:
@@ -98,10 +148,10 @@ def tasks_of(array: str) -> int:
     for part in listed.split(","):
         words = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if words is not None:
-            last, step = int(words[2] or words[1]), int(words[3] or 1) or 1
-            count += len(range(int(words[1]), last + 1, step))
+            last, step = natural(words[2] or words[1]), natural(words[3] or "1") or 1
+            count += len(range(natural(words[1]), last + 1, step))
     count = max(count, 1)
-    return min(count, int(limit)) if limit.isdigit() and int(limit) else count
+    return min(count, natural(limit) or count)
 
 
 def node_states(words: list[str]) -> tuple[str, frozenset[str]]:

@@ -16,8 +16,8 @@ from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName, Outcome, OutcomeKind
 from hpctl.ports import Unavailable
 from hpctl.slurm.errors import outcome
-from hpctl.slurm.parse import hosts
 from hpctl.slurm.read import Reader
+from hpctl.slurm.records import Hostlists
 
 _HEAD = re.compile(r"^ReservationName=(?P<name>\S+) .*? Nodes=(?P<nodes>\S*) ", re.MULTILINE)
 
@@ -29,11 +29,8 @@ _GONE = "ESLURM_RESERVATION_INVALID"
 
 def parse(text: str) -> dict[str, tuple[NodeName, ...]]:
     """The nodes of each reservation of `scontrol show reservation -o`."""
-    return {found["name"]: _nodes(found["nodes"]) for found in _HEAD.finditer(text)}
-
-
-def _nodes(text: str) -> tuple[NodeName, ...]:
-    return () if text in ("", "(null)") else hosts(text)
+    hosts = Hostlists()
+    return {found["name"]: hosts(found["nodes"]) for found in _HEAD.finditer(text)}
 
 
 def read(reader: Reader) -> Mapping[str, tuple[NodeName, ...]]:

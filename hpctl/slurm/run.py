@@ -22,7 +22,7 @@ MAX_OUTPUT = 256 * 1024 * 1024
 
 MAX_ERROR = 64 * 1024
 
-_OWN_SETTINGS = ("SLURM_", "SCONTROL_", "SCANCEL_", "SQUEUE_", "SBATCH_")
+_OWN_SETTINGS = ("SLURM_", "SCONTROL_", "SCANCEL_", "SQUEUE_", "SINFO_", "SBATCH_")
 
 
 class End(StrEnum):
@@ -80,8 +80,17 @@ class Runner:
     timeout: float = 15.0
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def run(self, name: str, *args: str, timeout: float | None = None) -> Ran:
-        """Run one command. Never raises for what the command does."""
+    def run(
+        self,
+        name: str,
+        *args: str,
+        timeout: float | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Ran:
+        """Run one command, with `environ` beside its ordinary environment.
+
+        Never raises for what the command does.
+        """
         program = str(self.bin_dir / name) if self.bin_dir else name
         command = (program, *args)
         if self.conf is not None and not self.conf.is_file():
@@ -94,7 +103,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self.env(),
+                env=self.env() | dict(environ or {}),
                 start_new_session=True,
             )
         except OSError as error:

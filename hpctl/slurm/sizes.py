@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from hpctl.core.bounds import natural
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 
 _UNITS = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
@@ -57,13 +58,13 @@ def gres_of(text: str) -> tuple[tuple[str, int], ...]:
         if name in ("", "(null)", "cpu", "mem", "node", "billing"):
             continue
         last = rest.rpartition(":")[2]
-        found[name] = found.get(name, 0) + (int(last) if last.isdigit() else 1)
+        found[name] = found.get(name, 0) + natural(last, 1)
     return tuple(sorted(found.items()))
 
 
 def mebibytes(text: str) -> int:
     """Of `2000M`, `1.5G`; 0 where it is no size."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", text)
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", text)
     return round(float(match[1]) * _UNITS[match[2]]) if match else 0
 
 
@@ -95,7 +96,7 @@ def demand(asked: Asked) -> Demand:
     """What a pending job asks for, of each node and together."""
     tres = tres_of(asked.tres)
     least = tres.get("node", "")
-    nodes = max(int(least) if least.isdigit() else asked.nodes, 1)
+    nodes = max(natural(least, asked.nodes), 1)
     together = dict(gres_of(asked.per_job))
     for name, count in gres_of(asked.per_task):
         together[name] = max(together.get(name, 0), count * max(asked.tasks, 1))
@@ -107,7 +108,7 @@ def demand(asked: Asked) -> Demand:
         tasks=max(asked.array_tasks, 1),
         each=Tres(asked.cpus_each, 0, gres_of(asked.per_node)),
         total=Tres(
-            int(cpus) if cpus.isdigit() else asked.cpus,
+            natural(cpus, asked.cpus),
             mebibytes(tres.get("mem", "")),
             tuple(sorted(together.items())),
         ),

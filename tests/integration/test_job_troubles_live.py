@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hpctl.core.bounds import later
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId
-from hpctl.core.recovery import later
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs import tell as telling

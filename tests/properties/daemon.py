@@ -28,6 +28,7 @@ from hpctl.core.model import (
     SchedulerView,
 )
 from hpctl.core.policy import Policy
+from hpctl.core.walls import Flaw
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.loop import Loop, Pace
@@ -71,6 +72,9 @@ class Boundary:
 
 class Watcher:
     """What the doors tell: the oracle overrides it."""
+
+    def on_flaws(self, flaws: Sequence[Flaw]) -> None:
+        """What raised in a cycle, each inside its wall."""
 
     def on_append(self, events: Sequence[Event]) -> None:
         """Written down."""
@@ -343,10 +347,12 @@ class Daemon:
             if self._read_cloud < 0 or now - self._read_cloud >= every:
                 self._read_cloud = now
                 self.cloud.read()
-            return self.loop.cycle(self.policy, self.rules)
+            pace = self.loop.cycle(self.policy, self.rules)
         except Crash:
             self.crashed()
             return None
+        self.watcher.on_flaws(self.loop.flaws)
+        return pace
 
     def run(self) -> None:
         """Cycle until there is nothing more to do at this moment."""

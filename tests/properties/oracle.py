@@ -34,6 +34,7 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.policy import Mode, Policy
+from hpctl.core.walls import Flaw
 from tests.fakes.slurmctld import Job
 from tests.properties.daemon import Daemon, Watcher
 from tests.properties.marked import forgotten, wipes
@@ -90,6 +91,11 @@ class Oracle(Watcher):
         self.signals: set[tuple[str, str]] = set()
         self.before_call: dict[NodeName, tuple[bool, bool, str]] = {}
         self.words: dict[JobId, JobReported] = {}
+
+    def on_flaws(self, flaws: Sequence[Flaw]) -> None:
+        """Nothing here raises: what did is a bug, or a promise that a door saw broken."""
+        if flaws:
+            raise Violation(f"internal error: {flaws}")
 
     # --- what is written ----------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from hpctl.core.recovery import Do, StepKind
 from hpctl.core.view import View
 from tests.fakes.capacity import N1, SCALE, cluster
 from tests.fakes.values import at, slurm_job
+from tests.unflawed import unflawed
 
 OLD = InstanceId("i-n1")
 WAYS = ("done", "lost", "crash before", "crash after", "busy", "refused", "gone")
@@ -126,7 +127,7 @@ class Played:
 
     def turn(self, way: str, seconds: float) -> None:
         """A cycle of the daemon, then time. Work that came may be on a node that goes."""
-        self.append([*plan_capacity(self.view(), SCALE, at(self.now))])
+        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now)))])
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
             if not progress.moves:

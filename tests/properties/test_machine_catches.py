@@ -65,7 +65,9 @@ def _late_replace(story: Story) -> None:
     rec = next(iter(story.daemon.loop.state.nodes.values()))
     story.world.provider.act_by_itself(rec.generation.instance)
     story.world.passes(120.0)
-    story.daemon.loop._executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
+    executor = story.daemon.loop._executor
+    executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
+    story.oracle.on_flaws(executor.flaws())
 
 
 def _replace_of(instance: InstanceId) -> Any:
@@ -225,8 +227,8 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(
 
 
 def test_a_forgotten_job_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_jobs(*_: Any) -> Sequence[Any]:
-        return []
+    def no_jobs(*_: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        return [], []
 
     monkeypatch.setattr(plan, "job_decisions", no_jobs)
     with pytest.raises(Violation, match=r"promise 8: job 1, hit at .* is lost"):

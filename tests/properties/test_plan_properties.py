@@ -29,6 +29,7 @@ from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
 from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_node, view_of
+from tests.unflawed import unflawed
 
 RULES = catalogue_rules()
 EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -89,7 +90,9 @@ def _opens(made: Plan) -> list[str]:
 def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: Budgets) -> None:
     made = _plan(view, b)
     decided = [*_opens(made), *(h.target for h in made.holds)]
-    assert sorted(decided) == sorted(c.node.name for c in node_candidates(view, RULES, at(0)))
+    assert sorted(decided) == sorted(
+        c.node.name for c in unflawed(node_candidates(view, RULES, at(0)))
+    )
 
 
 @EXAMPLES
@@ -138,7 +141,9 @@ def test_nothing_opens_while_paused_stale_stopped_or_observing(view: View, b: Bu
 def dumb(view: View, b: Budgets) -> list[str]:
     """A second opinion in as few lines as can be, for one partition and mode own."""
     nodes, state, now = view.scheduler.nodes, view.state, at(0)
-    size, is_open = len(nodes), len(state.open_nodes)
+    ours = {n for n, node in nodes.items() if node.drained and reason_owner(node.reason)}
+    kept_out = ours - set(state.open_nodes)
+    size, is_open = len(nodes), len(state.open_nodes) + len(kept_out)
     recent = {r.node: r.opened for r in state.nodes.values()}
     hour = sum(now - t < timedelta(hours=1) for t in recent.values())
     ill = [a for a in view.assessments.values() if a.fault and a.generation.node not in recent]
@@ -164,9 +169,9 @@ def dumb(view: View, b: Budgets) -> list[str]:
         if near >= max(b.correlated_min, -(-size // 10)):
             continue
         limit = min(max(b.open_min, size // 20), max(b.partition_min, size // 4))
-        if is_open >= limit or hour >= b.per_hour:
+        if is_open - (name in kept_out) >= limit or hour >= b.per_hour:
             continue
-        is_open, hour = is_open + 1, hour + 1
+        is_open, hour = is_open + (name not in kept_out), hour + 1
         found.append(str(name))
         opened_now.setdefault(a.fault.rule, []).append(name)
     return found

@@ -63,6 +63,22 @@ def others(count: int, seconds: float = 0, **changes: Any) -> list[Event]:
     return [opened(f"n-{i}", node_name(i), seconds, **changes) for i in range(2, count + 2)]
 
 
+def closed_by_us(*names: str) -> Callable[[], View]:
+    """Nodes that are drained still by recoveries that ended in a person's hands."""
+
+    def made() -> View:
+        view = view_of()
+        reason, flags = own_reason(RecoveryId("n-gone"), "xid 79"), frozenset({"DRAIN"})
+        closed = {
+            NodeName(n): replace(view.scheduler.nodes[NodeName(n)], flags=flags, reason=reason)
+            for n in names
+        }
+        nodes = {**view.scheduler.nodes, **closed}
+        return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+
+    return made
+
+
 def ended(number: int, seconds: float, *signals: str, node: int = 1) -> list[Event]:
     """A recovery that went through these signals."""
     rid = RecoveryId(f"n-old{number}")
@@ -161,6 +177,9 @@ CASES = [
     Row("correlated", True, log(others(3), nodes=40)),
     Row("budget", False, log(others(1))),
     Row("budget", True, log(others(2)), note="two are open"),
+    Row("budget", True, closed_by_us("n2", "n3"), note="two are left to a person"),
+    Row("budget", False, closed_by_us("n2"), note="one is"),
+    Row("budget", False, closed_by_us("n1", "n2"), note="its own closing does not count"),
     Row("budget", False, log(others(3), nodes=80), policy=FULL, note="a twentieth of 80 is 4"),
     Row("budget", True, log(others(4), nodes=80), policy=FULL),
     Row("budget", True, log(others(3), nodes=80),

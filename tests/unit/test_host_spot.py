@@ -45,6 +45,7 @@ from tests.fakes.values import (
     slurm_job,
     view_of,
 )
+from tests.unflawed import unflawed
 
 RULES = rules()
 RULE = RuleId("host-spot-interruption")
@@ -179,7 +180,7 @@ def noticed(ladder: tuple[Remedy, ...], urgency: Urgency, phase: tuple[str, ...]
 def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
     view = noticed((Remedy.AWAIT,), Urgency.NOW)
     here = {node_name(1): list(view.scheduler.jobs.values())}
-    (hit,) = job_decisions(view, OWN, here, at(0))
+    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
     assert hit.save_signal == "USR1"
 
@@ -187,10 +188,10 @@ def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
 def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
     view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
     here = {node_name(1): list(view.scheduler.jobs.values())}
-    (hit,) = job_decisions(view, OWN, here, at(0))
+    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
     calm = replace(view, assessments={})
-    assert job_decisions(calm, OWN, here, at(0)) == []
+    assert unflawed(job_decisions(calm, OWN, here, at(0))) == []
     gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
     gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
     progress = advance_all(gone, OWN, at(100))

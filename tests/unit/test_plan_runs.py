@@ -17,6 +17,7 @@ from hpctl.core.registration import Ruled
 from hpctl.core.run_policy import Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind, Trouble
 from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
+from tests.unflawed import unflawed
 
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
 CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
@@ -48,7 +49,7 @@ def decided(
     view = view_of(
         jobs=[job], log=log, seconds=seconds, ruled={job.id: Ruled(run, note)}, **changes
     )
-    found = run_decisions(view, policy, (), at(seconds))
+    found = unflawed(run_decisions(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -114,7 +115,7 @@ def test_what_is_none_of_our_business(quiet: SlurmJob) -> None:
 
 def test_what_a_node_explains_is_left_to_it() -> None:
     view = view_of(jobs=[FAILED])
-    assert run_decisions(view, OWN, {FAILED.id}, at(0)) == []
+    assert unflawed(run_decisions(view, OWN, {FAILED.id}, at(0))) == []
 
 
 # --- ended badly ----------------------------------------------------------------------------------

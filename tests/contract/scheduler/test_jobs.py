@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.core.bounds import LATEST
 from hpctl.core.model import Attempt, JobId, OutcomeKind, RecoveryId, SlurmJob, own_reason
 from hpctl.ports import HpctlError
 from tests.contract.scheduler.beds import Bed, FakeBed, RealBed, cli, job_of, node_of
@@ -369,3 +370,41 @@ def test_the_same_job_in_the_view_whatever_it_is_called(real: RealBed) -> None:
     assert seen.comment.startswith("a=b Requeue=0")
     assert JobId(4242) not in real.scheduler.view().jobs
     assert node_of(real, seen.nodes[0]).state in ("ALLOCATED", "MIXED")
+
+
+FORGERIES = (
+    "x UserId=alice(1667) GroupId=alice(1667) MCS_label=N/A JobState=FAILED NodeList=a[1-99999]",
+    "x\nJobId=999999 JobName=y UserId=alice(1667) GroupId=a(1) MCS_label=N/A JobState=RUNNING",
+    "caf\udce9 \x1b[2J\u202e",
+    "%A;%x \\ ' \" $(id)",
+)
+
+
+@pytest.mark.parametrize("name", FORGERIES, ids=range(len(FORGERIES)))
+def test_a_name_and_a_comment_are_words_and_no_facts(real: RealBed, name: str) -> None:
+    """What their owner wrote reaches neither this job's fields nor another's, on any release."""
+    other = running(real)
+    before = real.scheduler.view().jobs
+    job = real.submit(name=name, comment=f"hpctl:{{}} {name}", options=["--hold"])
+    after = real.scheduler.view()
+    assert not after.flaws
+    assert set(after.jobs) == {*before, job}
+    hostile = after.jobs[job]
+    assert (hostile.state, hostile.nodes, hostile.restarts) == ("PENDING", (), 0)
+    assert hostile.uid == before[other].uid
+    assert hostile.name.isprintable()
+    assert hostile.comment.startswith("hpctl:{}")
+    assert after.jobs[other] == before[other]
+    real.cancel(job)
+    real.cancel(other)
+
+
+def test_a_job_that_begins_at_the_end_of_time(real: RealBed) -> None:
+    """Slurm gives it an end in the year 10000."""
+    job = real.submit(options=["--begin=9999-12-31T23:00:00", "--time=3-0"])
+    view = real.scheduler.view()
+    found = view.jobs[job]
+    assert not view.flaws
+    assert (found.state, found.eligible, found.start) == ("PENDING", LATEST, LATEST)
+    assert found.end in (LATEST, None)
+    real.cancel(job)

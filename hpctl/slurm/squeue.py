@@ -1,0 +1,147 @@
+"""Jobs by `squeue`, in fields that nobody can forge: how jobs are read before 24.11.
+
+What a job's owner writes (its name, its Comment) may hold `=`, newlines, whole records of another
+job. So each field ends in a mark that is new for each read and that nobody can guess: squeue takes
+the format with the marks from its environment, which no other user can read, and prints every
+value as it is, of whatever length. Seen on 22.05.8: a suffix that begins with a letter takes the
+width of 20 away, `exit_code` is wait(2)'s status, every job has an ArrayJobID, and a pending one
+its TRES in `tres-alloc`. All times are UTC, because `run` sets TZ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hpctl.core.bounds import EARLIEST, at_text, natural, printable
+from hpctl.core.model import JobId, NodeName, SlurmJob
+from hpctl.core.walls import Flaw, each
+from hpctl.slurm.parse import ended_state, job_states
+from hpctl.slurm.records import Hostlists, JobRecord, Size, least_nodes, least_of, tasks_of
+from hpctl.slurm.sizes import Asked, demand
+
+FIELDS: Final = (
+    "JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "State", "SubmitTime", "StartTime", "EndTime",
+    "EligibleTime", "RestartCnt", "Requeue", "BatchFlag", "BatchHost", "Partition", "NodeList",
+    "Reason", "exit_code", "UserID", "UserName", "NumNodes", "NumTasks", "NumCPUs", "MinCpus",
+    "NTPerNode", "OverSubscribe", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
+    "tres-per-socket", "ReqNodes", "Feature", "Comment", "Name",
+)  # fmt: skip
+"""Of squeue's --Format. The excluded nodes are not among them on 22.05: see `of_lists`."""
+UNKNOWN: Final = "Invalid job format specification"
+"""What squeue says on standard error of a field that it does not have; it prints all others."""
+WORDS: Final = ("--noheader", "--all", "--local", "--states=all")
+_NOTHING: Final = ("", "(null)", "N/A", "n/a")
+
+
+class FrameError(ValueError):
+    """An answer that is not made of whole records."""
+
+
+def environ(mark: str) -> dict[str, str]:
+    """What squeue reads its format from. `mark`: letters and digits that nobody can guess."""
+    ends = [f"{name}:m{mark};" for name in FIELDS[:-1]]
+    return {"SQUEUE_FORMAT2": ",".join([*ends, f"{FIELDS[-1]}:m{mark}."])}
+
+
+def of_lists(mark: str) -> dict[str, str]:
+    """The same for the nodes that each job excludes, which --format alone knows."""
+    return {"SQUEUE_FORMAT": f"%Am{mark};%xm{mark}."}
+
+
+def jobs(
+    out: bytes, lists: bytes, mark: str, hosts: Hostlists
+) -> tuple[list[JobRecord], list[Flaw]]:
+    """The jobs that squeue printed in both formats, and the records that cannot be read.
+
+    Raises FrameError.
+    """
+    excluded = {row[0].strip(): row[1] for row in _rows(lists, mark) if len(row) == 2}
+    return each(
+        "parse",
+        _rows(out, mark),
+        lambda row: row[0].strip(),
+        lambda row: _record(row, excluded.get(row[0].strip(), ""), hosts),
+    )
+
+
+def _rows(out: bytes, mark: str) -> list[list[str]]:
+    *rows, rest = out.split(f"m{mark}.".encode())
+    if rest.strip():
+        raise FrameError("it ends within a record")
+    return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
+
+
+def _record(row: list[str], excluded: str, hosts: Hostlists) -> JobRecord:
+    """Raises ValueError for a record with more or fewer fields."""
+    said = dict(zip(FIELDS, row, strict=True))
+    for name in FIELDS[:-2]:
+        word = said[name].strip()
+        said[name] = "" if word in _NOTHING else word
+    pending, task = said["State"] == "PENDING", said["ArrayTaskID"]
+    exit_code = _exit_code(said["exit_code"])
+    end, reason = at_text(said["EndTime"]), said["Reason"].replace(" ", "_")
+    state, flags = job_states(said["State"], ended_state(reason, exit_code) if end else "")
+    uid = natural(said["UserID"])
+    job = SlurmJob(
+        id=JobId(_id(said["JobID"])),
+        state=state,
+        submit=at_text(said["SubmitTime"]) or EARLIEST,
+        restarts=natural(said["RestartCnt"]),
+        flags=flags,
+        name=printable(said["Name"]),
+        user=printable(said["UserName"]),
+        partition=said["Partition"],
+        nodes=hosts(said["NodeList"]),
+        excluded=hosts.of_user(uid, excluded),
+        batch_host=NodeName(said["BatchHost"]) if said["BatchHost"] else None,
+        batch=said["BatchFlag"] == "1",
+        requeue=said["Requeue"] == "1",
+        reason=reason,
+        exit_code=exit_code,
+        start=at_text(said["StartTime"]),
+        end=end,
+        eligible=at_text(said["EligibleTime"]),
+        comment="" if said["Comment"] == "(null)" else said["Comment"],
+        uid=uid,
+        wants=least_of(said["NumNodes"]) * tasks_of(task) if pending else 0,
+        asks=demand(_asked(said)) if pending else None,
+    )
+    size = Size(
+        natural(said["NumNodes"]),
+        least_nodes(said["tres-alloc"]),
+        natural(said["NumTasks"]),
+        natural(said["NTPerNode"]),
+    )
+    array = natural(said["ArrayJobID"]) if task else 0
+    return JobRecord(job, array, task, natural(said["HetJobID"]), size)
+
+
+def _id(text: str) -> int:
+    number = natural(text)
+    if not 0 < number < 2**32:
+        raise ValueError("no job id")
+    return number
+
+
+def _exit_code(status: str) -> str:
+    """wait(2)'s status as the code and signal that scontrol prints."""
+    number = natural(status)
+    return f"{number >> 8 & 0xFF}:{number & 0x7F}"
+
+
+def _asked(said: dict[str, str]) -> Asked:
+    return Asked(
+        tres=said["tres-alloc"],
+        nodes=least_of(said["NumNodes"]),
+        tasks=natural(said["NumTasks"]),
+        cpus=natural(said["NumCPUs"]),
+        cpus_each=natural(said["MinCpus"]),
+        array_tasks=tasks_of(said["ArrayTaskID"]),
+        per_node=said["tres-per-node"],
+        per_job=said["tres-per-job"],
+        per_task=said["tres-per-task"],
+        per_socket=said["tres-per-socket"],
+        oversubscribe=said["OverSubscribe"],
+        features=said["Feature"],
+        named=bool(said["ReqNodes"]),
+    )

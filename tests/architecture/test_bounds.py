@@ -1,0 +1,58 @@
+"""Times, durations and numbers from outside pass through hpctl/core/bounds.py alone.
+
+What is counted here is about hpctl's own values or is bounded by a pattern beside it.
+"""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+from tests.architecture.source import python_files, tree
+
+BOUNDS = Path("hpctl/core/bounds.py")
+FOLDERS = ("hpctl/core", "hpctl/slurm", "hpctl/daemon", "hpctl/store", "hpctl/cloud")
+FILES = tuple(map(Path, ("hpctl/wire.py", "hpctl/job_wire.py", "hpctl/policies.py")))
+BANNED = ("fromtimestamp", "utcfromtimestamp", "fromisoformat", "strptime", "astimezone")
+
+ALLOWED = {
+    "hpctl/cloud/objects.py int": 5,
+    "hpctl/cloud/sagemaker.py int": 2,
+    "hpctl/core/autoscale.py int": 2,
+    "hpctl/core/catalogue.py int": 2,
+    "hpctl/core/decode.py int": 1,
+    "hpctl/core/hostlist.py int": 7,
+    "hpctl/core/view.py int": 1,
+    "hpctl/daemon/jobs.py int": 1,
+    "hpctl/daemon/main.py int": 1,
+    "hpctl/slurm/hazards.py int": 3,
+    "hpctl/slurm/parse.py int": 3,
+    "hpctl/slurm/pyslurm.py int": 1,
+    "hpctl/store/rows.py fromtimestamp": 1,
+    "hpctl/store/sql.py astimezone": 2,
+    "hpctl/store/sql.py int": 1,
+}
+
+
+def _looked_at() -> list[Path]:
+    found = [path for folder in FOLDERS for path in python_files(folder)]
+    return [path for path in (*found, *FILES) if path != BOUNDS]
+
+
+def _unbounded(node: ast.AST) -> str:
+    """The name of a call that raises for some value of its type; empty for every other node."""
+    if not isinstance(node, ast.Call):
+        return ""
+    name = ast.unparse(node.func).rpartition(".")[2]
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    constant = all(isinstance(value, ast.Constant) for value in given)
+    return name if name in BANNED or (name in ("int", "timedelta") and not constant) else ""
+
+
+def test_what_raises_for_some_values_is_called_in_the_bounding_module_alone() -> None:
+    found = Counter(
+        f"{path} {name}"
+        for path in _looked_at()
+        for node in ast.walk(tree(path))
+        if (name := _unbounded(node))
+    )
+    assert found == ALLOWED

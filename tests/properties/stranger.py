@@ -1,0 +1,257 @@
+"""A cluster at work, and one hostile node and job in it, through the real parse to the real cycle.
+
+Real: the readers of squeue's and scontrol's text, the wire, the cloud's listing, the Comment and
+its policy, assess, plan, advance, executor, loop, and the journal's codec. Ours: the commands,
+which print what they are given and accept every order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hpctl import job_wire, wire
+from hpctl.cloud import sagemaker
+from hpctl.core.catalogue import rules
+from hpctl.core.compat import UTC
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import Event, HoldNoted, JobReported, State, replay
+from hpctl.core.model import BootId, Finding, InstanceId, NodeName, ProviderView, Report, Verdict
+from hpctl.core.policy import Budgets, Mode, Policy
+from hpctl.core.walls import Flaw
+from hpctl.daemon.book import Book
+from hpctl.daemon.execute import Executor
+from hpctl.daemon.loop import Loop
+from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.slurm.cli import CliScheduler
+from hpctl.slurm.run import End, Ran, Runner
+from hpctl.store.codec import decode, encode
+from tests.fakes.journal import MemoryJournal
+from tests.fakes.slurm_text import listed, node_text, row
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NODE, JOB, UID = NodeName("n8"), 9, 666
+"""The hostile node, job and user."""
+RULES = rules()
+POLICY = Policy(
+    mode=Mode.ASSIST,
+    budgets=Budgets(open_min=99, partition_min=99, per_hour=999, correlated_min=99),
+)
+"""With room for all: a node that tells of its own fault is believed, and then one more is open."""
+CYCLES = 3
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the hostile ones say. Each is free in type and content where its writer is."""
+
+    job: Mapping[str, str] = field(default_factory=dict)
+    excluded: str = ""
+    node: str = ""
+    report: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] | None = None
+    cloud: Mapping[str, Any] | None = None
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.at = NOW
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return (self.at - NOW).total_seconds()
+
+
+class _Commands(Runner):
+    """Slurm's commands on this cluster."""
+
+    def run(
+        self,
+        name: str,
+        *args: str,
+        timeout: float | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Ran:
+        return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
+
+    def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
+        words: Words | None = object.__getattribute__(self, "words")
+        if name == "sinfo":
+            return "\n".join(f"n{i}" for i in range(1, 9)).encode()
+        if name == "squeue":
+            formats = environ.get("SQUEUE_FORMAT2") or environ["SQUEUE_FORMAT"]
+            mark = formats.partition(";")[0].rpartition("m")[2]
+            lone = next((a.partition("=")[2] for a in args if a.startswith("--jobs=")), "")
+            return _squeue(mark, "SQUEUE_FORMAT2" in environ, lone, words)
+        if args[0] == "--version":
+            return b"slurm-wlm 22.05.8"
+        if args[:2] == ("show", "node"):
+            return _nodes(words).encode("utf-8", "replace")
+        return b""
+
+
+def _squeue(mark: str, fields: bool, lone: str, words: Words | None) -> bytes:
+    registered = 'hpctl:{"policy":{"backoff":{"first_s":30}}}'
+    jobs: dict[str, Mapping[str, str]] = {
+        "1": {"NodeList": "n[1-2]", "BatchHost": "n1"},
+        "2": {"State": "FAILED", "NodeList": "n3", "exit_code": "256", "Comment": registered,
+              "EndTime": "2026-11-21T11:59:59", "Reason": "NonZeroExitCode"},
+        "3": {"NodeList": "n4", "BatchHost": "n4", "Comment": "hpctl:{}"},
+        "4": {"State": "PENDING", "NodeList": "", "Reason": "Resources", "BatchHost": ""},
+    }  # fmt: skip
+    if words is not None:
+        base = {"UserID": str(UID), "Partition": "other", "NodeList": NODE, "BatchHost": NODE}
+        jobs[str(JOB)] = {**base, **words.job}
+    jobs = {i: said for i, said in jobs.items() if lone in ("", i)}
+    if not fields:
+        excluded = {f"j{JOB}": words.excluded} if words is not None else {}
+        return listed(mark, **excluded)
+    return b"".join(
+        row(mark, **{"JobID": i, "Partition": "all", **said}) for i, said in jobs.items()
+    )
+
+
+def _nodes(words: Words | None) -> str:
+    texts = [node_text(f"n{i}") for i in range(1, 8)]
+    texts[5] = node_text("n6", "IDLE+DRAIN", " Reason=somebody else [root@2026-11-21T11:00:00]")
+    other = node_text(NODE).replace("Partitions=all,dev", "Partitions=other")
+    if words is not None:
+        other = other.replace("OS=Linux", f"OS={words.node}")
+    return "\n".join([*texts, other]) + "\n"
+
+
+@dataclass
+class Outcome:
+    """What came of it: everything but the hostile ones' own, and what raised."""
+
+    decisions: list[tuple[Any, ...]]
+    flaws: list[Flaw]
+    state: State
+    journal: list[Event]
+
+
+def play(words: Words | None) -> Outcome:
+    """A few cycles with the hostile words, or (None) without their speakers' job and speech."""
+    clock, journal, told = _Clock(), MemoryJournal(), list[JobReported]()
+    commands = _Commands()
+    object.__setattr__(commands, "words", words)
+    scheduler = CliScheduler(commands, now=clock.now)
+    book = Book({}, journal.record, lambda: None, clock)
+    for report in _reports():
+        book.accept(report)
+    if words is not None:
+        _speak(words, book, journal, told)
+    cloud = CloudWatch(_Cloud(words, clock), lambda: None, 30.0)  # type: ignore[arg-type]
+    observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
+
+    def news() -> list[JobReported]:
+        new, told[:] = list(told), []
+        return new
+
+    loop = Loop(
+        journal,  # type: ignore[arg-type]
+        lambda append: Executor(scheduler, cloud._provider, append, clock),
+        observer.look,
+        journal.requests,
+        clock,
+        news,
+    )
+    flaws: list[Flaw] = []
+    for _ in range(CYCLES):
+        cloud.read()
+        assert not cloud.trouble, cloud.trouble
+        loop.cycle(POLICY, RULES)
+        flaws += loop.flaws
+        clock.at += timedelta(seconds=1)
+    events = list(journal.events())
+    return Outcome(_of_others(events), flaws, loop.state, events)
+
+
+def restarted(outcome: Outcome) -> State:
+    """The state that a daemon has which reads the journal back, byte for byte."""
+    return replay(decode(n, *encode(event)) for n, event in enumerate(outcome.journal))
+
+
+def _reports() -> list[Report]:
+    found = []
+    for i in range(1, 9):
+        bad = Finding("kernel.xid", Verdict.FAIL, NOW, NOW, "0000:3b:00", "79")
+        findings = (bad,) if i in (1, 5) else ()
+        name, boot = NodeName(f"n{i}"), BootId(f"b{i}")
+        found.append(Report(name, InstanceId(f"i-{i}"), boot, 1, NOW, NOW, findings))
+    return found
+
+
+def _speak(words: Words, book: Book, journal: MemoryJournal, told: list[JobReported]) -> None:
+    """The report and the job's word, as the intake takes or refuses them."""
+    if words.report is not None:
+        base = {"node": NODE, "instance": "i-8", "boot": "b8", "seq": 2, "sent_at": NOW.isoformat(),
+                "agent_start": NOW.isoformat()}  # fmt: skip
+        body = json.dumps({"v": 1, "report": {**base, **words.report, "node": NODE}})
+        with contextlib.suppress(wire.MalformedReportError):
+            book.accept(wire.decode(body.encode("utf-8", "replace")))
+    if words.told is not None:
+        body = json.dumps({"v": 1, "job_report": {"restarts": 2, **words.told, "job": JOB}})
+        try:
+            report: JobReport = job_wire.decode(body.encode("utf-8", "replace"))
+        except wire.MalformedReportError:
+            return
+        told.append(JobReported(NOW, report, UID))
+        journal.append(told)
+
+
+class _Cloud:
+    """ListClusterNodes' summaries, read as the provider reads them."""
+
+    def __init__(self, words: Words | None, clock: _Clock) -> None:
+        self._words, self._clock = words, clock
+
+    def view(self) -> ProviderView:
+        said = [_summary(i) for i in range(1, 9)]
+        if self._words is not None and self._words.cloud is not None:
+            said[7] = {**said[7], **self._words.cloud}
+        found, flaws = sagemaker.instances_of(said, frozenset())
+        return replace(
+            ProviderView(self._clock.now(), present=True, instances={i.id: i for i in found}),
+            flaws=tuple(flaws),
+        )
+
+
+def _summary(number: int) -> dict[str, Any]:
+    return {
+        "InstanceId": f"i-{number}",
+        "InstanceGroupName": "workers",
+        "PrivateDnsHostname": f"n{number}",
+        "InstanceStatus": {"Status": "Running"},
+        "LaunchTime": NOW,
+    }
+
+
+def _of_others(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+    """Each event that is not about the hostile ones, by target in place of its id."""
+    about: dict[str, str] = {}
+    found = []
+    for event in events:
+        said = {name: getattr(event, name) for name in event.__dataclass_fields__}
+        if "generation" in said and said["generation"] is not None:
+            about.setdefault(said.get("recovery", ""), said["generation"].node)
+        if "attempt" in said and hasattr(said["attempt"], "job"):
+            about.setdefault(said["recovery"], str(said["attempt"].job))
+        if isinstance(event, JobReported):
+            continue
+        target = event.target if isinstance(event, HoldNoted) else said.get("target", "")
+        target = about.get(said.get("recovery", ""), target)
+        if target in (NODE, str(JOB), "i-8"):
+            continue
+        said = {k: about.get(v, v) if isinstance(v, str) else v for k, v in said.items()}
+        for own in ("recovery", "cause"):
+            said.pop(own, None)
+        found.append((type(event).__name__, target, tuple(sorted(map(repr, said.items())))))
+    return found

@@ -1,0 +1,17 @@
+"""What a fan-out made, where nothing may be flawed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hpctl.core.walls import Flaw
+
+T = TypeVar("T")
+
+
+def unflawed(answer: tuple[T, Sequence[Flaw]]) -> T:
+    """The first part of (made, flaws)."""
+    made, flaws = answer
+    assert not flaws
+    return made
