@@ -37,6 +37,7 @@ from hpctl.core.recovery import Look
 from hpctl.daemon import channel
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
+from hpctl.daemon.alone import Alone
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import Grey
@@ -91,6 +92,7 @@ class Daemon:
         self._path = config_path
         self.config = load(config_path)
         self._lock = lock(self.config.state_dir)
+        self._alone = Alone(self.config.slurm.conf)
         self._rules = make_rules(self.config)
         self._policy = self.config.policy()
         self._clock = SystemClock()
@@ -245,6 +247,7 @@ class Daemon:
             with contextlib.suppress(OSError):  # heartbeats: the agents say them again
                 self._book.flush()
             self._store.close()
+            self._alone.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -326,7 +329,8 @@ class Daemon:
         )
 
     def _troubles(self) -> tuple[str, ...]:
-        return self._config_trouble, self._observer.trouble, self._desk.trouble
+        heard = self._observer.trouble, self._desk.trouble
+        return self._config_trouble, *heard, self._alone.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
