@@ -120,14 +120,7 @@ class Daemon:
             RunPolicies(self.config.run_policy_layers),
         )
         self._observer.capacity = self.config.sizes_capacity
-        self._desk = Desk(
-            self._store,
-            self._observer.heard_slurm,
-            self._shut,
-            Seldom(self._waker.poke).poke,
-            self._clock,
-            None if self.config.database_url else self.config.state_dir,
-        )
+        self._desk = self._make_desk()
         self._metrics = Metrics()
         self._retirement = Retirement(self._store, self._clock)
         self.loop = Loop(
@@ -143,6 +136,16 @@ class Daemon:
         self._reload_wanted = False
         self._config_trouble = ""
         self._next_flush = 0.0
+
+    def _make_desk(self) -> Desk:
+        return Desk(
+            self._store,
+            self._observer.heard_slurm,
+            self._shut,
+            Seldom(self._waker.poke).poke,
+            self._clock,
+            None if self.config.database_url else self.config.state_dir,
+        )
 
     def _make_books(self) -> tuple[Book, Grey]:
         """What the agents say, and what the head node finds beside it."""

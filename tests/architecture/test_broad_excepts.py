@@ -16,6 +16,7 @@ ALLOWED = {
     "hpctl/clusters/objects.py": 1,
     "hpctl/daemon/execute.py": 1,
     "hpctl/daemon/grey.py": 1,
+    "hpctl/daemon/intake_process.py": 2,
     "hpctl/daemon/observe.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/run/supervise.py": 1,

@@ -80,8 +80,7 @@ class Machine:
         buffer, position, limit = b"", 0, -1
         while True:
             if position > limit:
-                self.bound(len(stack))
-                buffer, position, limit = self.refill(position)
+                buffer, position, limit = self.refill(position, len(stack))
             code = buffer[position]
             if code == 0x94:  # MEMOIZE
                 if type(value := stack[-1]) is str:
@@ -100,8 +99,6 @@ class Machine:
                 position, remembered = position + 6, remembered + 3
             elif code == 0x29 and buffer[position : position + 6] == _NEW:
                 stack[-1:] = [OTHER, {}]
-                if len(self.below) > MOST:
-                    self.bound(len(self.below))
                 self.below.append(stack)
                 stack = []
                 position, remembered = position + 6, remembered + 2
@@ -143,8 +140,9 @@ class Machine:
         if held > MOST:
             raise ValueError(f"more than {MOST:,} of a kind at once")
 
-    def refill(self, position: int) -> tuple[bytes, int, int]:
+    def refill(self, position: int, held: int = 0) -> tuple[bytes, int, int]:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
+        self.bound(max(held, len(self.below)))
         left = max(0, self.file.size - self.at)
         if not left and position >= len(self.buffer):
             raise ValueError("it ends in the middle")
