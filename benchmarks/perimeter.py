@@ -53,8 +53,7 @@ def run() -> Outcome:
             crowd.stdout.readline()
             try:
                 asyncio.run(_measure(members, rounds, crowded))
-                now = memory_mb(intake.process.pid) + memory_mb(intake.pid)
-                memory = max(memory, now)
+                memory = max(memory, memory_mb(intake.process.pid) + memory_mb(intake.pid))
             finally:
                 crowd.kill()
                 crowd.wait()

@@ -39,6 +39,7 @@ from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
+from hpctl.daemon.alone import Alone
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import Grey
@@ -108,6 +109,7 @@ class Daemon:
         self._path = config_path
         self.config = load(config_path)
         self._lock = lock(self.config.state_dir)
+        self._alone = Alone(self.config.slurm.conf)
         self._rules = make_rules(self.config)
         self._policy = self.config.policy()
         self._clock = SystemClock()
@@ -271,6 +273,7 @@ class Daemon:
             with contextlib.suppress(OSError):  # heartbeats: the agents say them again
                 self._book.flush()
             self._store.close()
+            self._alone.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -392,8 +395,8 @@ class Daemon:
         )
 
     def _troubles(self) -> tuple[str, ...]:
-        found = (self._config_trouble, self._cycle_trouble)
-        return *found, self._observer.trouble, self._desk.trouble
+        found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
+        return *found, self._desk.trouble, self._alone.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""

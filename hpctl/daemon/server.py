@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 """Connections that wait in the kernel."""
-ACCEPTS, EVERY_S = 8, 0.004
+ACCEPTS, EVERY_S = 4, 0.002
 """So many are taken at once, and then those that are open are heard again: two thousand a second at
 most, which keeps a crowd that comes again and again from being all that there is to do."""
 TICK_S = 0.25

@@ -70,11 +70,11 @@ class HyperPod:
             allocate=self._allocate,
             parameters=self._parameters,
             port=spec.ports.emulator,
-            access_key=spec.access_key,
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
             health_check_time_s=spec.health_check_time,
         )
+        self.emulator.take_only(spec.access_key)
         self.emulator.give_notice = lambda m, at: machines.imds.give_notice(m.address, at)
         self.emulator.capacity.places = spec.places + 1
         self.emulator.world.moved = spec.moved

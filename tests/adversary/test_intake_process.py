@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -34,8 +35,9 @@ def intake_of(daemon: int) -> int:
     children = Path(f"/proc/{daemon}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]
     for pid in pids:
-        if b"hpctl.daemon.intake_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
+        with contextlib.suppress(OSError):
+            if b"hpctl.daemon.intake_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
     return 0
 
 
@@ -53,11 +55,13 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def daemon(path: Path, port: int, descriptors: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+def daemon(
+    path: Path, port: int, descriptors: int = 0, conf: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     config = {
         "state_dir": str(path / "state"),
         "cluster": {"provider": "none"},
-        "slurm": {"adapter": "cli", "bin": str(path)},
+        "slurm": {"adapter": "cli", "bin": str(path), "conf": conf and str(conf)},
         "intake": {"listen": f"127.0.0.1:{port}"},
         "loop": {"reconcile_s": 0.5},
     }
@@ -115,7 +119,7 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
         resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
     with daemon(tmp_path, port, descriptors=150) as process:
-        waits(lambda: answers(port))
+        waits(lambda: answers(port) and marker.exists())
         crowd = []
         for number in range(4000):
             try:
@@ -133,3 +137,18 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
         assert b"Too many open files" not in (tmp_path / "log").read_bytes()
         for client in crowd:
             client.close()
+
+
+def test_two_daemons_of_one_cluster_with_two_state_directories_are_told(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.touch()
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    logs = [place / "log" for place in places]
+    with daemon(places[0], free_port(), conf=conf):
+        waits(lambda: b"running mode" in logs[0].read_bytes())
+        waits(lambda: b"trouble=" in logs[0].read_bytes())
+        with daemon(places[1], free_port(), conf=conf):
+            waits(lambda: b"both act on this cluster" in logs[1].read_bytes())
+    assert b"both act" not in logs[0].read_bytes()

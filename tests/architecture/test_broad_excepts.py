@@ -15,6 +15,7 @@ ALLOWED = {
     "hpctl/agent/runner.py": 1,
     "hpctl/clusters/objects.py": 1,
     "hpctl/core/walls.py": 2,
+    "hpctl/daemon/intake_process.py": 2,
     "hpctl/daemon/main.py": 1,
     "hpctl/daemon/observe.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,

@@ -108,7 +108,8 @@ def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -
 
 
 def test_the_emulated_api_takes_its_own_key_alone() -> None:
-    emulator = Emulator(NullMachines(), access_key="SANDBOXKEY")
+    emulator = Emulator(NullMachines())
+    emulator.take_only("SANDBOXKEY")
     emulator.start()
     make: Callable[..., Any] = boto3.client
     for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):

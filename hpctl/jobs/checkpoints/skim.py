@@ -31,6 +31,8 @@ _TEXT = 4096
 _NEW = b")\x81\x94}\x94("
 """An empty tuple, an object made with it, its state begun: as each object of a pickle begins."""
 _RECENT = 1 << 16
+MOST = 1_000_000
+"""Marks, values on the stack and distinct texts: what no framework writes and memory must hold."""
 _SIZE = b"\x86\x94\x85\x94R\x94"
 """A pair, a tuple of it, a call with that: torch.Size of two dimensions."""
 
@@ -78,7 +80,7 @@ class Machine:
         buffer, position, limit = b"", 0, -1
         while True:
             if position > limit:
-                buffer, position, limit = self.refill(position)
+                buffer, position, limit = self.refill(position, len(stack))
             code = buffer[position]
             if code == 0x94:  # MEMOIZE
                 if type(value := stack[-1]) is str:
@@ -128,12 +130,19 @@ class Machine:
         """Equal texts are kept once: each rank brings its own copies of the tensors' names."""
         number = self.numbers.get(text)
         if number is None:
+            self.bound(len(self.texts))
             self.numbers[text] = number = len(self.texts)
             self.texts.append(text)
         return number
 
-    def refill(self, position: int) -> tuple[bytes, int, int]:
+    def bound(self, held: int) -> None:
+        """Raises ValueError where a pickle would have us hold more than MOST of anything."""
+        if held > MOST:
+            raise ValueError(f"more than {MOST:,} of a kind at once")
+
+    def refill(self, position: int, held: int = 0) -> tuple[bytes, int, int]:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
+        self.bound(max(held, len(self.below)))
         left = max(0, self.file.size - self.at)
         if not left and position >= len(self.buffer):
             raise ValueError("it ends in the middle")
@@ -202,6 +211,7 @@ class Machine:
 
     def mark(self) -> None:
         """Begin a row of values that a later opcode takes together."""
+        self.bound(len(self.below))
         self.below.append(self.stack)
         self.stack = []
 
@@ -235,6 +245,7 @@ class Machine:
         """PUT: a place of the pickle's own choice, as older protocols have it."""
         self.recent.pop(place, None)
         if isinstance(value := self.stack[-1], str):
+            self.bound(len(self.put))
             self.put[place] = self.text_number(value)
         else:
             self.put.pop(place, None)

@@ -6,6 +6,7 @@ read its step, and how to prove that it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import dataclass
@@ -143,6 +144,9 @@ def claim_of(path: Place, world_size: int | None = None) -> Candidate | PassedOv
         # The path goes through a shell variable and one line of text on its way to the job.
         return PassedOver(path, "its name has unprintable characters", claimed=False)
     try:
+        if (owner := _stranger(path)) is not None:
+            why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
+            return PassedOver(path, why)
         try:
             return _claim(path, world_size)
         except OSError as error:
@@ -193,6 +197,18 @@ def said(error: OSError) -> str:
 
 def _iterations(layout: Layout) -> list[Candidate]:
     return [Candidate(layout.path, nvrx.FORMAT, each) for each in nvrx.claims(layout)]
+
+
+def _stranger(path: Place) -> int | None:
+    """The uid of an owner that has no business here: to load a checkpoint is to run its pickles,
+    and in a directory where several may write any of them may claim the newest step."""
+    if isinstance(path, Remote):
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        owner = path.stat().st_uid
+        if owner not in (0, os.geteuid()) and owner != path.parent.stat().st_uid:
+            return owner
+    return None
 
 
 def _claim(path: Place, world_size: int | None) -> Candidate | PassedOver:

@@ -26,12 +26,19 @@ MAX_BODY = 4 * 1024 * 1024
 class Server:
     """The listening socket and its threads."""
 
-    def __init__(self, emulator: Emulator, host: str, port: int, access_key: str = "") -> None:
-        """`access_key`: the only one that is taken; any is where it is empty."""
+    def __init__(self, emulator: Emulator, host: str, port: int) -> None:
         self._http = _Http((host, port), _Handler)
-        self._http.access_key = access_key
         self._http.emulator = emulator
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def access_key(self) -> str:
+        """The only access key that is taken; any is where it is empty."""
+        return self._http.access_key
+
+    @access_key.setter
+    def access_key(self, key: str) -> None:
+        self._http.access_key = key
 
     @property
     def url(self) -> str:
@@ -57,7 +64,8 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
     emulator: Emulator
-    access_key: str
+    access_key = ""
+    """The only one that is taken; any is where it is empty."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

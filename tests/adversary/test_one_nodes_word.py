@@ -1,0 +1,13 @@
+"""What one node, or one job, says of another node destroys nothing."""
+
+from __future__ import annotations
+
+from hpctl.core.catalogue import rules
+from hpctl.core.peer_signals import SIGNALS
+
+
+def test_what_peers_say_of_a_node_is_watched_and_no_more() -> None:
+    known = rules()
+    rows = {f"peer-{signal.name}" for signal in SIGNALS}
+    assert rows <= set(known.classes)
+    assert rows <= known.watched
