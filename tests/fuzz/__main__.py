@@ -25,7 +25,7 @@ def guided(name: str, seconds: int) -> None:
     """In a process of its own: libFuzzer ends it."""
     import atheris
 
-    with atheris.instrument_imports(include=["hpctl"]):
+    with atheris.instrument_imports(include=["hpctl", "tests"]):
         from tests.fuzz.targets import MOST, SLOW_S, TARGETS, once
 
     corpus = _corpus(name, TARGETS[name].seeds)
@@ -77,21 +77,21 @@ def _child(name: str, seconds: int) -> tuple[str, int, str]:
 
 
 def main() -> int:
-    from tests.fuzz.targets import TARGETS
-
     parser = argparse.ArgumentParser(prog="make fuzz")
     parser.add_argument("--seconds", type=int, default=600, help="for each decoder")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TARGETS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all of them")
     asked = parser.parse_args()
-    if unknown := set(asked.names) - set(TARGETS):
-        parser.error(
-            f"no such decoder: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}"
-        )
     with_atheris = importlib.util.find_spec("atheris") is not None
     if asked.child:
+        # Before anything of hpctl is imported: atheris instruments what it sees being imported.
         (guided if with_atheris else blind)(asked.names[0], asked.seconds)
         return 0
+    from tests.fuzz.targets import TARGETS
+
+    if unknown := set(asked.names) - set(TARGETS):
+        known = ", ".join(TARGETS)
+        parser.error(f"no such decoder: {', '.join(sorted(unknown))}; there are {known}")
     how = "atheris" if with_atheris else "mutations alone (pip install atheris guides them)"
     print(f"{asked.seconds} s each, by {how}")
     failed = 0
