@@ -88,6 +88,11 @@ test-matrix: setup ## Scheduler contract, hpctl run and demo inside Debian trixi
 proof: test-packages ## Kill the libraries' checkpoint writers 1000 times; a new seed each run
 	$(BIN)/python -m tests.checkpoints $(PROOF)
 
+# SECONDS_EACH for each decoder; atheris guides it where it is installed (pip install atheris).
+.PHONY: fuzz
+fuzz: test-packages ## Feed every decoder with what nobody would write, 10 minutes each
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),600)
+
 .PHONY: bench
 bench: setup ## Measure the figures that the README states
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""Everything that reads what others wrote, fed with what nobody would write."""

@@ -1,0 +1,282 @@
+"""The decoders: what each takes, how it may refuse, and bytes to begin from.
+
+A target fails by raising anything but its own refusals, or by taking more than SLOW_S for
+one input of at most MOST bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpctl import config, job_wire, policies, wire
+from hpctl.agent import kmsg
+from hpctl.agent.check import CannotTell as NoVerdict
+from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.outside import hma_records, plugin_json, request
+from hpctl.cli.durations import seconds_of
+from hpctl.clusters.spec import reading as spec_reading
+from hpctl.core import hostlist, model
+from hpctl.core.compat import UTC, iso_time
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import EVENT_TYPES
+from hpctl.core.registration import registration
+from hpctl.core.run_policy import RunPolicy
+from hpctl.daemon import alert_wire
+from hpctl.heads import explained
+from hpctl.jobs import crash, script, ticket
+from hpctl.jobs.checkpoints import files, manifest, safetensors, storage_data, torch_file
+from hpctl.jobs.checkpoints.reasons import NotWhole
+from hpctl.jobs.logs import rules
+from hpctl.jobs.logs.lines import LineCutter
+from hpctl.jobs.progress import notes
+from hpctl.jobs.ras import document, text
+from hpctl.jobs.run import history
+from hpctl.ports import HpctlError, JournalCorrupt
+from hpctl.slurm import parse, parse_json, reservations
+from hpctl.store.codec import decode
+from tests.contract.journal.events import signal, taken
+from tests.stubs.ras.job import Job, as_json, as_text, job
+from tests.unit import checkpoint_files
+
+MOST = 1 << 16
+SLOW_S = 10.0
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ROOT = Path(__file__).parents[2]
+DISK = Path(tempfile.mkdtemp(prefix="hpctl-fuzz-"))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One decoder."""
+
+    run: Callable[[bytes], object]
+    refuses: tuple[type[BaseException], ...] = ()
+    seeds: tuple[bytes, ...] = ()
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _on_text(run: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda raw: run(_text(raw))
+
+
+def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes], object]:
+    """As a file of that name: what reads checkpoints asks for the bytes it wants."""
+
+    def write_and_run(raw: bytes) -> object:
+        (DISK / name).write_bytes(raw)
+        return run(DISK, name)
+
+    return write_and_run
+
+
+def _kernel(raw: bytes) -> object:
+    lines = _text(raw).split("\n")
+    records = [kmsg.Record(0, n, NOW, line) for n, line in enumerate(lines)]
+    return Kernel(lambda pid, at: "").findings(records)
+
+
+def _crash(raw: bytes) -> object:
+    return crash.classify(1, _text(raw).split("\n"), at=NOW, policy=RunPolicy())
+
+
+def _metadata(directory: Path, name: str) -> object:
+    with files.opened(directory, name) as file:
+        return storage_data.read(file)
+
+
+def _log(raw: bytes) -> object:
+    half, cutter = len(raw) // 2, LineCutter()
+    return notes.in_log(cutter.cut(raw[:half]) + cutter.cut(raw[half:]))
+
+
+def _iso(raw: bytes) -> object:
+    return iso_time(_text(raw))
+
+
+def _report() -> model.Report:
+    generation = ("ip-10-0-0-7", "i-0abc", "boot-1")
+    found = model.Finding("kernel.xid", model.Verdict.FAIL, NOW, NOW, "gpu0", "79", "gone", "NVRM")
+    node, instance, boot = generation
+    return model.Report(
+        node=model.NodeName(node),
+        instance=model.InstanceId(instance),
+        boot=model.BootId(boot),
+        seq=1,
+        sent_at=NOW,
+        agent_start=NOW - timedelta(hours=1),
+        findings=(found,),
+    )
+
+
+def _ras(release: str, say: Callable[[Job, str], str]) -> bytes:
+    return say(job(), release).encode()
+
+
+def _events() -> tuple[bytes, ...]:
+    return tuple(msgspec.json.encode(event) for event in (signal(1), taken(2)))
+
+
+def _journal(raw: bytes) -> object:
+    """The first byte says of which kind the event is."""
+    kinds = sorted(EVENT_TYPES)
+    return decode(1, kinds[raw[0] % len(kinds)] if raw else "x", _text(raw[1:]))
+
+
+def _files(pattern: str, most: int = 8) -> tuple[bytes, ...]:
+    found = sorted(p for p in ROOT.glob(pattern) if p.is_file())[:most]
+    return tuple(path.read_bytes()[:MOST] for path in found)
+
+
+NODE_TEXT = (
+    b"NodeName=n1 Arch=x86_64 CoresPerSocket=1 Gres=gpu:8 NodeAddr=10.0.0.7 NodeHostName=n1"
+    b" State=IDLE+DRAIN ThreadsPerCore=1 Partitions=gpu BootTime=2026-03-01T11:00:00"
+    b" SlurmdStartTime=2026-03-01T11:00:05 LastBusyTime=2026-03-01T11:30:00"
+    b" Reason=hpctl:n-0a62eed6 GPU fell off the bus [root@2026-03-01T11:59:00]\n"
+)
+JOB_TEXT = (
+    b"JobId=7 JobName=train UserId=ada(1001) GroupId=ada(1001) Priority=1 Requeue=1 Restarts=0"
+    b" BatchFlag=1 JobState=RUNNING Reason=None ExitCode=0:0 SubmitTime=2026-03-01T11:00:00"
+    b" EligibleTime=2026-03-01T11:00:00 StartTime=2026-03-01T11:00:01 EndTime=Unknown"
+    b" Partition=gpu NodeList=n[1-2] BatchHost=n1 NumNodes=2 Command=/home/ada/run.sh"
+    b" Comment=hpctl:{} \n"
+)
+JSON_NODES = (
+    b'{"nodes":[{"name":"n1","state":["IDLE","DRAIN"],"reason":"x","address":"10.0.0.7",'
+    b'"boot_time":{"set":true,"infinite":false,"number":1772362800},"partitions":["gpu"]}],"errors":[]}'
+)
+JSON_JOBS = (
+    b'{"jobs":[{"job_id":7,"job_state":["RUNNING"],"name":"train","user_id":1001,"nodes":"n[1-2]",'
+    b'"submit_time":{"set":true,"infinite":false,"number":1772362800},"comment":"hpctl:{}"}],"errors":[]}'
+)
+TARGETS: dict[str, Target] = {
+    "report": Target(wire.read, (wire.MalformedReportError,), (wire.encode(_report()),)),
+    "ack": Target(wire.decode_ack, (wire.MalformedReportError,), (b'{"ack":1}',)),
+    "request": Target(
+        wire.read_request,
+        (wire.MalformedReportError,),
+        (wire.encode_request("replace", "n1", "ada"),),
+    ),
+    "job-report": Target(
+        job_wire.decode,
+        (wire.MalformedReportError,),
+        (job_wire.encode(JobReport(model.JobId(7), 0)),),
+    ),
+    "job-answer": Target(
+        job_wire.decode_taken, (wire.MalformedReportError,), (b'{"job":7,"acts":true}',)
+    ),
+    "refusal": Target(explained, (), (b'{"error":"x","message":"y"}',)),
+    "alerts": Target(
+        alert_wire.decode,
+        (HpctlError,),
+        (b'{"version":"4","alerts":[{"status":"firing","labels":{"node":"n1"},"annotations":{},'
+         b'"startsAt":"2026-03-01T12:00:00Z","endsAt":"0001-01-01T00:00:00Z","fingerprint":"a"}]}',),
+    ),
+    "journal": Target(
+        _journal, (JournalCorrupt,), tuple(bytes([n]) + e for n in range(12) for e in _events())
+    ),
+    "slurm-nodes": Target(_on_text(lambda t: list(parse.nodes(t))), (), (NODE_TEXT,)),
+    "slurm-jobs": Target(_on_text(parse.job_list), (), (JOB_TEXT,)),
+    "slurm-config": Target(_on_text(parse.config), (), (b"SlurmctldPort = 6817\n",)),
+    "slurm-version": Target(_on_text(parse.version), (), (b"slurm 25.11.7\n",)),
+    "slurm-json-nodes": Target(
+        lambda raw: list(parse_json.nodes(raw)), parse_json.ParseError, (JSON_NODES,)
+    ),
+    "slurm-json-jobs": Target(
+        lambda raw: list(parse_json.jobs(raw)), parse_json.ParseError, (JSON_JOBS,)
+    ),
+    "reservations": Target(
+        _on_text(reservations.parse), (), (b"ReservationName=a Start=x Nodes=n[1-4] C=4\n",)
+    ),
+    "hostlist": Target(
+        _on_text(hostlist.expand), (hostlist.HostlistError,), (b"n[1-4,007],gpu-[1-2]-x,b",)
+    ),
+    "comment": Target(
+        _on_text(registration), (), (b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}',)
+    ),
+    "ticket": Target(_on_text(ticket.decode), (), (b'hpctl:{"dir":"/shared/run"} mine',)),
+    "kmsg": Target(kmsg.parse, (), (b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n",)),
+    "kernel-lines": Target(_kernel, (), _files("tests/cli/kmsg") + _files("tests/corpus/cases/*")),
+    "hma": Target(
+        _on_text(hma_records.read),
+        (hma_records.Malformed,),
+        (b'{"HealthMonitoringAgentDetectionEvent":"HealthEvent","msg":"DCGM Policy Violation "'
+         b',"condition: ":"XID Error","data: ":{"ErrNum":79},"ts":"0001-01-01T00:00:00Z"}',),
+    ),
+    "plugin": Target(
+        plugin_json.findings,
+        (NoVerdict,),
+        (b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',),
+    ),
+    "plugin-description": Target(plugin_json.description, (NoVerdict,), (b'{"every_s":60}',)),
+    "local-report": Target(
+        request.decode,
+        (HpctlError,),
+        (b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',),
+    ),
+    "progress": Target(notes.parse, (), (b"hpctl1 token step=4 loss=0.5 rank=1\n",)),
+    "job-log": Target(_log, (), _files("tests/jobs/logs/samples/*")),
+    "crash": Target(_crash, (), _files("tests/unit/crash_samples/*")),
+    "ras-json": Target(document.read, (HpctlError,), (_ras("2.30.7", as_json),)),
+    "ras-text": Target(
+        text.read, (HpctlError,), (_ras("2.24.3", as_text), _ras("2.28.3", as_text))
+    ),
+    "run-history": Target(lambda raw: list(history.read(raw)), (), (b'{"type":"started"}\n',)),
+    "manifest": Target(manifest.decode, (), (b'{"version":1,"step":4,"files":[]}',)),
+    "safetensors": Target(
+        _on_file("a.safetensors", safetensors.prove),
+        (NotWhole,),
+        (b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0',),
+    ),
+    "torch-zip": Target(
+        _on_file("a.pt", torch_file.prove), (NotWhole,), (checkpoint_files.torch_save({"step": 4}),)
+    ),
+    "dcp-metadata": Target(
+        _on_file(".metadata", _metadata),
+        (NotWhole,),
+        (checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),),
+    ),
+    "batch-script": Target(
+        _on_text(partial(script.read, "job.sh")),
+        (HpctlError,),
+        (b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n",),
+    ),
+    "log-rules": Target(
+        _on_text(rules.parse),
+        (HpctlError,),
+        (b"rules:\n- name: a\n  logPattern: x\n  expectedStartCutOffInSeconds: 9\n",),
+    ),
+    "policy": Target(
+        _on_text(policies.parse),
+        (HpctlError,),
+        (policies.example().encode(), b"on: {crash: {ladder: [requeue], hold_same: true}}\n"),
+    ),
+    "configuration": Target(
+        _on_text(config.parse),
+        (HpctlError,),
+        (b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",),
+    ),
+    "cluster-file": Target(
+        _on_text(spec_reading.parse), (HpctlError,), _files("tests/clusters/files/*.yaml", 3)
+    ),
+    "duration": Target(_on_text(seconds_of), (), (b"1d12h30min",)),
+    "time": Target(_iso, (ValueError,), (b"2026-03-01T12:00:00.123Z",)),
+}  # fmt: skip
+
+
+def once(target: Target, raw: bytes) -> Any:
+    """Feed one input. Raises what is no refusal of the target's."""
+    try:
+        return target.run(raw[:MOST])
+    except target.refuses:
+        return None
