@@ -226,6 +226,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
         return decoder.decode(data)
     except UnicodeDecodeError:
         return decoder.decode(bytes(data).decode("utf-8", "replace"))
+    except RecursionError as error:
+        raise AnswerError("nested deeper than Slurm nests") from error
 
 
 def _no_errors(errors: list[_Error]) -> None:

@@ -148,9 +148,9 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
         line = lines[number - 1] if len(lines) == len(entries) else 0
         place = f"rule {number}" + (f" {name!r}" if name else "")
         place += f" (line {line})" if line else ""
-        if name in seen:
-            problems.append(f"{place}: another rule has that name")
         if isinstance(name, str):
+            if name in seen:
+                problems.append(f"{place}: another rule has that name")
             seen.add(name)
         try:
             rules.append(Rule.model_validate(entry))
