@@ -19,6 +19,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,12 @@ PACKAGE = "/usr/lib/hpctl/id"
 LINK = "/usr/local/bin/hpctl"
 PROGRAM = "/opt/hpctl/bin/hpctl"
 AGENT_ENV = "/etc/hpctl/agent.env"
-UNITS = {"head": "hpctl-daemon.service", "node": "hpctl-agent.service"}
+UNITS = {
+    "head": ("hpctl-daemon.service", "hpctl-daemon.socket"),
+    "node": ("hpctl-agent.service", "hpctl.slice"),
+}
+"""The service of a role, and what it needs beside it."""
+
 ROLES = {"head": "controller", "node": "compute", "login": "login"}
 """Ours, and the lifecycle scripts' words for them."""
 
@@ -122,16 +128,16 @@ def install(machine: Machine, wish: Wish) -> Iterator[Step]:
         yield _hpctl_yaml(machine, wish)
     if wish.role == "node":
         yield _file(machine, AGENT_ENV, environment, changed)
-    unit = UNITS.get(wish.role)
+    names = UNITS.get(wish.role, ())
     units = shipped.lifecycle_scripts() / "systemd"
-    for name in filter(None, (unit, "hpctl.slice" if wish.role == "node" else None)):
+    for name in names:
         text = (units / name).read_text()
         if machine.unit_text(name) != text:
             yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
     if wish.slurm:
         yield _slurm(machine, wish.role)
-    if unit:
-        yield _service(machine, unit, changed)
+    if names:
+        yield _service(machine, names[0], changed)
 
 
 def _program(machine: Machine, changed: list[str]) -> Step:
@@ -303,7 +309,8 @@ def _node(machine: Machine, role: str) -> Node:
 def uninstall(machine: Machine, purge: bool) -> Iterator[Step]:
     """Everything that is not the Debian package's; journal and configuration only to purge."""
     yield _unlisted(machine)
-    for unit in (*UNITS.values(), "hpctl.slice"):
+    # A socket first: it would start its service again.
+    for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
         yield _no_unit(machine, unit)
     link = machine.path(LINK)
     yield Step("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
@@ -350,17 +357,17 @@ def _unlisted(machine: Machine) -> Step:
 
 def _no_unit(machine: Machine, unit: str) -> Step:
     """Stopped, disabled, and without a file of ours in /etc."""
-    path = machine.path("/etc/systemd/system") / unit
-    wanted = machine.path("/etc/systemd/system/multi-user.target.wants") / unit
+    own = machine.path("/etc/systemd/system")
+    files = [own / unit, *(own / f"{by}.target.wants" / unit for by in ("multi-user", "sockets"))]
 
     def done() -> bool:
         runs = machine.running and machine.works("systemctl", "is-active", "--quiet", unit)
-        return not (runs or path.exists() or wanted.is_symlink())
+        return not (runs or any(file.is_symlink() or file.exists() for file in files))
 
     def run() -> None:
         if machine.running:
             machine.run("systemctl", "stop", unit, timeout=180, ok=(0, 5))
-        for left in (path, wanted):
+        for left in files:
             left.unlink(missing_ok=True)
         if machine.running:
             machine.run("systemctl", "daemon-reload")

@@ -47,7 +47,9 @@ def post(live: Chaos, report: Report, signed_by: str) -> tuple[int, str]:
         "Authorization": f"{wire.AUTH_SCHEME} {munge.encode(wire.payload(body), sock)}",
         "Content-Type": "application/json",
     }
-    link = http.client.HTTPConnection("127.0.0.1", live.sandbox.spec.ports.intake, timeout=10)
+    own = (live.node(signed_by).address, 0)
+    port = live.sandbox.spec.ports.intake
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=own)
     link.request("POST", wire.PATH, body, headers)
     answer = link.getresponse()
     text = answer.read().decode()

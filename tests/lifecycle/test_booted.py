@@ -94,6 +94,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     room = tmp_path_factory.mktemp("bundle")
     wheelhouse(room / "wheels", whole=True)
     words = ["--wheelhouse", str(room / "wheels"), "--config", str(room / "site/config.json")]
+    words += ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
     for path in live.site(room / "site"):
         words += ["--add", str(path)]
     result = hpctl_lifecycle("bundle", "-o", str(room / "bundle"), *words)
