@@ -60,8 +60,8 @@ def node_of(port: int) -> str:
             words = (process / "cmdline").read_text().split("\0")
         except OSError:
             continue
-        if f"socket:[{inode}]" in links and "--node" in words:
-            return words[words.index("--node") + 1]
+        if f"socket:[{inode}]" in links and "--spool" in words:
+            return Path(words[words.index("--spool") + 1]).parent.name
     return "nobody"
 
 
