@@ -53,6 +53,7 @@ def main(out: Path, suites: list[str]) -> None:
         print(f"scheduler contract, {suite}: {closing_lines(out / suite / 'contract.log')}")
         print(f"programs, {suite}: {closing_lines(out / suite / 'programs.log')}")
         print(f"hpctl run, {suite}: {closing_lines(out / suite / 'run.log')}")
+        print(f"attacks, {suite}: {closing_lines(out / suite / 'adversary.log')}")
 
 
 if __name__ == "__main__":

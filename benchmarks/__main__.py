@@ -39,6 +39,7 @@ NAMES = (
     "heal",
     "hma",
     "restart",
+    "attack",
 )
 
 

@@ -19,7 +19,7 @@ SandboxFactory = Callable[..., Sandbox]
 FIRST = (
     "test_soak_slice", "test_chroot", "test_booted", "test_checks_live", "test_chaos_nodes",
     # Whoever has the soak, which is one long test, is given this to wait behind it.
-    "test_progress_slurm",
+    "test_progress_slurm", "test_users", "test_peers",
     "test_chaos_api", "test_heal", "test_examples", "test_chaos_daemon",
     "test_chaos_jobs", "test_job_troubles_live", "test_run_inside", "test_chaos_second_actor",
     "test_life", "test_sandbox", "test_requests_live", "test_throttled",

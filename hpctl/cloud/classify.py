@@ -91,6 +91,18 @@ REFUSED_CALL = TRANSIENT_CALL | DENIED | UNSIGNED | MALFORMED | EXHAUSTED
 NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError)
 """No connection was made, so the service cannot have taken the order."""
 
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What botocore and our own reading raise about an answer that is not the service's: a list where
+an object belongs, a time in the year 10000. An order that is answered so may have been taken."""
+
 NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
 
 
@@ -125,7 +137,7 @@ def of_node(code: str, message: str) -> Outcome:
     return Outcome.ambiguous(code or "unanswered", message)
 
 
-def of_error(error: ClientError | BotoCoreError) -> Outcome:
+def of_error(error: Exception) -> Outcome:
     """The outcome of a whole call that raised, the same for each of its ids."""
     if isinstance(error, ClientError):
         code, message = code_of(error), str(error.response["Error"].get("Message", ""))
@@ -133,6 +145,8 @@ def of_error(error: ClientError | BotoCoreError) -> Outcome:
             return Outcome.rejected(code, message, transient=code in TRANSIENT_CALL)
         return Outcome.ambiguous(code, message)
     name = type(error).__name__
+    if isinstance(error, UNREADABLE):
+        return Outcome.ambiguous("unreadable", f"the answer cannot be read: {name}")
     if isinstance(error, (*NEVER_SENT, *NO_CREDENTIALS)):
         return Outcome.rejected(name, str(error), transient=True)
     if isinstance(error, ParamValidationError | NoRegionError):

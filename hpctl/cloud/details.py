@@ -15,6 +15,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from hpctl.cloud.classify import UNREADABLE
 from hpctl.core.join import guessed
 from hpctl.core.model import Instance, InstanceId, NodeName
 
@@ -68,11 +69,12 @@ class Details:
             return "", ""
         try:
             node = self._describe(ClusterName=self._cluster, NodeId=instance)["NodeDetails"]
-        except (BotoCoreError, ClientError, KeyError) as error:
+            address, dns = node.get("PrivatePrimaryIp"), node.get("PrivateDnsHostname")
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
             gone = isinstance(error, ClientError) and "NotFound" in str(error.response)
             self._refused |= not gone
             return "", ""
-        return str(node.get("PrivatePrimaryIp") or ""), str(node.get("PrivateDnsHostname") or "")
+        return str(address or ""), str(dns or "")
 
     def _completed(self, instance: Instance) -> Instance:
         if instance.id not in self._known:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from typing import Any, TypeVar
 
 import boto3
@@ -20,6 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from hpctl.cloud import scaling
 from hpctl.cloud.classify import (
+    UNREADABLE,
     hint_for,
     of_batch,
     of_error,
@@ -62,6 +64,27 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+_NOT_THE_SERVICE = "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY"
+
+
+def _readable(
+    view: Callable[[SageMakerProvider], ProviderView],
+) -> Callable[[SageMakerProvider], ProviderView]:
+    """A view of answers of whatever shape: trouble where they are not the service's."""
+
+    @wraps(view)
+    def read(self: SageMakerProvider) -> ProviderView:
+        try:
+            return view(self)
+        except UNREADABLE as error:
+            text = f"{type(error).__name__}: {words_of(error)}"
+            raise Unavailable(
+                f"the service's answer cannot be read: {text}", _NOT_THE_SERVICE
+            ) from error
+
+    return read
+
+
 class SageMakerProvider:
     """One HyperPod cluster, by name or ARN.
 
@@ -101,6 +124,7 @@ class SageMakerProvider:
 
     # --- reads --------------------------------------------------------------------------------
 
+    @_readable
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable, with what to do about it.
 
@@ -178,7 +202,7 @@ class SageMakerProvider:
     def _reading(self, operation: str, call: Callable[[], Answer]) -> Answer:
         try:
             return self._retrying(call)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
             raise Unavailable(
                 f"sagemaker:{operation} of cluster {self._cluster}: {words_of(error)}",
                 hint_for(error, self._cluster, operation),
@@ -190,7 +214,7 @@ class SageMakerProvider:
             return answer
         raise Unavailable(
             f"sagemaker:{operation} of cluster {self._cluster}: the answer has no {key}",
-            "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY",
+            _NOT_THE_SERVICE,
         )
 
     # --- mutations ----------------------------------------------------------------------------
@@ -218,7 +242,7 @@ class SageMakerProvider:
             if isinstance(update, Outcome):
                 return update
             self._mutate.update_cluster(**update)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
             return self._reconsidered(of_error(error))
         return Outcome.accepted()
 
@@ -237,12 +261,10 @@ class SageMakerProvider:
         for at in range(0, len(wanted), BATCH):
             chunk = wanted[at : at + BATCH]
             try:
-                answer = call(ClusterName=self._cluster, NodeIds=chunk)
-            except (BotoCoreError, ClientError) as error:
+                outcomes.update(read(chunk, call(ClusterName=self._cluster, NodeIds=chunk)))
+            except (BotoCoreError, ClientError, *UNREADABLE) as error:
                 outcome = self._reconsidered(of_error(error), error)
                 outcomes.update(dict.fromkeys(chunk, outcome))
-            else:
-                outcomes.update(read(chunk, answer))
         return outcomes
 
     def _reconsidered(self, outcome: Outcome, error: Exception | None = None) -> Outcome:

@@ -6,11 +6,14 @@ client of a service, one that shares the loader 0.01 s.
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import cache
+from typing import Any
 
 import boto3
 from botocore.loaders import Loader, create_loader
 from botocore.session import get_session
+from botocore.utils import parse_timestamp
 
 
 def open_session(region: str | None, profile: str | None) -> boto3.session.Session:
@@ -20,10 +23,20 @@ def open_session(region: str | None, profile: str | None) -> boto3.session.Sessi
         core.set_config_variable("profile", profile)
     models = loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", models)
+    parsers = core.get_component("response_parser_factory")
+    parsers.set_parser_defaults(timestamp_parser=_timestamp)
     session = boto3.session.Session(region_name=region, botocore_session=core)
     # Each session names boto3's own folder to its loader once more.
     models.search_paths[:] = dict.fromkeys(models.search_paths)
     return session
+
+
+def _timestamp(value: Any) -> datetime:
+    """A time in an answer. dateutil takes minutes for a text of megabytes: ValueError instead."""
+    if isinstance(value, str) and len(value) > 64:
+        raise ValueError(f"a time of {len(value)} characters")
+    parsed: datetime = parse_timestamp(value)
+    return parsed
 
 
 @cache

@@ -34,9 +34,9 @@ GROUP = grp.getgrgid(NOBODY.pw_gid).gr_name
 class Head:
     """A running intake with a desk for requests, on a journal of its own."""
 
-    def __init__(self, munges: Realm, directory: Path) -> None:
+    def __init__(self, munges: Realm, url: str) -> None:
         self.munges = munges
-        self.store = Store(f"sqlite:///{directory / 'journal.db'}", write=True)
+        self.store = Store(url, write=True)
         self.state, self.group, self.poked = State(), "", 0
         mine = SlurmJob(JobId(7), "RUNNING", NOON, uid=NOBODY.pw_uid)
         others = SlurmJob(JobId(8), "RUNNING", NOON, uid=1)
@@ -94,7 +94,7 @@ def munges() -> Iterator[Realm]:
 
 @pytest.fixture
 def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
-    running = Head(munges, tmp_path)
+    running = Head(munges, f"sqlite:///{tmp_path}/journal.db")
     running.server.start()
     yield running
     running.server.stop()

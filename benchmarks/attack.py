@@ -1,0 +1,74 @@
+"""From a fault to the job running elsewhere, undisturbed and while strangers attack, in turn.
+
+One sandbox. The attackers are users without rights (tests/adversary): hostile jobs in the queue,
+thousands of connections that never finish, floods of reports about jobs that are unknown.
+"""
+
+from __future__ import annotations
+
+import os
+
+from benchmarks.table import Outcome, Row, median
+from tests.adversary.bed import Attack, Siege, begin, besieged, memory_mb
+from tests.integration.live import until
+
+ROUNDS = int(os.environ.get("BENCH_ATTACK_ROUNDS", "7"))
+BAR, MEMORY_BAR_MB = 1.2, 300.0
+CONNECTIONS, WORDS = 2000, 200
+UNKNOWN = b'{"v":1,"job_report":{"job":4000000000,"restarts":0,"wish":"requeue"}}'
+
+
+def run() -> Outcome:
+    """Calm and attacked in turn, so that neither has the machine's better hour."""
+    calm: list[float] = []
+    attacked: list[float] = []
+    memory = 0.0
+    with besieged() as siege:
+        for _ in range(ROUNDS):
+            calm.append(_round(siege))
+            attackers = _begin(siege)
+            jobs = [_hostile(siege, number) for number in range(20)]
+            attacked.append(_round(siege))
+            memory = max(memory, memory_mb(siege.pid))
+            for one in attackers:
+                one.result()
+            siege.sandbox.run(["scancel", *map(str, jobs)])
+            siege.holds()
+    before, now = median(calm), median(attacked)
+    rival = "the same cluster, undisturbed"
+    return Outcome(
+        "attack",
+        [
+            Row("fault to job running, attacked", now, "s", rival, before, before * BAR),
+            Row("attacked / undisturbed", now / before, "x", rival, 1.0, BAR),
+            Row("the daemon's memory, attacked, most", memory, "MB", "", None, MEMORY_BAR_MB),
+        ],
+        [
+            f"{ROUNDS} faults each; a round: {2 * CONNECTIONS} connections, {WORDS} reports, 20 jobs",
+            "undisturbed: " + " ".join(f"{s:.2f}" for s in calm),
+            "attacked: " + " ".join(f"{s:.2f}" for s in attacked),
+        ],
+    )
+
+
+def _round(siege: Siege) -> float:
+    """One fault; all is in service again afterwards."""
+    taken = siege.heals()
+    until(lambda: not siege.live.state().open_nodes, 60, "every node is back")
+    return taken
+
+
+def _begin(siege: Siege) -> list[Attack]:
+    def crowd(said: str, drip: str) -> Attack:
+        return begin("crowd", port=siege.port, count=CONNECTIONS, begin=said, drip=drip, seconds=6)
+
+    found = [crowd("", ""), crowd("POST /v1/reports HTTP/1.1\r\nX: ", "x")]
+    for one in found:
+        one.ready()
+    flood = {"path": "/v1/jobs", "body": UNKNOWN.hex(), "munge_socket": siege.munge}
+    return [*found, begin("flood", port=siege.port, times=WORDS, width=2, **flood)]
+
+
+def _hostile(siege: Siege, number: int) -> int:
+    name = f"--job-name=x{number} UserId=root(0) JobState=RUNNING NodeList=a[1-99999]"
+    return siege.sbatch("--begin=now+9hours", name, '--comment=hpctl:{"policy":{"restarts":1e999}}')

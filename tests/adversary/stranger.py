@@ -1,0 +1,197 @@
+"""What an attacker without root runs: nothing but Python's standard library and `munge`.
+
+The source is given to `python3 -I -` on stdin, with a call of `main` at its end, so that it runs as
+a user who may read none of our files; it prints what came of it as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+
+
+def credential(munge_socket, body):
+    """A credential that proves who we are and what we send, as anybody on the host may have it."""
+    payload = "hpctl1:" + hashlib.sha256(body).hexdigest()
+    words = ["munge", "--socket", munge_socket, "--string", payload]
+    made = subprocess.run(words, capture_output=True, text=True, check=True)
+    return "MUNGE " + made.stdout.strip()
+
+
+def send(port, path, body, headers=(), method="POST", timeout=15):
+    """One request: [status, the answer's first characters]; status 0 where there was no answer."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request(method, path, body, dict(headers))
+        answer = connection.getresponse()
+        return [answer.status, answer.read(4000).decode("utf-8", "replace")]
+    except OSError as error:
+        return [0, f"{type(error).__name__}: {error}"]
+    finally:
+        connection.close()
+
+
+def posts(port, path, bodies, munge_socket="", headers=()):
+    """Each body with a credential of its own (none without a socket)."""
+    found = []
+    for text in bodies:
+        body = bytes.fromhex(text)
+        proof = {"Authorization": credential(munge_socket, body)} if munge_socket else {}
+        found.append(send(port, path, body, {**proof, **dict(headers)}))
+    return found
+
+
+def flood(port, path, body, munge_socket, times, width=8):
+    """The same body, proved anew each time: how often each status came, and in how many seconds."""
+    raw, begun, counts = bytes.fromhex(body), time.monotonic(), {}
+
+    def once(_):
+        proof = {"Authorization": credential(munge_socket, raw)}
+        return send(port, path, raw, proof)[0]
+
+    with ThreadPoolExecutor(width) as pool:
+        for status in pool.map(once, range(times)):
+            counts[status] = counts.get(status, 0) + 1
+    return {"counts": counts, "seconds": time.monotonic() - begun}
+
+
+def endless(port, path, announced, most):
+    """A body that does not end: how many bytes were taken, and the status that came."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"
+    chunk = b"A" * 65536
+    if announced:
+        head += f"Content-Length: {announced}\r\n\r\n"
+    else:
+        head += "Transfer-Encoding: chunked\r\n\r\n"
+        chunk = b"10000\r\n" + chunk + b"\r\n"
+    sent, said = 0, b""
+    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+        connection.sendall(head.encode())
+        try:
+            while sent < most:
+                connection.sendall(chunk)
+                sent += len(chunk)
+        except OSError:
+            pass
+        with contextlib.suppress(OSError):
+            said = connection.recv(4096)
+    words = said.split(maxsplit=2)
+    return {"sent": sent, "status": int(words[1]) if len(words) > 1 else 0}
+
+
+def crowd(port, count, begin, drip, seconds):
+    """Connections that never finish a request: how many are still open at the end.
+
+    `begin` is what each says, `drip` what it adds each second. Says `ready` once all are there.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    mine = []
+    for number in range(min(count, most - 50)):
+        try:
+            one = socket.create_connection(("127.0.0.1", port), timeout=2)
+            one.setblocking(False)
+            one.send(begin.encode())
+            mine.append(one)
+        except OSError:
+            time.sleep(0.005)
+        if number % 100 == 99:
+            mine = [one for one in mine if _open(one)]
+    print("ready", flush=True)
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        time.sleep(0.5)
+        for one in mine:
+            with contextlib.suppress(OSError):
+                one.send(drip.encode())
+    return {"made": len(mine), "open": sum(_open(one) for one in mine)}
+
+
+def _open(connection):
+    try:
+        return connection.recv(4096) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def hijack(port, seconds):
+    """Sit on a port and answer everything with an ack: how many requests came."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        return {"bound": False, "why": str(error), "answered": 0}
+    listener.listen(64)
+    listener.settimeout(0.2)
+    print("ready", flush=True)
+    answered, limit, answer = 0, time.monotonic() + seconds, b'{"ack":9007199254740991}'
+    while time.monotonic() < limit:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            continue
+        with client:
+            client.settimeout(1)
+            try:
+                client.recv(65536)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer))
+                client.sendall(answer)
+                answered += 1
+            except OSError:
+                pass
+    return {"bound": True, "answered": answered}
+
+
+def writable(root):
+    """What of a directory we may write to or connect to."""
+    found = []
+    for directory, names, files in os.walk(root):
+        found += [os.path.join(directory, n) for n in (*names, *files)]
+    return [path for path in found if os.access(path, os.W_OK, follow_symlinks=False)]
+
+
+def shots(address, words):
+    """Datagrams to a progress address: what came of each."""
+    kind, _, where = address.partition(":")
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+    found = []
+    with socket.socket(family, socket.SOCK_DGRAM) as gun:
+        target = where
+        if kind != "unix":
+            host, port = where.partition(",")[0].rsplit(":", 1)
+            target = (host, int(port))
+        for text in words:
+            try:
+                gun.sendto(bytes.fromhex(text), target)
+                found.append("sent")
+            except OSError as error:
+                found.append(type(error).__name__)
+    return found
+
+
+def write(path, text):
+    """Try to make a file."""
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        return type(error).__name__
+    return "written"
+
+
+def main(said):
+    """Do what the JSON object says, and print what came of it."""
+    asked = json.loads(said)
+    done = globals()[asked.pop("do")](**asked)
+    print(json.dumps({"uid": os.geteuid(), "done": done}))

@@ -1,0 +1,325 @@
+"""Hostile and broken answers of the cloud, over HTTP by real boto3: trouble or a view.
+
+Whatever stands where the SageMaker API should, the adapter answers with what it could read, or
+raises Unavailable, in bounded time and memory; what it orders, it orders of its own ids alone.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.core.compat import UTC
+from hpctl.core.model import InstanceId, OutcomeKind, ProviderView
+from hpctl.ports import Unavailable
+
+pytestmark = pytest.mark.timeout(120)
+
+GOOD_ID, OTHER_ID = "i-0123456789abcdef0", "i-0ffffffffffffffff"
+CLUSTER: dict[str, Any] = {
+    "ClusterArn": "arn:aws:sagemaker:us-east-1:000000000000:cluster/abcdefghijkl",
+    "ClusterName": "c",
+    "ClusterStatus": "InService",
+    "NodeRecovery": "None",
+    "InstanceGroups": [
+        {"InstanceGroupName": "w", "CurrentCount": 1, "TargetCount": 1, "InstanceType": "ml.p5"}
+    ],
+}
+NODE: dict[str, Any] = {
+    "InstanceGroupName": "w",
+    "InstanceId": GOOD_ID,
+    "InstanceType": "ml.p5.48xlarge",
+    "LaunchTime": 1767225600,
+    "InstanceStatus": {"Status": "Running", "Message": ""},
+    "PrivateDnsHostname": "ip-10-0-0-1.ec2.internal",
+}
+LIST: dict[str, Any] = {"ClusterNodeSummaries": [NODE]}
+DEEP = b'{"ClusterStatus":' + b"[" * 50_000
+LONG = "A" * 5_000_000
+Answer = tuple[int, bytes]
+
+
+class Cloud:
+    """What answers in place of the service, by operation."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.port = 0
+
+    def say(self, operation: str, answer: object, status: int = 200) -> None:
+        raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.answers[operation] = lambda _: (status, raw)
+
+    @cached_property
+    def provider(self) -> SageMakerProvider:
+        return SageMakerProvider(
+            "c",
+            region="us-east-1",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
+            read_attempts=2,
+            read_timeout_s=5,
+            mutate_timeout_s=5,
+            sleep=lambda _: None,
+        )
+
+    def view(self) -> ProviderView | None:
+        """What the adapter makes of it; None where it says that it cannot be read."""
+        begun = time.monotonic()
+        try:
+            return self.provider.view()
+        except Unavailable:
+            return None
+        finally:
+            assert time.monotonic() - begun < 60
+
+
+@contextmanager
+def answering() -> Iterator[Cloud]:
+    cloud = Cloud()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            operation = self.headers.get("X-Amz-Target", ".").rpartition(".")[2]
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            cloud.asked.append((operation, body))
+            status, raw = cloud.answers[operation](body)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.1")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    cloud.port = server.server_address[1]
+    try:
+        yield cloud
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Cloud]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "a")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        with answering() as one:
+            yield one
+
+
+@pytest.fixture
+def cloud(service: Cloud) -> Cloud:
+    service.say("DescribeCluster", CLUSTER)
+    service.say("ListClusterNodes", LIST)
+    service.say("DescribeClusterNode", {"NodeDetails": NODE})
+    service.asked.clear()
+    return service
+
+
+def test_a_good_answer_is_read(cloud: Cloud) -> None:
+    """So that a refusal below is one of the answer, and not of the test's own service."""
+    view = cloud.view()
+    assert view is not None
+    assert list(view.instances) == [GOOD_ID]
+    assert not view.automatic
+
+
+BROKEN: dict[str, object] = {
+    "html": b"<html><body>502 Bad Gateway</body></html>",
+    "nothing": b"",
+    "null": b"null",
+    "a list": b"[]",
+    "a text": b'"InService"',
+    "a number": b"7",
+    "half": b'{"ClusterStatus": "InServ',
+    "bytes that are no text": b'{"ClusterStatus": "\xff\xfe\x80"}',
+    "nested fifty thousand deep": DEEP,
+    "a pickle": pickle.dumps({"ClusterStatus": print}),
+    "an empty object": {},
+}
+
+
+@pytest.mark.parametrize("operation", ["DescribeCluster", "ListClusterNodes"])
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_what_is_no_answer_is_trouble(cloud: Cloud, operation: str, name: str) -> None:
+    cloud.say(operation, BROKEN[name])
+    assert cloud.view() is None
+
+
+@pytest.mark.parametrize("status", [301, 400, 403, 404, 418, 429, 500, 503])
+@pytest.mark.parametrize("operation", ["DescribeCluster", "ListClusterNodes"])
+def test_a_page_of_a_proxy_is_trouble(cloud: Cloud, operation: str, status: int) -> None:
+    cloud.say(operation, b"<html>sign in first</html>", status)
+    assert cloud.view() is None
+
+
+WRONG = [
+    None,
+    7,
+    -1,
+    1e308,
+    float("nan"),
+    10**400,
+    True,
+    "x",
+    "",
+    [],
+    [None],
+    [7],
+    {},
+    {"a": {}},
+    LONG,
+]
+"""One of each type that JSON has, at its extremes."""
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("field", ["ClusterStatus", "InstanceGroups", "NodeRecovery"])
+def test_a_cluster_s_field_of_a_wrong_type(cloud: Cloud, field: str, value: object) -> None:
+    cloud.say("DescribeCluster", {**CLUSTER, field: value})
+    view = cloud.view()
+    # Who cannot read it must not take it for a cluster that leaves replacing to hpctl.
+    if view is not None and field == "NodeRecovery":
+        assert view.automatic
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize(
+    "field", ["CurrentCount", "TargetCount", "InstanceGroupName", "SlurmConfig"]
+)
+def test_a_group_s_field_of_a_wrong_type(cloud: Cloud, field: str, value: object) -> None:
+    group = {**CLUSTER["InstanceGroups"][0], field: value}
+    cloud.say("DescribeCluster", {**CLUSTER, "InstanceGroups": [group]})
+    cloud.view()
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("field", ["ClusterNodeSummaries", "NextToken"])
+def test_a_page_s_field_of_a_wrong_type(cloud: Cloud, field: str, value: object) -> None:
+    if field == "NextToken" and isinstance(value, str) and value:
+        return  # a token like any other: pages that never end, below
+    cloud.say("ListClusterNodes", {**LIST, field: value})
+    cloud.view()
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("field", sorted(NODE))
+def test_one_node_that_cannot_be_read_costs_no_other_its_place(
+    cloud: Cloud, field: str, value: object
+) -> None:
+    fine = {**NODE, "InstanceId": OTHER_ID, "PrivateDnsHostname": "ip-10-0-0-2.ec2.internal"}
+    cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, field: value}, fine]})
+    view = cloud.view()
+    # botocore reads a page as a whole: what it refuses is trouble, what we read is each its own.
+    assert view is None or InstanceId(OTHER_ID) in view.instances
+
+
+@pytest.mark.parametrize("stamp", [-1e30, 1e30, -62135596801, 253402300800, 1e308, "0001-01-01"])
+def test_times_beyond_the_calendar_are_bounded(cloud: Cloud, stamp: object) -> None:
+    cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, "LaunchTime": stamp}]})
+    view = cloud.view()
+    launched = [i.launched for i in view.instances.values()] if view else []
+    for at in launched:
+        assert at is None or datetime(1970, 1, 1, tzinfo=UTC) <= at < datetime(
+            9001, 1, 1, tzinfo=UTC
+        )
+
+
+def test_time_that_goes_backwards(cloud: Cloud) -> None:
+    """Nothing is remembered of a time that the cloud told: each view is of its own answers."""
+    provider = cloud.provider
+    seen = []
+    for stamp in (1767225600, 1000, 1767225601, 1):
+        cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, "LaunchTime": stamp}]})
+        view = provider.view()
+        (one,) = view.instances.values()
+        seen.append((one.launched, abs((view.as_of - datetime.now(UTC)).total_seconds()) < 60))
+    assert [at.timestamp() for at, _ in seen if at] == [1767225600, 1000, 1767225601, 1]
+    assert all(current for _, current in seen)
+
+
+def paged(
+    pages: int | None, each: int = 1, same: bool = False
+) -> Callable[[dict[str, Any]], Answer]:
+    def answer(request: dict[str, Any]) -> Answer:
+        number = int(request.get("NextToken", "t0")[1:])
+        nodes = [{**NODE, "InstanceId": f"i-{number:09x}{n:08x}"} for n in range(each)]
+        last = pages is not None and number + 1 >= pages
+        token = {} if last else {"NextToken": "t1" if same else f"t{number + 1}"}
+        return 200, json.dumps({"ClusterNodeSummaries": nodes, **token}).encode()
+
+    return answer
+
+
+def test_a_thousand_pages_are_read(cloud: Cloud) -> None:
+    cloud.answers["ListClusterNodes"] = paged(1000)
+    view = cloud.view()
+    assert view is not None
+    assert len(view.instances) == 1000
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one token again", "always a new token"])
+def test_pages_that_never_end_are_trouble(cloud: Cloud, same: bool) -> None:
+    cloud.answers["ListClusterNodes"] = paged(None, same=same)
+    assert cloud.view() is None
+    assert sum(operation == "ListClusterNodes" for operation, _ in cloud.asked) <= 2000
+
+
+def test_five_megabytes_in_every_word_stay_bounded(cloud: Cloud) -> None:
+    node = {**NODE, "InstanceStatus": {"Status": "Failure", "Message": LONG}}
+    cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [node]})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cloud.view()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 200
+
+
+# --- orders -------------------------------------------------------------------------------------
+
+ORDERS = {
+    "accepts another cluster's": {"Successful": [OTHER_ID], "Failed": []},
+    "accepts it and another": {"Successful": [GOOD_ID, OTHER_ID], "Failed": []},
+    "names nobody": {"Successful": [], "Failed": []},
+    "fails without a code": {"Failed": [{"NodeId": GOOD_ID}]},
+    "fails another": {"Failed": [{"NodeId": OTHER_ID, "ErrorCode": "X", "Message": "m"}]},
+    "numbers": {"Successful": [7, None], "Failed": [None]},
+    "texts": {"Successful": GOOD_ID, "Failed": "no"},
+    "says both": {
+        "Successful": [GOOD_ID],
+        "Failed": [{"NodeId": GOOD_ID, "ErrorCode": "X", "Message": "m"}],
+    },
+    **BROKEN,
+}
+
+
+@pytest.mark.parametrize("order", ["replace", "reboot", "remove"])
+@pytest.mark.parametrize("name", sorted(ORDERS))
+def test_an_answer_to_an_order_is_about_its_own_ids(cloud: Cloud, order: str, name: str) -> None:
+    """One call, one outcome for each id that was asked, none for another; unclear is no refusal."""
+    operation = {"replace": "Replace", "reboot": "Reboot", "remove": "Delete"}[order]
+    operation = f"Batch{operation}ClusterNodes"
+    cloud.say(operation, ORDERS[name])
+    outcomes = getattr(cloud.provider, order)([InstanceId(GOOD_ID)])
+    assert list(outcomes) == [GOOD_ID]
+    assert [asked["NodeIds"] for what, asked in cloud.asked if what == operation] == [[GOOD_ID]]
+    accepted = name in ("accepts it and another", "says both")
+    if not accepted:
+        assert outcomes[InstanceId(GOOD_ID)].kind is not OutcomeKind.ACCEPTED

@@ -1,0 +1,60 @@
+"""Requests of strangers, and rows that nobody proved, on each database that heads may share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hpctl.core.journal import RequestTaken
+from hpctl.store.audit import broken
+from tests.adversary.bed import STRANGER
+from tests.contract.journal.beds import DatabaseBed
+from tests.contract.journal.conftest import database as database
+from tests.contract.journal.conftest import mariadb as mariadb
+from tests.contract.journal.conftest import postgresql as postgresql
+from tests.integration.test_requests_desk import NOON, Head
+from tests.munged import realm
+
+pytestmark = pytest.mark.timeout(120)
+INJECTED = ("n1'; DROP TABLE hpctl_events; --", 'n1" OR ""="', "n1\\' OR 1=1 -- ", "n%s%(x)s:p")
+
+
+@pytest.fixture
+def head(database: DatabaseBed) -> Iterator[Head]:
+    with realm() as munges:
+        running = Head(munges, database.url)
+        running.server.start()
+        yield running
+        running.server.stop()
+        running.store.close()
+
+
+def test_a_stranger_leaves_no_row(head: Head) -> None:
+    for verb in ("pause", "approve", "cancel", "replace", "return"):
+        status, answer = head.ask(STRANGER.pw_uid, verb, "n1", by="root")
+        assert (status, answer["error"]) == (403, "forbidden_uid")
+    assert head.desk.pending() == []
+    assert head.store.audit_trail() == []
+
+
+@pytest.mark.parametrize("target", INJECTED)
+def test_a_target_that_is_a_statement_is_a_text(head: Head, target: str) -> None:
+    """Stored as it is, or refused; the tables are as they were, and the trail is whole."""
+    status, _ = head.ask(0, "replace", target)
+    pending = head.desk.pending()
+    assert (status, [r.target for r in pending]) in ((200, [target]), (422, []))
+    head.store.append(
+        [RequestTaken(NOON, r.id, r.verb, r.target, r.by, "no", False) for r in pending]
+    )
+    assert len(head.store.audit_trail()) == len(pending)
+    assert broken(head.store.audit_trail()) is None
+    assert len(list(head.store.events())) == len(pending)
+
+
+def test_who_may_write_to_the_database_proves_nothing(head: Head, database: DatabaseBed) -> None:
+    """A shared one is written to by whoever has its URL; a file is root's or the daemon's own."""
+    head.store.ask("replace", "n1", "root", NOON)
+    (request,) = head.desk.pending()
+    shared = not database.url.startswith("sqlite")
+    assert bool(request.proof) is not shared
