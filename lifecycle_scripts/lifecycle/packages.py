@@ -25,3 +25,11 @@ def install(node: Node, step: str, names: list[str]) -> None:
     except Failure as failure:
         mend = f"let the bundle bring {', '.join(names)} with all dependencies as debs/{step}/*.deb"
         raise Failure(f"{failure}; {mend}") from failure
+
+
+def whole(node: Node, names: list[str]) -> bool:
+    """Whether none of these packages was left half installed; one that is not there is none."""
+    form = "--showformat=${Status}\n"
+    plain = [name.partition("=")[0] for name in names]
+    said = node.machine.run("dpkg-query", "--show", form, *plain, ok=(0, 1)).splitlines()
+    return all(line.endswith(" installed") for line in said if line.startswith("install "))

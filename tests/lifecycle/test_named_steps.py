@@ -8,6 +8,7 @@ played: no Docker, no directory and no bucket is at hand there.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from tests.lifecycle.node import (
     resources,
     states,
 )
+from tests.lifecycle.test_chroot import killed_in, tree
 from tests.lifecycle.test_runner import Place
 
 UNNAMED = {key: word for key, word in PARAMETERS.items() if not key.startswith("fsx")}
@@ -281,6 +283,22 @@ def test_each_installs_from_the_bundle_and_finds_it_done_the_next_time(
     assert json.loads(machine.path("/etc/docker/daemon.json").read_text())["debug"] is True
     for check in (_docker, _mount_s3, _sssd):
         check(machine)
+
+
+@as_root[0]
+@as_root[1]
+def test_killed_in_each_it_finishes_when_it_is_run_again(machine: Machine) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    killed = sum(killed_in(machine, "compute", step, dice) for step in ("sssd", *PLAYED))
+    assert killed >= len(PLAYED) // 2
+    code, out = run(machine)
+    assert code == 0, out
+    for check in (_docker, _mount_s3, _sssd):
+        check(machine)
+    assert not [path for path in tree(machine) if ".hpctl-" in path or path.endswith(".part")]
+    assert machine.says("dpkg", "--audit") == ""
 
 
 def _docker(machine: Machine) -> None:

@@ -11,7 +11,7 @@ from lifecycle.accounts import account
 from lifecycle.failure import Failure
 from lifecycle.mounting import local_disk, wait_for_disks
 from lifecycle.node import Node
-from lifecycle.packages import install
+from lifecycle.packages import install, whole
 
 UNIT = "docker.service"
 CONF = "/etc/docker/daemon.json"
@@ -55,11 +55,15 @@ def _strangers(node: Node) -> list[str]:
     ]
 
 
+def _installed(node: Node) -> bool:
+    return node.machine.has_unit(UNIT) and whole(node, node.config["docker"]["packages"])
+
+
 def done(node: Node) -> bool:
     """The daemon answers, with the settings and users that it should have."""
     wanted, path, machine = _conf(node), node.machine.path(CONF), node.machine
     conf = json.loads(path.read_text()) if path.exists() else {}
-    if conf != wanted or _strangers(node) or not machine.up(UNIT):
+    if conf != wanted or _strangers(node) or not (_installed(node) and machine.up(UNIT)):
         return False
     return not machine.running or machine.works("docker", "info", timeout=60)
 
@@ -70,7 +74,7 @@ def run(node: Node) -> None:
     wait_for_disks(node)
     # Before the daemon starts for the first time: what it has stored would stay where it was.
     changed = machine.write(machine.path(CONF), _text(_conf(node)))
-    if not machine.has_unit(UNIT):
+    if not _installed(node):
         install(node, "docker", node.config["docker"]["packages"])
     for name in _strangers(node):
         machine.run("usermod", "--append", "--groups", "docker", name)

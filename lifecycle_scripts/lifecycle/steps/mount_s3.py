@@ -8,7 +8,7 @@ from typing import Any
 from lifecycle.failure import Failure
 from lifecycle.mounting import mounted
 from lifecycle.node import Node
-from lifecycle.packages import install
+from lifecycle.packages import install, whole
 
 PROGRAM = "mount-s3"
 UNIT = "hpctl-mount-s3.service"
@@ -50,9 +50,13 @@ def _text(node: Node) -> str:
     )
 
 
+def _installed(node: Node) -> bool:
+    return shutil.which(PROGRAM) is not None and whole(node, [PROGRAM])
+
+
 def done(node: Node) -> bool:
     """The bucket is mounted, now and at every boot."""
-    if not shutil.which(PROGRAM) or node.machine.unit_text(UNIT) != _text(node):
+    if not _installed(node) or node.machine.unit_text(UNIT) != _text(node):
         return False
     return node.machine.up(UNIT) and (
         not node.machine.running or mounted(node, _where(node)) is not None
@@ -62,7 +66,7 @@ def done(node: Node) -> bool:
 def run(node: Node) -> None:
     """The program where it is missing, the unit, the mount."""
     machine = node.machine
-    if not shutil.which(PROGRAM):
+    if not _installed(node):
         try:
             install(node, "mount_s3", [PROGRAM])
         except Failure as failure:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lifecycle.failure import Failure, No
 from lifecycle.node import Node
-from lifecycle.packages import install
+from lifecycle.packages import install, whole
 
 PLACE = "/opt/hpctl/exporters"
 UNIT = """# Written by hpctl at the node's birth.
@@ -89,9 +89,15 @@ def _text(node: Node, path: Path) -> str:
     return UNIT.format(name=path.stem, path=where, args=args, dynamic=dynamic)
 
 
+def _up(node: Node, known: Known) -> bool:
+    return node.machine.up(known.unit) and whole(node, [known.package])
+
+
 def done(node: Node) -> bool:
     """Each is there, and up."""
-    return all(node.machine.up(KNOWN[name].unit) for name in _packaged(node)) and all(
+    if not all(_up(node, KNOWN[name]) for name in _packaged(node)):
+        return False
+    return all(
         node.machine.unit_text(_unit(path)) == _text(node, path)
         and node.machine.path(PLACE).joinpath(path.stem).is_file()
         and node.machine.up(_unit(path))
@@ -115,6 +121,6 @@ def run(node: Node) -> None:
         known = KNOWN[name]
         if not known.package:
             raise Failure(f"{name} is in no package: the bundle must bring exporters/{name}")
-        if not machine.has_unit(known.unit):
+        if not (machine.has_unit(known.unit) and whole(node, [known.package])):
             install(node, "observability", [known.package])
         machine.start(known.unit)

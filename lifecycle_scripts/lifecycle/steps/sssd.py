@@ -15,7 +15,7 @@ from lifecycle.accounts import account
 from lifecycle.failure import Failure
 from lifecycle.machine import holds
 from lifecycle.node import Node
-from lifecycle.packages import install
+from lifecycle.packages import install, whole
 from lifecycle.secret import secret
 
 UNIT = "sssd.service"
@@ -114,6 +114,7 @@ def done(node: Node) -> bool:
         and _nss(nss.read_text()) == nss.read_text()
         and session.is_file()
         and "pam_mkhomedir" in session.read_text()
+        and whole(node, PACKAGES)
         and machine.up(UNIT)
         and _answers(node)
     )
@@ -136,7 +137,7 @@ def run(node: Node) -> None:
     """Packages, certificate, sssd.conf, NSS, homes made at the first login, sudo, the daemon."""
     machine, password = node.machine, _password(node)
     ca = _ca(node) if _own(node)["ca_file"] else ""
-    if not machine.has_unit(UNIT) or not machine.path(SESSION).is_file():
+    if not (machine.has_unit(UNIT) and whole(node, PACKAGES)):
         install(node, "sssd", PACKAGES)
     if ca:
         machine.write(machine.path(CA), ca)
