@@ -11,21 +11,9 @@ from lifecycle.node import Node
 def secret(node: Node, arn: str) -> str:
     """The password in a secret of Secrets Manager. Raises Failure where it cannot be had."""
     region = arn.split(":")[3] if arn.count(":") > 3 else node.region
-    said = node.machine.run(
-        "aws",
-        "secretsmanager",
-        "get-secret-value",
-        "--region",
-        region,
-        "--secret-id",
-        arn,
-        "--query",
-        "SecretString",
-        "--output",
-        "text",
-        timeout=60,
-        quiet=True,
-    )
+    asked = ("secretsmanager", "get-secret-value", "--region", region, "--secret-id", arn)
+    form = ("--query", "SecretString", "--output", "text")
+    said = node.machine.run("aws", *asked, *form, timeout=60, quiet=True)
     try:
         return str(json.loads(said)["password"])
     except (ValueError, KeyError, TypeError):
