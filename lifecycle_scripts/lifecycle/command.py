@@ -15,6 +15,7 @@ from lifecycle import config, runner
 from lifecycle.accounts import parse
 from lifecycle.failure import Failure
 from lifecycle.machine import Machine
+from lifecycle.mounting import take_fsx_found
 from lifecycle.node import Node, discover
 from lifecycle.steps import STEPS, find
 
@@ -49,7 +50,9 @@ def main(words: list[str]) -> int:
 def _node(options: argparse.Namespace) -> Node:
     settings = config.load(options.bundle / "config.json", NAMES)
     machine = Machine(options.root)
-    return discover(options.mode, options.bundle, machine, settings, options.ip)
+    node = discover(options.mode, options.bundle, machine, settings, options.ip)
+    take_fsx_found(node)
+    return node
 
 
 def _run(options: argparse.Namespace) -> int:

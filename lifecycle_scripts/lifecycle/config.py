@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 from typing import Any, Dict
 
@@ -20,11 +21,56 @@ DEFAULTS: dict[str, Any] = {
     "users": {"file": "shared_users.txt", "default": ["ubuntu"]},
     "accounting": {"endpoint": "", "port": 3306, "user": "", "secret_arn": "", "database": ""},
     "containers": {"data_path": ""},
+    "docker": {"packages": ["docker.io"], "data_path": "", "users": ["ubuntu"]},
+    "mount_s3": {"bucket": "", "mount_path": "/mnt/s3", "options": []},
+    "sssd": {
+        "uri": "",
+        "search_base": "",
+        "schema": "rfc2307",
+        "bind_dn": "",
+        "password_file": "",
+        "secret_arn": "",
+        "ca_file": "",
+        "home": "/home/%u",
+        "allow_groups": [],
+        "sudo_groups": [],
+        "probe_user": "",
+        "options": {},
+    },
+    "observability": {"exporters": [], "args": {}},
     "pam": {"admins": ["ubuntu"]},
     "hpctl": {"mode": "observe", "port": 8470, "head": "", "prolog": False},
 }
-FREE = ("steps", "roles")
-"""Sections whose keys are names of steps and groups, and not settings."""
+FREE = ("steps", "roles", "sssd.options", "observability.args")
+"""Sections whose keys are names of steps, groups and such, and not settings."""
+
+WANTED = (("mount_s3", "bucket"), ("sssd", "uri"), ("sssd", "search_base"))
+"""What a step cannot do without, where it is not off."""
+EXPORTERS = ("node_exporter", "dcgm-exporter", "slurm_exporter")
+ABSOLUTE = (r"/[^\s%$\"'\\\\]+", "path from / without blanks")
+WORD = (r"[^\s%$\"'\\\\]+", "word without blanks, quotes, % and $")
+GROUP = (r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*", "group's name")
+LINE = (r"\S(.*\S)?", "one line of text")
+SHAPES = {
+    "docker.data_path": ABSOLUTE,
+    "docker.packages": (r"[a-z0-9][a-z0-9+.=:~-]+", "Debian package"),
+    "mount_s3.bucket": (r"[a-z0-9][a-z0-9.-]{1,62}|arn:[\w:/-]+", "name or ARN of a bucket"),
+    "mount_s3.mount_path": ABSOLUTE,
+    "mount_s3.options": (r"--" + WORD[0], "option of mount-s3"),
+    "sssd.uri": (r"ldaps?://[^\s,]+(, ?ldaps?://[^\s,]+)*", "ldap:// or ldaps:// address"),
+    "sssd.search_base": LINE,
+    "sssd.schema": (r"rfc2307|rfc2307bis|IPA|AD", "one of rfc2307, rfc2307bis, IPA, AD"),
+    "sssd.bind_dn": LINE,
+    "sssd.password_file": ABSOLUTE,
+    "sssd.secret_arn": (r"arn:[^\s]+", "ARN of a secret"),
+    "sssd.ca_file": (r"[^/\s]+", "name of a file at the bundle's top"),
+    "sssd.home": (r"/\S+", "path from /"),
+    "sssd.allow_groups": GROUP,
+    "sssd.sudo_groups": GROUP,
+    "sssd.options": LINE,
+    "observability.args": WORD,
+}
+"""What a text, or each text of a list or of a free section, must look like where it is given."""
 
 
 class Config(Dict[str, Any]):
@@ -76,6 +122,54 @@ def problems(given: Any, steps: list[str]) -> list[str]:
     mode = given.get("hpctl", {}).get("mode", "observe")
     if mode not in ("observe", "assist", "own"):
         found.append(f"hpctl.mode: {mode!r} is none of observe, assist, own")
+    return found + _shaped(given) + _wanted(given)
+
+
+def _shaped(given: dict[str, Any]) -> list[str]:
+    found = []
+    for place, (pattern, words) in SHAPES.items():
+        section, _, key = place.partition(".")
+        for where, text in _texts(place, given.get(section, {}).get(key, "")):
+            if not isinstance(text, str) or (text and not re.fullmatch(pattern, text)):
+                found.append(f"{where}: {text!r} is no {words}")
+    observability = given.get("observability", {})
+    for name, args in observability.get("args", {}).items():
+        if not isinstance(args, list):
+            found.append(f"observability.args.{name}: {args!r} is no list")
+    for name in observability.get("exporters", []):
+        if name not in EXPORTERS:
+            near = difflib.get_close_matches(str(name), EXPORTERS, 1)
+            found.append(
+                "observability.exporters: {!r} is none of {}{}".format(
+                    name, ", ".join(EXPORTERS), f"; did you mean {near[0]}?" if near else ""
+                )
+            )
+    return found
+
+
+def _texts(place: str, value: Any) -> list[tuple[str, Any]]:
+    """Each text of a value, with its place: a text itself, a list's, a free section's."""
+    if isinstance(value, dict):
+        pairs = [_texts(f"{place}.{key}", inner) for key, inner in value.items()]
+        return [pair for inner in pairs for pair in inner]
+    return [(place, one) for one in (value if isinstance(value, list) else [value])]
+
+
+def _wanted(given: dict[str, Any]) -> list[str]:
+    """What the steps that are not off by `steps` cannot do without."""
+    steps, sssd = given.get("steps", {}), given.get("sssd", {})
+    found = [
+        f"{step}.{key}: the step {step} needs it"
+        for step, key in WANTED
+        if steps.get(step, "off") != "off" and not given.get(step, {}).get(key)
+    ]
+    sources = [key for key in ("password_file", "secret_arn") if sssd.get(key)]
+    if len(sources) != (1 if sssd.get("bind_dn") else 0):
+        found.append(
+            "sssd.bind_dn: it goes with one of password_file and secret_arn ({} given)".format(
+                " and ".join(sources) or "none"
+            )
+        )
     return found
 
 

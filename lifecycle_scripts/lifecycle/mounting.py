@@ -11,19 +11,79 @@ from lifecycle.node import Node
 WRITABLE_S = 60.0
 """A mount that is there takes files a little later, at most this."""
 
+NVME_S = 120.0
+
 SYSTEMD = "_netdev,x-systemd.automount,x-systemd.requires=network-online.target"
+
+
+def mounts(node: Node) -> list[tuple[str, str, str]]:
+    """Source, place and type of each mount; none below a directory that plays a machine."""
+    table = node.machine.path("/proc/self/mounts")
+    lines = table.read_text().splitlines() if table.exists() else []
+    return [(words[0], words[1], words[2]) for words in (line.split(" ") for line in lines)]
 
 
 def mounted(node: Node, where: str) -> str | None:
     """What is mounted at a path, and not merely promised by automount; None for nothing."""
     found = None
-    if not node.machine.real:
-        return None
-    for line in node.machine.path("/proc/self/mounts").read_text().splitlines():
-        source, target, kind = line.split(" ")[:3]
+    for source, target, kind in mounts(node):
         if target == where.rstrip("/") and kind != "autofs":
             found = source
     return found
+
+
+def fsx_found(node: Node) -> dict[str, str]:
+    """Where the platform has mounted FSx that nobody names, by config.json's section.
+
+    Nothing unless the step `find_fsx` is named, and no file system is. A group's
+    InstanceStorageConfigs is in no file on the node: what is mounted is all that tells of it, as
+    in base-config's utils/fsx_auto_detect.sh.
+    """
+    named = (
+        node.setting("fsx_lustre", "dns_name", "fsx_dns_name"),
+        node.setting("fsx_openzfs", "dns_name", "fsx_openzfs_dns_name"),
+    )
+    if any(named) or node.config.weight("find_fsx", "off") == "off":
+        return {}
+    found = {}
+    for section in ("fsx_lustre", "fsx_openzfs"):
+        usual = str(node.config[section]["mount_path"])
+        places = [where for what, where, kind in mounts(node) if _is(section, what, kind)]
+        if places:
+            found[section] = usual if usual in places else places[0]
+    return found
+
+
+def _is(section: str, source: str, kind: str) -> bool:
+    if section == "fsx_lustre":
+        return kind == "lustre"
+    return kind in ("nfs", "nfs4") and ".fsx." in source.partition(":")[0]
+
+
+def take_fsx_found(node: Node) -> None:
+    """Have every step use what was found, as if config.json had its path."""
+    for section, where in fsx_found(node).items():
+        node.config[section]["mount_path"] = where
+
+
+def local_disk(node: Node, fallback: str) -> str:
+    """The largest local disk that there is: NVMe, HyperPod's second volume, else `fallback`."""
+    for path in ("/opt/dlami/nvme", "/opt/sagemaker"):
+        if mounted(node, path):
+            return path
+    return fallback
+
+
+def wait_for_disks(node: Node) -> None:
+    """The AMI mounts NVMe disks while we run; what comes too late is not used."""
+    if not (node.machine.running and node.machine.has_unit("dlami-nvme.service")):
+        return
+    deadline = time.monotonic() + NVME_S
+    while not node.machine.works("systemctl", "is-active", "--quiet", "dlami-nvme.service"):
+        if time.monotonic() > deadline:
+            print("dlami-nvme.service is not active: containers lie on another disk")
+            return
+        time.sleep(2)
 
 
 def writable(node: Node, where: str) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 from lifecycle import state
 from lifecycle.config import Config
 from lifecycle.failure import Failure
+from lifecycle.mounting import take_fsx_found
 from lifecycle.node import Node
 from lifecycle.state import States
 from lifecycle.steps import STEPS, Step
@@ -112,6 +113,7 @@ class Runner:
         for step in STEPS:
             weight = node.config.weight(step.name, step.weight)
             failed = self._step(step, weight, lock)
+            take_fsx_found(node)
             if failed is None:
                 did += 1
             elif failed and weight == "required":

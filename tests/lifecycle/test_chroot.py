@@ -209,7 +209,7 @@ def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", KILLED)
-def test_killed_in_every_step_it_finishes_when_it_is_run_again(
+def testkilled_in_every_step_it_finishes_when_it_is_run_again(
     made: Bundle, tmp_path: Path, role: str
 ) -> None:
     with Machine(tmp_path / "calm") as calm:
@@ -223,14 +223,14 @@ def test_killed_in_every_step_it_finishes_when_it_is_run_again(
         _with_everything(machine, made, role)
         # In the table's order: the step that is killed is the first that has work to do.
         ordered = [step for step in ORDER if step in KILLED[role]]
-        killed = sum(_killed_in(machine, role, step, dice) for step in ordered)
+        killed = sum(killed_in(machine, role, step, dice) for step in ordered)
         assert killed >= len(KILLED[role]) // 2
         birth(machine, role)
         assert tree(machine) == wanted
         assert not [path for path in tree(machine) if ".hpctl-" in path or path.endswith(".part")]
 
 
-def _killed_in(machine: Machine, role: str, step: str, dice: random.Random) -> bool:
+def killed_in(machine: Machine, role: str, step: str, dice: random.Random) -> bool:
     """Run until a step is come to, and turn the power off somewhere in it."""
     running = machine.start(*command(role), env=ENVIRONMENT)
     state = machine.path(f"/var/lib/hpctl/lifecycle/{step}.json")

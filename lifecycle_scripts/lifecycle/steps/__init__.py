@@ -27,21 +27,26 @@ class Step:
 
 
 STEPS = (
+    Step("find_fsx", "off", 300, 2),
     Step("mount_fsx", "required", 300, 6),
     Step("mount_openzfs", "required", 300, 6),
+    Step("mount_s3", "off", 700, 3),
     Step("users", "required", 300, 3),
+    Step("sssd", "off", 900, 3),
     Step("ssh_keys", "optional", 120, 3),
     Step("known_hosts", "optional", 60, 2),
     Step("shared_state", "required", 400, 3),
     Step("accounting", "required", 400, 4),
     Step("slurm_plugins", "optional", 300, 2),
     Step("containers", "optional", 400, 3),
+    Step("docker", "off", 900, 3),
     Step("pam", "off", 120, 2),
     Step("slurm", "required", 400, 4),
     Step("accounting_users", "optional", 180, 3),
     Step("hpctl", "required", 600, 3),
     Step("log_rotation", "optional", 30, 2),
-    Step("observability", "off", 120, 2),
+    Step("observability", "off", 900, 2),
+    Step("motd", "off", 30, 2),
     Step("site", "optional", 900, 2),
 )
 

@@ -6,7 +6,6 @@ fetched from anywhere but AWS Secrets Manager; no password is printed.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from lifecycle.failure import Failure, No
 from lifecycle.node import Node
+from lifecycle.secret import secret
 from lifecycle.slurm_files import (
     add_line,
     last_words,
@@ -101,7 +101,11 @@ def run(node: Node) -> None:
     wait_for_conf(node)
     external = _external(node)
     if external:
-        user, password = external["user"], _secret(node, external["secret"])
+        if not external["secret"]:
+            raise Failure(
+                "an external database is named without its secret (slurm_database_secret_arn)"
+            )
+        user, password = external["user"], secret(node, external["secret"])
     else:
         # Kept where slurmdbd reads it: a second run must not lock the first one's slurmdbd out.
         user, password = "slurm", value(_files(node)[0], "StoragePass") or secrets.token_hex(16)
@@ -118,33 +122,6 @@ def run(node: Node) -> None:
             what = "does not reach its database" if up else "has ended"
             raise Failure(f"{UNIT} {what}: {last_words(node, UNIT)}")
         time.sleep(0.5)
-
-
-def _secret(node: Node, arn: str) -> str:
-    if not arn:
-        raise Failure(
-            "an external database is named without its secret (slurm_database_secret_arn)"
-        )
-    region = arn.split(":")[3] if arn.count(":") > 3 else node.region
-    said = node.machine.run(
-        "aws",
-        "secretsmanager",
-        "get-secret-value",
-        "--region",
-        region,
-        "--secret-id",
-        arn,
-        "--query",
-        "SecretString",
-        "--output",
-        "text",
-        timeout=60,
-        quiet=True,
-    )
-    try:
-        return str(json.loads(said)["password"])
-    except (ValueError, KeyError, TypeError):
-        raise Failure(f"the secret {arn} holds no JSON with a password") from None
 
 
 def _write_dbd(node: Node, user: str, password: str, external: dict[str, str]) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 from lifecycle.failure import No
-from lifecycle.mounting import mounted
+from lifecycle.mounting import local_disk, mounted, wait_for_disks
 from lifecycle.node import Node
 from lifecycle.slurm_files import add_line, set_line
 
 CONF = "/etc/enroot/enroot.conf"
-NVME_S = 120.0
 PYXIS = ("/opt/slurm/lib/slurm/spank_pyxis.so", "/usr/local/lib/slurm/spank_pyxis.so")
 CGROUP = "ConstrainDevices=yes"
 """Without it a container sees other GPUs than the job was given (pyxis issue 47)."""
@@ -34,19 +32,14 @@ def applies(node: Node) -> Any:
 
 
 def _data(node: Node) -> str:
-    """The largest local disk that there is: NVMe, HyperPod's second volume, /tmp."""
-    if node.config["containers"]["data_path"]:
-        return str(node.config["containers"]["data_path"])
-    for path in ("/opt/dlami/nvme", "/opt/sagemaker"):
-        if node.machine.real and mounted(node, path):
-            return path
-    return "/tmp"  # noqa: S108 -- where enroot itself would put it
+    given = str(node.config["containers"]["data_path"])
+    return given or local_disk(node, "/tmp")  # noqa: S108 -- where enroot itself would put it
 
 
 def _settings(node: Node) -> dict[str, str]:
     data = _data(node).rstrip("/")
     fsx = node.config["fsx_lustre"]["mount_path"]
-    cache = fsx if node.machine.real and mounted(node, fsx) else data
+    cache = fsx if mounted(node, fsx) else data
     return {
         "ENROOT_RUNTIME_PATH": data + "/enroot/run/user-$(id -u)",
         "ENROOT_CACHE_PATH": cache + "/enroot/cache",
@@ -87,7 +80,7 @@ def run(node: Node) -> None:
     machine = node.machine
     if not machine.path(CONF).is_file():
         machine.run("dpkg", "--install", *map(str, _packages(node)), timeout=300)
-    _wait_for_disks(node)
+    wait_for_disks(node)
     conf = machine.path(CONF)
     machine.write(conf, _conf(conf.read_text(), _settings(node)))
     for path in _directories(node):
@@ -100,15 +93,3 @@ def run(node: Node) -> None:
     if plugin and plugstack.is_file() and "pyxis" not in plugstack.read_text():
         # Named itself and not by an include: a configless slurmd expands no wildcard in one.
         add_line(node, plugstack, f"required {plugin}")
-
-
-def _wait_for_disks(node: Node) -> None:
-    """The AMI mounts NVMe disks while we run; what comes too late is not used."""
-    if not (node.machine.running and node.machine.has_unit("dlami-nvme.service")):
-        return
-    deadline = time.monotonic() + NVME_S
-    while not node.machine.works("systemctl", "is-active", "--quiet", "dlami-nvme.service"):
-        if time.monotonic() > deadline:
-            print("dlami-nvme.service is not active: containers lie on another disk")
-            return
-        time.sleep(2)

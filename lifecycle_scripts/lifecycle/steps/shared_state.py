@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lifecycle.failure import Failure, No
+from lifecycle.mounting import fsx_found
 from lifecycle.node import Node
 from lifecycle.slurm_files import wait_for_conf
 
@@ -22,20 +23,22 @@ SPOOL = "/var/spool/slurmctld"
 PRIMARY_S = 300.0
 
 
-def _settings(node: Node) -> Any:
-    return node.parameters.get("slurm_configurations") or {}
+def _directory(node: Node) -> str:
+    """The directory that is named; of several controllers without, the FSx that was found."""
+    given = node.parameters.get("slurm_configurations") or {}
+    found = fsx_found(node).values() if len(node.controllers) > 1 else ()
+    return str(given.get("slurm_shared_directory") or next(iter(found), ""))
 
 
 def _target(node: Node) -> Path:
-    shared = node.machine.path(str(_settings(node)["slurm_shared_directory"]))
-    return shared / "aws/hyperpod" / node.cluster
+    return node.machine.path(_directory(node)) / "aws/hyperpod" / node.cluster
 
 
 def applies(node: Node) -> Any:
     """On controllers of a cluster that has several, or may get them."""
     if node.role != "controller":
         return No("for controllers only")
-    if not _settings(node).get("slurm_shared_directory"):
+    if not _directory(node):
         return No("one controller: no slurm_shared_directory is named")
     if node.mode != "OnCreate":
         return No("the AMI does it (OnInitComplete)")
