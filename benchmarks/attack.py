@@ -44,7 +44,8 @@ def run() -> Outcome:
             Row("the daemon's memory, attacked, most", memory, "MB", "", None, MEMORY_BAR_MB),
         ],
         [
-            f"{ROUNDS} faults each; a round: {2 * CONNECTIONS} connections, {WORDS} reports, 20 jobs",
+            f"{ROUNDS} faults each; a round: {2 * CONNECTIONS} connections, {WORDS} reports,"
+            " 20 jobs",
             "undisturbed: " + " ".join(f"{s:.2f}" for s in calm),
             "attacked: " + " ".join(f"{s:.2f}" for s in attacked),
         ],
