@@ -14,7 +14,7 @@ from tests.integration.live import until
 
 ROUNDS = int(os.environ.get("BENCH_ATTACK_ROUNDS", "7"))
 BAR, MEMORY_BAR_MB = 1.2, 300.0
-CONNECTIONS, WORDS = 2000, 200
+CONNECTIONS, WORDS = 2000, 40
 UNKNOWN = b'{"v":1,"job_report":{"job":4000000000,"restarts":0,"wish":"requeue"}}'
 
 
@@ -44,8 +44,7 @@ def run() -> Outcome:
             Row("the daemon's memory, attacked, most", memory, "MB", "", None, MEMORY_BAR_MB),
         ],
         [
-            f"{ROUNDS} faults each; a round: {2 * CONNECTIONS} connections, {WORDS} reports,"
-            " 20 jobs",
+            f"{ROUNDS} faults each; each {2 * CONNECTIONS} connections, {WORDS} reports, 20 jobs",
             "undisturbed: " + " ".join(f"{s:.2f}" for s in calm),
             "attacked: " + " ".join(f"{s:.2f}" for s in attacked),
         ],
@@ -67,7 +66,7 @@ def _begin(siege: Siege) -> list[Attack]:
     for one in found:
         one.ready()
     flood = {"path": "/v1/jobs", "body": UNKNOWN.hex(), "munge_socket": siege.munge}
-    return [*found, begin("flood", port=siege.port, times=WORDS, width=2, **flood)]
+    return [*found, begin("flood", port=siege.port, times=WORDS, width=8, **flood)]
 
 
 def _hostile(siege: Siege, number: int) -> int:

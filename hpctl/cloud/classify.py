@@ -145,7 +145,7 @@ def of_error(error: Exception) -> Outcome:
             return Outcome.rejected(code, message, transient=code in TRANSIENT_CALL)
         return Outcome.ambiguous(code, message)
     name = type(error).__name__
-    if isinstance(error, UNREADABLE):
+    if not isinstance(error, BotoCoreError):  # some of which are an OSError too
         return Outcome.ambiguous("unreadable", f"the answer cannot be read: {name}")
     if isinstance(error, (*NEVER_SENT, *NO_CREDENTIALS)):
         return Outcome.rejected(name, str(error), transient=True)

@@ -185,7 +185,8 @@ def memory_mb(pid: int) -> float:
         one = below.pop()
         status = Path(f"/proc/{one}/status").read_text()
         total += int(status.partition("VmRSS:")[2].split()[0]) / 1024
-        below += [int(c) for c in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            below += [int(child) for child in children.read_text().split()]
     return total
 
 
