@@ -29,6 +29,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from hpctl import munge, wire
+from hpctl.core.bounds import natural
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, RecoveryId, SchedulerView
 from hpctl.core.view import Request
@@ -116,12 +117,7 @@ class RequestDesk:
         if asked.verb not in OWNERS_VERBS:
             return False
         recovery = self._state().jobs.get(RecoveryId(asked.target))
-        if recovery is not None:
-            number = recovery.attempt.job
-        elif asked.target.isdecimal() and len(asked.target) <= 10:
-            number = JobId(int(asked.target))
-        else:
-            return False
+        number = recovery.attempt.job if recovery else JobId(natural(asked.target))
         try:
             job = self._slurm().jobs.get(number)
         except Unavailable:

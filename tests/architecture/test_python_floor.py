@@ -12,7 +12,7 @@ STAND_INS = {
 }
 MEANT = {
     # 19 characters that Slurm writes in one form, read 65536 times in a large cluster.
-    Path("hpctl/slurm/parse.py"): {"datetime.fromisoformat"},
+    Path("hpctl/core/bounds.py"): {"datetime.fromisoformat"},
     Path("hpctl/core/compat.py"): {"datetime.fromisoformat"},
     Path("hpctl/jobs/elastic/wire.py"): {"asyncio.wait_for"},
     Path("hpctl/daemon/body.py"): {"asyncio.wait_for"},  # catches asyncio's own
