@@ -183,10 +183,14 @@ def memory_mb(pid: int) -> float:
     total, below = 0.0, [pid]
     while below:
         one = below.pop()
-        status = Path(f"/proc/{one}/status").read_text()
-        total += int(status.partition("VmRSS:")[2].split()[0]) / 1024
-        for children in Path(f"/proc/{one}/task").glob("*/children"):
-            below += [int(child) for child in children.read_text().split()]
+        try:
+            status = Path(f"/proc/{one}/status").read_text()
+            for children in Path(f"/proc/{one}/task").glob("*/children"):
+                below += [int(child) for child in children.read_text().split()]
+        except OSError:  # one that has ended meanwhile holds nothing
+            continue
+        held = status.partition("VmRSS:")[2].split()
+        total += int(held[0]) / 1024 if held else 0.0
     return total
 
 
