@@ -205,6 +205,8 @@ def _released(
             return Move(Signal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
         if last.outcome.code == "not_pending":
             return Wait(deadline, "no longer pending", look=Look.SOON)
+    if job.completing and kind is StepKind.START_NOW:
+        return Wait(deadline, "its last run is completing", look=Look.SOON)
     answer = attempt_step(rec.steps, kind, str(job.id), _repeat(policy), now, rec.over_budget)
     if isinstance(answer, Do):
         if kind is StepKind.START_NOW and now < (ready := _next_second(rec.since)):
@@ -244,6 +246,9 @@ def _starting(
     assert job is not None
     if job.state in ENDED_BADLY and not job.completing:
         return Move(Signal.REFUSED, f"it ended as {job.state} before it was seen running")
+    if job.completing:
+        # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
+        return Wait(deadline, "its last run is completing", look=Look.SOON)
     backoff = _backing_off(rec, facts, policy, now, deadline)
     if backoff is not None:
         return backoff
