@@ -25,9 +25,10 @@ from hpctl.cli.views import (
 from hpctl.core.bounds import later
 from hpctl.core.change import Change
 from hpctl.core.marks import mark_of
-from hpctl.core.model import reason_owner
+from hpctl.core.model import NodeName, reason_owner
 from hpctl.core.node_recovery import NodeRecovery, Phase
-from hpctl.core.tell import duration
+from hpctl.core.reach import CHECKS, left_alone, sign_of
+from hpctl.core.tell import duration, headline
 
 LATELY = timedelta(hours=1)
 """So long a change of capacity that has ended is still shown."""
@@ -179,13 +180,38 @@ def _handed_over(w: World) -> list[NodeRecovery]:
 
 
 def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
+    """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
+    nodes, jobs = chosen(w.state, ended=False, since=None)
+    found += [f"{headline(r)} hpctl explain {r.id}" for r in nodes]
+    found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
+    told = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
+    found += [f"{why}: hpctl explain {node}" for node, why in _out_of_reach(w) if node not in told]
     found += [
         f"{hold.target} is held back by the gate {hold.gate}: hpctl explain {hold.target}"
         for _, hold in sorted(w.state.holds.items())
     ]
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
+    return found
+
+
+def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
+    """The nodes in service that Slurm or this head node cannot reach, and how that shows."""
+    found = []
+    for name, node in sorted(w.slurm.nodes.items()) if w.slurm else ():
+        judged, instance = w.assessments.get(name), w.joined.instances.get(name)
+        if node.closed and reason_owner(node.reason) is not None:
+            continue
+        if judged is None:
+            sign = sign_of(node, instance)
+            shown = "+".join([node.state, *sorted(node.flags)])
+            if sign:
+                found.append((name, f"{name}: Slurm calls it {shown} ({node.reason})"))
+        elif any(f.check in CHECKS for f in judged.findings) or (
+            judged.why.startswith("agent-silent") and not left_alone(node, instance)
+        ):
+            found.append((name, f"{name}: {judged.why}"))
     return found
 
 
@@ -217,8 +243,8 @@ def verdict(view: StatusView) -> Exit:
 def status(config: str, as_json: bool) -> None:
     """The cluster and the daemon in one screen.
 
-    Exit code: 0 all is well or in treatment, 1 something waits for a person, 3 the daemon or
-    Slurm does not answer, so this may be out of date.
+    Exit code: 0 all is well, 1 something is wrong (in treatment, blocked by a gate or waiting for
+    a person), 3 the daemon or Slurm does not answer, so this may be out of date.
     """
     from hpctl.cli import render
 

@@ -12,6 +12,7 @@ from hpctl.core.gates import approved, correlated_rule, tally
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import Attempt, Generation, RecoveryId
+from hpctl.core.node_actors import passed_by_itself
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, Next, Wait
@@ -58,8 +59,8 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
 
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
-        if rec.id in correlated:
-            facts = replace(facts, correlated=correlated[rec.id])
+        if why := correlated.get(rec.id) or passed_by_itself(rec, facts):
+            facts = replace(facts, correlated=why)
         answer = node_advance.advance(rec, facts, policy, now)
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))

@@ -8,7 +8,7 @@ UNKNOWN findings never make a node healthier and never make it faulty; silence n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hpctl.core.bounds import later
@@ -34,6 +34,7 @@ from hpctl.core.model import (
     Urgency,
     Verdict,
 )
+from hpctl.core.reach import CHECKS as REACH
 
 _HEALTHY = Condition.HEALTHY
 _OK = Verdict.OK
@@ -86,10 +87,11 @@ def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
     proven = [c for c in cases if c.settled(now) and c.fault.urgency is not Urgency.NONE]
     if proven:
         return _faulty(health, proven, incidents, rules, until)
-    if pending:
-        return _suspect(health, pending, incidents, until)
+    spoken = [c for c in pending if c.incident.check not in REACH]
+    if spoken or (pending and not silent):
+        return _suspect(health, spoken or pending, incidents, until)
     if silent:
-        return _silent(health, rules, now, incidents)
+        return replace(_silent(health, rules, now, incidents), until=until)
     watched = [c for c in cases if c.fault.rule in rules.watched]
     if watched:
         return _suspect(health, watched, incidents, None)
@@ -277,6 +279,8 @@ def _suspect(
 ) -> Assessment:
     case = min(cases, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
     doing = "watched" if until is None else "waiting for companion lines"
+    if case.incident.check in REACH and until is not None:
+        doing = "waiting whether it lasts"
     return Assessment(
         health.generation,
         Condition.SUSPECT,

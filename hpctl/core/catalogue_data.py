@@ -16,6 +16,7 @@ from hpctl.core.catalogue_grey import GREY_ROWS
 from hpctl.core.catalogue_host import HOST_ROWS
 from hpctl.core.catalogue_kernel import KERNEL_SECTIONS
 from hpctl.core.catalogue_outside import OUTSIDE
+from hpctl.core.catalogue_reach import REACH_ROWS
 from hpctl.core.catalogue_row import DAY, Row
 
 # The order is the order of precedence among rows that are equally urgent and equally strong.
@@ -562,22 +563,6 @@ NODE = (
         "shown as Suspect, never acted on",
         watch=True,
     ),
-    Row(
-        "agent-silent",
-        "",
-        "I",
-        "nothing was heard from the node's agent",
-        "not NVIDIA's",
-        "Unknown, never Faulty: Slurm's word or the provider's must confirm it",
-    ),
-    Row(
-        "node-lost",
-        "",
-        "B",
-        "the agent is silent, and Slurm or the cloud agrees that the node is gone",
-        "not NVIDIA's",
-        "two independent observers agree",
-    ),
 )
 
 SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
@@ -591,6 +576,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("What the host checks find", HOST_ROWS),
     *KERNEL_SECTIONS,
     ("What others say: HyperPod's health agent, plugins, reports, alerts", OUTSIDE),
+    ("Out of reach: what Slurm, the cloud and silence say of a node", REACH_ROWS),
     ("What the head node finds: peers compared, and history", GREY_ROWS),
 )
 """The whole table as the documentation shows it: a title and its rows."""

@@ -12,6 +12,7 @@ from datetime import datetime
 from hpctl.core.marks import CHECK, MARKS, mark_of, spent
 from hpctl.core.model import (
     Assessment,
+    Condition,
     Generation,
     Instance,
     Outcome,
@@ -23,6 +24,8 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy
+from hpctl.core.reach import RULES as REACH_RULES
+from hpctl.core.reach import answers
 from hpctl.core.recovery import (
     Do,
     Move,
@@ -46,7 +49,8 @@ class NodeFacts:
     does where several might. `running` and `completing` are the jobs that hold the node.
     `movable` are the running ones whose own job recovery is ready to let them be stopped.
     `heard` is the generation the agent speaks for.
-    `correlated` says why its fault is taken for a mass event, empty where it is not.
+    `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
+    and now it answers. Empty where it is.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`.
     """
@@ -133,6 +137,17 @@ def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
         return False
     another = instance is not None and instance.id != rec.opened_for.instance
     return another or (node.boot_time is not None and node.boot_time > rec.opened)
+
+
+def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
+    """Why nothing is left to remedy: whoever could not reach the node does so again."""
+    judged = facts.assessment
+    again = judged is not None and judged.condition is Condition.HEALTHY
+    if rec.rule not in REACH_RULES or rec.by or rec.remedied or not again:
+        return ""
+    if facts.heard != rec.generation or not answers(facts.slurm, facts.instance):
+        return ""
+    return "it answers again, and its checks pass"
 
 
 def returning(rec: NodeRecovery) -> bool:

@@ -40,6 +40,8 @@ from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.plan_jobs import job_decisions
 from hpctl.core.plan_runs import job_of, run_decisions
 from hpctl.core.policy import Policy
+from hpctl.core.reach import RULES as REACH_RULES
+from hpctl.core.reach import left_alone
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
@@ -227,8 +229,8 @@ def _candidate(
 ) -> Candidate | None:
     heard = view.health[node.name].last_heard
     if judged.condition is Condition.FAULTY and judged.fault is not None:
-        # A mark is Slurm's word, which is as young as the view of Slurm.
-        said = None if judged.fault.rule in MARK_RULES else heard
+        # A mark is Slurm's word, which is as young as the view of Slurm; silence is no word.
+        said = None if judged.fault.rule in MARK_RULES | REACH_RULES else heard
         return Candidate(
             judged.generation, node, judged.fault, judged.since, judged.why, heard=said
         )
@@ -244,11 +246,13 @@ def _candidate(
 
 def _says_lost(node: SlurmNode, view: View) -> str:
     """Who, beside the silent agent, says that the node is gone. Empty: nobody."""
+    instance = view.instance(node.name)
+    if left_alone(node):
+        return ""
     if node.down:
         return f"Slurm says DOWN ({node.reason})"
     if not node.responding:
         return "its slurmd does not answer slurmctld"
-    instance = view.instance(node.name)
     if instance is not None and instance.status is InstanceStatus.FAILURE:
         return f"the cloud says {instance.status} ({instance.message})"
     return ""
@@ -268,8 +272,11 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         return False
     if last.withdrawn:
         return False
-    if last.phase is Phase.RETURNED and judged.fault and judged.fault.rule in MARK_RULES:
+    rule = judged.fault.rule if judged.fault else NODE_LOST
+    if last.phase is Phase.RETURNED and rule in MARK_RULES | REACH_RULES:
         return False  # giving the node back took the old mark off, whatever the clocks say
+    if rule in REACH_RULES:
+        return last.rule == rule  # it merely lasts: when it was first seen is forgotten with us
     newest = max((_news(f) for f in judged.findings), default=judged.since)
     return newest <= last.since
 

@@ -31,6 +31,7 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
 )
+from hpctl.core.reach import Signs, with_reach
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.run_policies import RunPolicies
@@ -142,6 +143,8 @@ class Observer:
         let go what was kept before the configuration changed."""
         self.slurm_trouble = ""
         self._able_since = LONG_AGO
+        self._looked = LONG_AGO
+        self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
 
     @property
@@ -202,6 +205,12 @@ class Observer:
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
         health = with_marks(health, self._slurm, joined.instances)
+        if not timedelta() <= now - self._looked <= GAP:
+            self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
+        self._looked = now
+        health, self._signs = with_reach(
+            health, self._slurm, joined.instances, rules, now, self._signs
+        )
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         assessments, of_health = self._assess(health, rules, now)
         ruled, of_runs = self.runs.of(self._slurm)

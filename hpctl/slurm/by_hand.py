@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpctl.core.model import NodeName, Outcome, SchedulerView, SlurmNode, reason_owner
+from hpctl.core.reach import SLURMCTLD_REASONS
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.nodes import NO_SUCH_NODE, SLURMCTLD_REASONS
+from hpctl.slurm.nodes import NO_SUCH_NODE
 
 
 class SlurmByHand:

@@ -7,18 +7,7 @@ from __future__ import annotations
 
 from hpctl.core.marks import MARKS, mark_of, spent
 from hpctl.core.model import Outcome, RecoveryId, SlurmNode, reason_owner
-
-SLURMCTLD_REASONS = (
-    "Not responding",
-    "Node unexpectedly rebooted",
-    "Low ",
-    "gres/",
-    "Invalid ",
-    "Low_",
-    "Unable to determine",
-    "ResumeTimeout reached",
-)
-"""How the Reasons begin that slurmctld gives to a node that it sets DOWN by itself."""
+from hpctl.core.reach import SLURMCTLD_REASONS
 
 NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this name")
 

@@ -91,6 +91,8 @@ class Oracle(Watcher):
         self.signals: set[tuple[str, str]] = set()
         self.before_call: dict[NodeName, tuple[bool, bool, str]] = {}
         self.words: dict[JobId, JobReported] = {}
+        self.unreached: set[str] = set()
+        """Instances that nobody could reach, whatever ailed them."""
 
     def on_flaws(self, flaws: Sequence[Flaw]) -> None:
         """Nothing here raises: what did is a bug, or a promise that a door saw broken."""
@@ -157,14 +159,23 @@ class Oracle(Watcher):
         instance = world.provider.instance_of(e.generation.node)
         sick = e.generation.instance in world.afflicted
         silent = world.machines[e.generation.node].agent_silent
+        lost = e.rule == "node-lost" and (silent or not world.alive(e.generation.node))
+        if lost or self._out_of_reach(e):
+            self.unreached.add(e.generation.instance)
         _require(
-            sick
-            or e.ladder == (Remedy.NONE,)
-            or (e.rule == "node-lost" and (silent or not world.alive(e.generation.node))),
+            sick or e.ladder == (Remedy.NONE,) or e.generation.instance in self.unreached,
             5,
             f"{e.recovery} ({e.rule}) opened for {e.generation.instance}, which never was ill"
             f" (there is {instance} now)",
         )
+
+    def _out_of_reach(self, e: NodeRecoveryOpened) -> bool:
+        """Whether nobody could reach the node for as long as the catalogue says."""
+        machine = self.world.machines[e.generation.node]
+        if e.rule == "agent-silent":
+            return self.world.clock.monotonic() - machine.heard >= 100.0
+        node = self.world.slurm.nodes[e.generation.node]
+        return e.rule == "slurm-down" and node.down and not node.foreign
 
     def _job_opened(self, e: JobRecoveryOpened) -> None:
         twice = [i for i, t in self.told.items() if t.job == e.attempt.job and not t.ended]
@@ -341,7 +352,7 @@ class Oracle(Watcher):
         _require(len(replaced) == len(set(replaced)), 5, f"replaced twice: {replaced}")
         by_hand = {s.target for t in self.told.values() if t.by for s in t.started}
         for order in mine:
-            wanted = order.instance in self.world.afflicted or order.instance in by_hand
+            wanted = order.instance in {*self.world.afflicted, *by_hand, *self.unreached}
             _require(wanted, 5, f"{order.kind} of {order.instance}, which never was ill")
 
     # --- after each rule ----------------------------------------------------------------------

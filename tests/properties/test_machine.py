@@ -150,6 +150,20 @@ class ClusterMachine(JobRules):
         self.world.machines[self._node(node)].agent_silent = silent
         self._go(after)
 
+    @rule(node=which, dead=st.booleans(), after=then, times=st.integers(0, 8))
+    def slurmd_dies_or_starts(self, node: int, dead: bool, after: float, times: int) -> None:
+        """The agent lives on; Slurm calls the node DOWN in the end."""
+        self.world.machines[self._node(node)].slurmd_dead = dead
+        self._go(after)
+        for _ in range(times):
+            self._go(20.0)
+
+    @rule(node=which, times=st.integers(4, 10))
+    def agent_hangs_for_minutes(self, node: int, times: int) -> None:
+        self.world.machines[self._node(node)].agent_silent = True
+        for _ in range(times):
+            self._go(20.0)
+
     # --- network and time ---------------------------------------------------------------------
 
     @rule(lose=st.integers(0, 20), delay=st.integers(0, 10), double=st.integers(0, 5))

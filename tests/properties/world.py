@@ -84,6 +84,9 @@ class Machine:
     findings: tuple[Finding, ...] = ()
     seq: int = 0
     agent_silent: bool = False
+    slurmd_dead: bool = False
+    heard: float = 0.0
+    """When a report of it last arrived, in seconds of the true time."""
     next_beat: datetime = T0
 
 
@@ -123,6 +126,10 @@ class World:
 
     def alive(self, node: NodeName) -> bool:
         """Whether its slurmd answers."""
+        return self.runs(node) and not self.machines[node].slurmd_dead
+
+    def runs(self, node: NodeName) -> bool:
+        """Whether the machine itself runs."""
         machine = self.machines[node]
         return self.provider.up(node) and not (machine.defect is not None and machine.defect.lost)
 
@@ -200,7 +207,7 @@ class World:
         machine.findings, machine.seq = (), 0
         machine.started = self.clock.now()
         defect = machine.defect
-        machine.agent_silent = False
+        machine.agent_silent = machine.slurmd_dead = False
         if fresh or (defect is not None and defect.reboot_cures):
             machine.defect = None
         elif defect is not None:
@@ -239,8 +246,9 @@ class World:
         net.late = [(at, r) for at, r in net.late if at > self.clock.true]
         for report in due:
             inbox(report)
+            self.machines[report.node].heard = self.clock.monotonic()
         for machine in self.machines.values():
-            if not self.alive(machine.node) or machine.agent_silent:
+            if not self.runs(machine.node) or machine.agent_silent:
                 continue
             report = self.report(machine, now)
             if net.lose > 0:
@@ -250,6 +258,7 @@ class World:
                 net.late.append((self.clock.true + timedelta(seconds=25), report))
             else:
                 inbox(report)
+                machine.heard = self.clock.monotonic()
                 if net.double > 0:
                     net.double -= 1
                     net.late.append((self.clock.true, report))
@@ -274,4 +283,4 @@ class World:
         self._away_until = {"slurm": 0.0, "cloud": 0.0}
         self.provider.unstick()
         for machine in self.machines.values():
-            machine.agent_silent = False
+            machine.agent_silent = machine.slurmd_dead = False
