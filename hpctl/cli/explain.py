@@ -137,6 +137,7 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
 
 
 def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
+    hold = None if rec.ended else w.state.holds.get(rec.node)
     row = rule_view(rules, rec.rule)
     # What was decided then counts, not what the catalogue says by now.
     rule = RuleView(
@@ -153,9 +154,9 @@ def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
         headline=headline(rec),
         rule=rule,
         evidence=tuple(map(evidence_view, rec.findings)),
-        gates=passed_gates(rec.passed),
+        gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec),
-        next=awaited(rec, w.policy),
+        next=_mend(hold) if hold else awaited(rec, w.policy),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
@@ -219,11 +220,21 @@ HOLD_MENDS = {
 }
 
 
-def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
-    judged = w.assessments.get(NodeName(hold.target))
+def _mend(hold: HoldNoted) -> Awaited:
+    """What a hold waits for."""
     mend = HOLD_MENDS.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
     if hold.approvable:
         mend += f". `hpctl approve {hold.target}` lets it go ahead now"
+        mend += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
+    return Awaited(mend)
+
+
+def _held(hold: HoldNoted) -> tuple[GateView, ...]:
+    return (GateView(hold.gate, _ASKS.get(hold.gate, ""), "held", hold.why),)
+
+
+def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
+    judged = w.assessments.get(NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
         target=hold.target,
@@ -232,7 +243,7 @@ def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
         rule=rule_view(rules, hold.rule),
         evidence=tuple(map(evidence_view, judged.findings)) if judged else (),
         gates=held_gates(hold),
-        next=Awaited(mend),
+        next=_mend(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_told_of(w, hold.target),
     )
@@ -326,7 +337,7 @@ def held_gates(hold: HoldNoted) -> tuple[GateView, ...]:
     table = RUN_GATES if hold.rule.startswith("run-") else GATES
     names = [row.name for row in table]
     if hold.gate not in names:
-        return (GateView(hold.gate, "", "held", hold.why),)
+        return _held(hold)
     at = names.index(hold.gate)
     return tuple(
         GateView(name, _ASKS[name], *_result(n - at, hold.why)) for n, name in enumerate(names)

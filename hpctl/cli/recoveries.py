@@ -10,9 +10,11 @@ import click
 from hpctl.cli import output
 from hpctl.cli.gather import World, gather
 from hpctl.cli.views import (
+    HoldView,
     JobRecoveryView,
     NodeRecoveryView,
     chosen,
+    hold_view,
     job_recovery_view,
     looks_back,
     node_recovery_view,
@@ -22,12 +24,13 @@ from hpctl.cli.views import (
 @dataclass(frozen=True, slots=True)
 class RecoveriesView:
     """What `hpctl recoveries` shows. `ended_not_shown` counts the closed recoveries left out that
-    are not past."""
+    are not past; `holds` are what a gate keeps from beginning or going on."""
 
     as_of: datetime
     nodes: tuple[NodeRecoveryView, ...]
     jobs: tuple[JobRecoveryView, ...]
     ended_not_shown: int
+    holds: tuple[HoldView, ...] = ()
 
 
 def recoveries_view(
@@ -43,6 +46,7 @@ def recoveries_view(
         nodes=tuple(map(node_recovery_view, nodes)),
         jobs=tuple(job_recovery_view(r, w.state) for r in jobs),
         ended_not_shown=sum(rid not in shown for rid in ended_ids),
+        holds=tuple(hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
     )
 
 

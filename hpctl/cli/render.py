@@ -200,6 +200,7 @@ def recoveries(out: Console, view: RecoveriesView) -> None:
     """The tables of `hpctl recoveries`."""
     if not (view.nodes or view.jobs):
         out.print("No recovery is open.")
+    _hold_table(out, view.holds, view.as_of)
     _node_table(out, "Nodes", view.nodes, view.as_of)
     _job_table(out, "Jobs", view.jobs, view.as_of)
     _left_out(out, view.ended_not_shown)

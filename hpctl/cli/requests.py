@@ -18,6 +18,7 @@ from hpctl.cli.gather import World, gather
 from hpctl.cli.nodes import known_nodes
 from hpctl.cli.output import Exit
 from hpctl.cli.preview import preview_lines, previews
+from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.model import JobId, NodeName, RecoveryId
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,25 +61,44 @@ def resume(no_wait: bool, config: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument(
-    "targets", metavar="TARGET...", nargs=-1, required=True, shell_complete=complete_hold
-)
+@click.argument("targets", metavar="[TARGET]...", nargs=-1, shell_complete=complete_hold)
+@click.option("--rule", help="All that are held for this rule of the catalogue, such as xid-79.")
 @request_options
-def approve(targets: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
+def approve(
+    targets: tuple[str, ...], rule: str | None, no_wait: bool, config: str, as_json: bool
+) -> None:
     """Let a held recovery go ahead.
 
-    TARGET is what `hpctl status` lists as held back. Only budgets, the correlated-failure gate,
-    the repeat-offender gate and the launch breaker give way to an approval.
+    TARGET is what `hpctl status` lists as held back; nodes may be a hostlist. Only budgets, the
+    correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
+    approval.
     """
     world = gather(output.load_config(config), output.now())
-    for target in targets:
+    wanted = [name for target in targets for name in _names(target)]
+    if rule is not None:
+        of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
+        if not of_rule:
+            held = sorted({str(h.rule) for h in world.state.holds.values() if h.approvable})
+            raise output.no_such("status", rule, held)
+        wanted += sorted(of_rule)
+    if not wanted:
+        raise click.UsageError("name a TARGET, or --rule: hpctl status lists what is held back")
+    for target in wanted:
         hold = world.state.holds.get(target)
         if hold is None:
             raise output.no_such("status", target, sorted(world.state.holds))
         if not hold.approvable:
             output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
             output.leave(Exit.PROBLEM)
-    _ask(config, "approve", list(targets), no_wait, as_json)
+    _ask(config, "approve", list(dict.fromkeys(wanted)), no_wait, as_json)
+
+
+def _names(target: str) -> tuple[str, ...]:
+    """The names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
+    try:
+        return expand(target)
+    except HostlistError as error:
+        raise click.UsageError(f"{target!r}: {error}") from error
 
 
 @click.command()

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from hpctl.core import change_advance, job_advance, node_advance, node_recovery
 from hpctl.core.capacity import change_facts
+from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change
-from hpctl.core.gates import approved, correlated_rule, tally
+from hpctl.core.gates import correlated_since
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import Attempt, Generation, RecoveryId
@@ -55,12 +56,15 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         return Progress()
     state = view.state
     here = jobs_on(list(state.open_nodes), view.scheduler.jobs)
-    correlated = _correlated(view, policy, now)
+    correlated = correlated_since(view, policy, now)
 
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
-        if why := correlated.get(rec.id) or passed_by_itself(rec, facts):
-            facts = replace(facts, correlated=why)
+        why = correlated.get(rec.id, "")
+        if why and rec.rule in OWN_HARDWARE:
+            facts = replace(facts, blocked=why)
+        else:
+            facts = replace(facts, correlated=why or passed_by_itself(rec, facts))
         answer = node_advance.advance(rec, facts, policy, now)
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
@@ -99,24 +103,3 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         tuple(flaw for _, flaws in found for flaw in flaws),
     )
-
-
-def _correlated(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:
-    """Open recoveries whose rule has turned out to be a mass event since, and how many nodes.
-
-    The first nodes of a mass event look like single faults. As long as no instance has been
-    touched it is not too late for them.
-    """
-    state = view.state
-    open_now = [state.nodes[i] for i in state.open_nodes.values()]
-    early = [r for r in open_now if not (r.by or r.remedied or node_recovery.goes_anyway(r.ladder))]
-    if not early:
-        return {}
-    counts = tally(view, (), policy, now)
-    found = {}
-    for rec in early:
-        why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
-        # An approval's hour is for opening: the jobs on the node may take days to end.
-        if why and not approved(rec.node, view, policy, rec.opened):
-            found[rec.id] = why
-    return found

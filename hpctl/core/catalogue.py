@@ -24,6 +24,22 @@ _TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
     "X": (Urgency.NOW, (Remedy.REPLACE,)),
 }
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+OWN_HARDWARE = frozenset(
+    map(
+        RuleId,
+        (
+            *("xid-48", "xid-48-contained", "xid-64", "xid-79", "xid-94", "xid-95", "xid-140"),
+            *("gpu-xid-79", "gpu-lost-lost", "gpu-ecc-uncorrectable", "gpu-ecc-contained"),
+            *("gpu-remap-failure", "gpu-remap-uncorrectable", "kernel-memory-uncorrected"),
+            *("kernel-nvme-down", "host-edac-ue", "host-nvme-dead", "host-nvme-smart-failing"),
+        ),
+    )
+)
+"""The rules of what only a node's own hardware can produce: a bus, memory or a disk that is lost.
+
+Many of these at once are no broken check. Such a node stays closed while their number keeps its
+remedy back, for whatever made them all fail, it is of no use to a job.
+"""
 SITE_RULE = re.compile(r"(?:plugin|report|alert)-[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,199}\Z")
 """The ids under which a site may write rules of its own: for plugins, reports and alerts."""
 SITE_SOURCE = "this site's own rule"

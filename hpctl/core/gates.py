@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpctl.core.bounds import later, span
+from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.journal import State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
@@ -21,12 +22,13 @@ from hpctl.core.model import (
     Generation,
     InstanceStatus,
     NodeName,
+    RecoveryId,
     Remedy,
     RuleId,
     SlurmNode,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.view import View, fresh
 
@@ -111,7 +113,9 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
             continue
         # One that a mass event withdrew treated nothing: it spends no budget of the nodes' own.
         t.last_hour += not rec.withdrawn and now < later(rec.opened, 3600)
-        if now < later(rec.opened, policy.budgets.correlated_window_s):
+        # One that was remedied, passed its checks and serves again was sick by itself.
+        over = rec.phase is Phase.RETURNED
+        if not over and now < later(rec.opened, policy.budgets.correlated_window_s):
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
     for name, judged in view.assessments.items():
         if judged.fault is not None:
@@ -250,10 +254,28 @@ def correlated_rule(
     near = t.near(rule, node, since, window)
     if near < limit:
         return None
-    return (
-        f"{near} of {t.nodes} nodes report {rule} within {window / timedelta(minutes=1):g} min:"
-        " the check is broken or the fabric is; not the nodes"
-    )
+    many = f"{near} of {t.nodes} nodes report {rule} within {window / timedelta(minutes=1):g} min"
+    if rule in OWN_HARDWARE:
+        return f"{many}: look for what they have in common before they are remedied"
+    return f"{many}: the check is broken or the fabric is; not the nodes"
+
+
+def correlated_since(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:
+    """Open recoveries whose rule has turned out to be a mass event since, and how many nodes.
+
+    The first nodes of a mass event look like single faults. As long as no instance has been
+    touched it is not too late for them.
+    """
+    open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
+    early = [r for r in open_now if not (r.by or r.remedied or goes_anyway(r.ladder))]
+    counts = tally(view, (), policy, now) if early else Tally()
+    found = {}
+    for rec in early:
+        why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
+        # An approval's hour is for opening: the jobs on the node may take days to end.
+        if why and not approved(rec.node, view, policy, rec.opened):
+            found[rec.id] = why
+    return found
 
 
 def budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:

@@ -51,6 +51,7 @@ class NodeFacts:
     `heard` is the generation the agent speaks for.
     `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
     and now it answers. Empty where it is.
+    `blocked` says why its remedy waits though it stays closed.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`.
     """
@@ -66,6 +67,7 @@ class NodeFacts:
     completing: tuple[SlurmJob, ...] = ()
     movable: frozenset[int] = frozenset()
     correlated: str = ""
+    blocked: str = ""
     taken_away: bool = False
     able_since: datetime | None = None
 

@@ -170,6 +170,8 @@ def _vacated(
         return Move(Signal.NOTHING_TO_REMEDY, "nothing has to be done to the instance")
     if rec.remedy is Remedy.ASK_HUMAN:
         return Move(Signal.NEEDS_HUMAN, f"{rec.rule} needs a person: {rec.meaning}")
+    if facts.blocked:
+        return Wait(deadline, facts.blocked)
     if not facts.provider_present:
         return Move(Signal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it")
     if policy.mode is Mode.OBSERVE:

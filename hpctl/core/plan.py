@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import Final
 
 from hpctl.core.bounds import later, natural
-from hpctl.core.catalogue import Rules
+from hpctl.core.catalogue import OWN_HARDWARE, Rules
 from hpctl.core.change import Kind as ChangeKind
 from hpctl.core.change import Phase as ChangePhase
-from hpctl.core.gates import GATES, Candidate, Tally, approved, tally
+from hpctl.core.gates import GATES, Candidate, Tally, approved, correlated_since, tally
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
@@ -89,12 +89,23 @@ def plan(
     hit, of_hit = job_decisions(view, policy, here, now)
     explained = {job_of(d) for d in hit} | {JobId(natural(flaw.target)) for flaw in of_hit}
     runs, of_runs = run_decisions(view, policy, explained, now)
-    decisions = [*nodes, *hit, *runs]
+    decisions = [*nodes, *hit, *runs, *_blocked(view, policy, now)]
     return Plan(
         tuple(d for d in decisions if not isinstance(d, HoldNoted)),
         tuple(d for d in decisions if isinstance(d, HoldNoted)),
         (*flaws, *of_nodes, *of_hit, *of_runs),
     )
+
+
+def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
+    """Nodes that stay closed while a mass event keeps their remedy back: a person may approve."""
+    found = []
+    for rid, why in correlated_since(view, policy, now).items():
+        rec = view.state.nodes[rid]
+        if rec.rule in OWN_HARDWARE:
+            said = f"{why}; {rec.node} stays closed, and its remedy waits"
+            found.append(HoldNoted(now, rec.node, "correlated", said, rec.rule, True))
+    return found
 
 
 def _order(c: Candidate) -> tuple[bool, datetime, str]:
@@ -114,6 +125,9 @@ def decide(
             continue
         if leaves and not row.manual:
             passed.append(f"{row.name} (the instance goes anyway)")
+            continue
+        if row.name == "correlated" and c.fault.rule in OWN_HARDWARE:
+            passed.append(f"{row.name} (its own hardware: closed now, remedied when this passes)")
             continue
         why = row.gate(c, view, counts, policy, now)
         if why is not None:

@@ -98,11 +98,11 @@ def test_half_of_the_nodes_at_once_is_not_half_of_the_nodes_sick(
     patient = {**FAST, "node": {**FAST["node"], "remedy_after_s": 60.0}}
     live = Live(sandbox_factory(nodes=8, mode="own", daemon=True, config=patient))
     for victim in live.sandbox.nodes[:4]:
-        live.sandbox.inject(victim, "xid", code=79)
+        live.sandbox.inject(victim, "xid", code=119)
     until(lambda: len(live.state().holds) == 4, 15, "four holds")
     holds = live.state().holds.values()
     assert {h.gate for h in holds} == {"correlated"}
-    assert all("of 8 nodes report xid-79" in h.why for h in holds)
+    assert all("of 8 nodes report xid-119" in h.why for h in holds)
     until(
         lambda: not any(n.drained for n in live.scheduler.view().nodes.values()),
         10,

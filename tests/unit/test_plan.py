@@ -29,6 +29,7 @@ from hpctl.core.model import (
     NodeName,
     RecoveryId,
     Remedy,
+    RuleId,
     SchedulerView,
     SlurmJob,
     Urgency,
@@ -54,6 +55,7 @@ from tests.fakes.values import (
 RULES = catalogue_rules()
 N1, N2 = node_name(1), node_name(2)
 CANCEL = SignalSeen(at(-1), RecoveryId("n-1"), "operator_cancelled", "eve")
+BROKEN_CHECK = RULES.classes[RuleId("gpu-count-nvml")]
 WELL = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
 
 
@@ -187,12 +189,48 @@ def test_ids_are_derived_and_differ_by_what_they_are_for() -> None:
     assert recovery_id("n", "n1", 1) != recovery_id("n", "n1", 2)
 
 
+def test_many_that_lost_their_own_hardware_stay_closed_and_wait_for_a_word() -> None:
+    """Given back, they would take the very job that was moved away from them."""
+    sick = [faulty(node_name(i)) for i in (1, 2, 3)]
+    roomy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
+    decided = plan(view_of(sick=sick), roomy, RULES, {}, at(0))
+    assert len(decided.opens) == 3
+    assert not decided.holds
+    drained = ("cordon_seen", "jobs_gone")
+    log: list[Event] = list(decided.opens)
+    log += [SignalSeen(at(1), e.recovery, s, "") for e in decided.opens for s in drained]
+    reasons = {e.generation.node: own_reason(e.recovery, "x") for e in decided.opens}  # type: ignore[union-attr]
+    flags = frozenset({"DRAIN"})
+    nodes = {n: replace(slurm_node(), name=n, flags=flags, reason=r) for n, r in reasons.items()}
+    closed = view_of(sick=sick, log=log, scheduler=SchedulerView(at(0), nodes, {}))
+    assert not [m for m in advance_all(closed, roomy, at(2)).moves if m.signal == "withdrawn"]
+    assert not advance_all(closed, roomy, at(600 - 1)).due
+    blocked = plan(closed, roomy, RULES, {}, at(2)).holds
+    assert {(h.target, h.gate, h.approvable) for h in blocked} == {
+        (node_name(i), "correlated", True) for i in (1, 2, 3)
+    }
+    word = RequestTaken(at(3), 1, "approve", N1, "eve", "", True)
+    approved = view_of(sick=sick, log=[*log, word], scheduler=closed.scheduler)
+    assert {h.target for h in plan(approved, roomy, RULES, {}, at(4)).holds} == {N2, node_name(3)}
+
+
+def test_a_node_that_was_remedied_and_serves_again_counts_no_more() -> None:
+    well = [SignalSeen(at(-20), RecoveryId("n-1"), s, "") for s in WELL]
+    before = opened("n-1", N1, -300, rule=BROKEN_CHECK.rule)
+    sick = [faulty(node_name(i), BROKEN_CHECK) for i in (2, 3)]
+    roomy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
+    over = view_of(sick=sick, log=[before, *well])
+    assert not plan(over, roomy, RULES, {}, at(0)).holds
+    still = view_of(sick=sick, log=[before])
+    assert {h.gate for h in plan(still, roomy, RULES, {}, at(0)).holds} == {"correlated"}
+
+
 @pytest.mark.parametrize("sinces", [(-2000, -1, 0), (-2000, -1300, -650)])
 def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(
     sinces: tuple[float, ...],
 ) -> None:
     """Old faults of one rule that come free together must not open, be withdrawn, open again."""
-    sick = [faulty(node_name(i), seconds=s) for i, s in enumerate(sinces, 1)]
+    sick = [faulty(node_name(i), BROKEN_CHECK, seconds=s) for i, s in enumerate(sinces, 1)]
     policy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
     view = view_of(sick=sick)
     decided = plan(view, policy, RULES, {}, at(0))
@@ -204,9 +242,9 @@ def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(
 def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over() -> None:
     """The hour is for opening: its node may wait for days until its jobs have ended."""
     later = 3 * OWN.budgets.approval_s
-    sick = [faulty(node_name(i), seconds=-1) for i in (1, 2, 3)]
+    sick = [faulty(node_name(i), BROKEN_CHECK, seconds=-1) for i in (1, 2, 3)]
     approval = RequestTaken(at(-1), 1, "approve", "n1", "ann", "as you wish", True)
-    slow = opened(urgency=Urgency.AFTER_JOBS)
+    slow = opened(urgency=Urgency.AFTER_JOBS, rule=BROKEN_CHECK.rule)
     log: list[Event] = [slow, SignalSeen(at(1), slow.recovery, "cordon_seen", "")]
     reason = own_reason(slow.recovery, "Xid 79")
     nodes = {

@@ -1,0 +1,121 @@
+"""What hpctl says of a fault on a live cluster: `status` names it, and what is said is so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.chaos import Chaos, cluster
+from tests.integration.live import until
+
+pytestmark = pytest.mark.slurm
+SOONER = {
+    "ages": {"silent_s": 12.0},
+    "catalogue": {"slurm-down": {"settle_s": 5.0}, "agent-silent": {"settle_s": 15.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Chaos]:
+    with cluster(SOONER, slurm_conf="SlurmdTimeout=10\n", nodes=4) as found:
+        yield found
+
+
+def said(live: Chaos) -> tuple[list[str], int]:
+    """The problems of `hpctl status`, and its exit code."""
+    import sys
+
+    words = [sys.executable, "-m", "hpctl", "status", "--json"]
+    done = live.sandbox.run(words, check=False)
+    return json.loads(done.stdout)["problems"], done.returncode
+
+
+def named(live: Chaos, what: str, timeout_s: float = 60.0) -> list[str]:
+    """Wait until `status` names it and exits 1."""
+    found: list[Any] = []
+
+    def seen() -> bool:
+        problems, code = said(live)
+        found[:] = [p for p in problems if what in p]
+        return bool(found) and code == 1
+
+    until(seen, timeout_s, f"status names {what}")
+    return found
+
+
+def test_a_dead_slurmd_is_named_rebooted_and_given_back(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    instance = live.instance(victim)
+    live.mark(victim)
+    live.sandbox.inject(victim, "kill-slurmd")
+    named(live, victim)
+    until(lambda: bool(live.of(victim)), 60, "a recovery")
+    named(live, victim, 10)
+    assert live.returned(victim).rule == "slurm-down"
+    assert live.accepted(instance, "BatchRebootClusterNodes") == 1
+    until(lambda: said(live) == ([], 0), 20, "all is well again")
+
+
+def test_an_agent_that_hangs_closes_its_node_until_it_is_heard(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    job = live.start("sleep 600", f"--nodelist={victim}")
+    live.mark(victim)
+    live.sandbox.inject(victim, "hang-agent")
+    named(live, victim)
+    until(lambda: live.node(victim).drained, 60, "closed to new work")
+    time.sleep(3)
+    assert live.running(job), "Slurm reaches the node: its job is no one's to stop"
+    named(live, victim, 10)
+    live.sandbox.inject(victim, "thaw-node")
+    until(lambda: live.node(victim).in_service, 30, "given back")
+    assert live.last(victim).rule == "agent-silent"
+    assert live.last(victim).phase == "cancelled"
+    assert live.running(job)
+    until(lambda: said(live) == ([], 0), 20, "all is well again")
+    live.sandbox.run(["scancel", str(job)])
+
+
+def test_a_node_that_an_operator_closed_and_killed_is_no_problem(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=DRAIN", "Reason=disk swap, Ann")
+    live.mark(victim)
+    live.sandbox.inject(victim, "kill-slurmd")
+    until(lambda: live.node(victim).down, 60, "DOWN")
+    time.sleep(8)
+    assert said(live) == ([], 0)
+    assert live.of(victim) == []
+    live.sandbox.scontrol("update", f"NodeName={victim}", "State=RESUME")
+    until(lambda: bool(live.of(victim)), 60, "in service and dead, it is a fault again")
+    live.returned(victim, 90)
+
+
+def test_three_buses_lost_stay_closed_until_somebody_says_so() -> None:
+    """Separate GPUs that fell off the bus within minutes: no node of theirs gets a job back."""
+    over = {"budgets": {"correlated_min": 3, "open_min": 8, "partition_min": 8}}
+    patient = {**over, "node": {"remedy_after_s": 3.0}}
+    with cluster(patient, nodes=5) as live:
+        victims = live.victims(4)
+        job = live.start("sleep 600", "--nodes=2", f"--nodelist={victims[0]},{victims[1]}")
+        # One that was treated and serves again counts no more.
+        live.xid(victims[3])
+        live.returned(victims[3])
+        for victim in victims[:3]:
+            live.xid(victim)
+            time.sleep(0.5)
+        until(lambda: set(victims[:3]) <= set(live.state().holds), 20, "the remedies wait")
+        until(lambda: live.running(job, restarts=1), 30, "the job runs elsewhere")
+        time.sleep(5)
+        assert all(live.node(v).drained for v in victims[:3])
+        assert not set(live.job(job).nodes) & set(victims[:3])
+        assert live.calls("BatchReplaceClusterNodes") == 1
+        problems, code = said(live)
+        assert code == 1
+        assert all(any(v in p and "correlated" in p for p in problems) for v in victims[:3])
+        assert "its remedy waits" in live.hpctl("recoveries")
+        live.hpctl("approve", "--rule", "xid-79")
+        for victim in victims[:3]:
+            live.returned(victim, 60)
