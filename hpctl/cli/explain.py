@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import click
 
 from hpctl.cli import output
+from hpctl.cli.cloud_word import cloud_says, waits_for_cloud
 from hpctl.cli.complete import complete_any
 from hpctl.cli.gather import World, gather
 from hpctl.cli.nodes import known_nodes
@@ -156,9 +157,15 @@ def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
         evidence=tuple(map(evidence_view, rec.findings)),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec),
-        next=_mend(hold) if hold else awaited(rec, w.policy),
+        next=_mend(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
+
+
+def _awaited(w: World, rec: NodeRecovery) -> Awaited:
+    """What is awaited, and what the cloud says where it is the cloud's turn."""
+    found, said = awaited(rec, w.policy), cloud_says(w, rec)
+    return replace(found, what=f"{found.what}; {said}") if said else found
 
 
 def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
@@ -375,6 +382,8 @@ def explain(target: str, config: str, as_json: bool) -> None:
     rules = make_rules(loaded)
     world = gather(loaded, output.now())
     view = explain_view(world, rules, target)
+    if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
+        view = explain_view(gather(loaded, output.now(), slurm=True, cloud=True), rules, target)
     if view is None or view.kind == "node":
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.

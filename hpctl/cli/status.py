@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import click
 
 from hpctl.cli import output
+from hpctl.cli.cloud_word import cloud_says, waits_for_cloud
 from hpctl.cli.gather import World, gather
 from hpctl.cli.output import Exit
 from hpctl.cli.views import (
@@ -183,7 +184,10 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
     nodes, jobs = chosen(w.state, ended=False, since=None)
-    found += [f"{headline(r)} hpctl explain {r.id}" for r in nodes]
+    found += [
+        " ".join(filter(None, [headline(r), cloud_says(w, r), f"hpctl explain {r.id}"]))
+        for r in nodes
+    ]
     found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
     told = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     found += [f"{why}: hpctl explain {node}" for node, why in _out_of_reach(w) if node not in told]
@@ -248,7 +252,10 @@ def status(config: str, as_json: bool) -> None:
     """
     from hpctl.cli import render
 
-    world = gather(output.load_config(config), output.now(), slurm=True)
+    loaded = output.load_config(config)
+    world = gather(loaded, output.now(), slurm=True)
+    if waits_for_cloud(world):
+        world = gather(loaded, output.now(), slurm=True, cloud=True)
     view = status_view(world)
     output.show("status", view, as_json, render.status)
     output.leave(verdict(view))

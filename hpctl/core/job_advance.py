@@ -43,7 +43,8 @@ class JobFacts:
     `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded
     for this job before and that have healed since. `gone`: its bad nodes hold it no more.
     `headless`: the node of its batch script is lost. `word`: the newest that its supervisor told
-    since the recovery opened. `hardware`: a node that it ran on is under treatment, so that no
+    since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
+    ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
     """
 
@@ -56,6 +57,7 @@ class JobFacts:
     gone: bool = False
     headless: bool = False
     word: JobReport | None = None
+    asks: str = ""
     hardware: bool = False
     elastic: bool = False
     able_since: datetime | None = None
@@ -317,6 +319,8 @@ def _proving(
     proved = later(rec.since, policy.job.prove_s)
     if job.restarts > rec.attempt.restarts + 1:
         return Move(Signal.FAILED_AGAIN, "requeued once more before it had proved itself")
+    if facts.asks:
+        return Move(Signal.FAILED_AGAIN, facts.asks)
     if job.running and now >= proved:
         return Move(Signal.PROVED, f"ran {policy.job.prove_s:g} s on {','.join(job.nodes)}")
     return Wait(proved if now < proved else deadline, "running again; proving itself")

@@ -31,7 +31,7 @@ from hpctl.core.run_gates import RUN_GATES
 from hpctl.core.run_history import history
 from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
 from hpctl.core.trouble import UNSTARTED, Kind, Trouble, unstarted
-from hpctl.core.view import View, headless
+from hpctl.core.view import View, headless, last_told
 from hpctl.core.walls import Flaw, each
 
 _DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
@@ -113,16 +113,8 @@ def _case(job: SlurmJob, view: View, now: datetime) -> _Case | None:
 
 def _wish(job: SlurmJob, view: View) -> JobReported | None:
     """The newest word of this run, where it is a wish: a later word takes an older wish back."""
-    told = _last_told(job.id, job.restarts, view)
+    told = last_told(job.id, job.restarts, view)
     return told if told is not None and told.report.wish is not Wish.NONE else None
-
-
-def _last_told(job: JobId, restarts: int, view: View) -> JobReported | None:
-    for told in reversed(view.state.reports.get(job, ())):
-        said = told.report
-        if said.restarts == restarts and (said.trouble or said.wish is not Wish.NONE):
-            return told
-    return None
 
 
 def _told_trouble(told: JobReported) -> Trouble:
@@ -138,7 +130,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)
-    told = _last_told(job.id, attempt.restarts, view)
+    told = last_told(job.id, attempt.restarts, view)
     if told is not None and told.report.action in (Action.REQUEUE, Action.HOLD):
         return _Case(attempt, _told_trouble(told), told, queued=True)
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
@@ -280,7 +272,7 @@ def _answer(job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: date
 
     The budgets hold for both: a supervisor has forgotten what came before its own start.
     """
-    past = history(view.state, job.id, before=case.told.at if case.told else None)
+    past = history(view.state, job.id, before=case.told.at if case.told else None, now=case.trouble)
     answer = decide(policy, past, case.trouble, _means(job, past, view), now)
     if case.queued and case.told is None and case.trouble.kind in _NODES:
         answer = replace(answer, after_s=0.0)

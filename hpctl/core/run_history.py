@@ -11,20 +11,24 @@ from hpctl.core.run_policy import Action, Past
 from hpctl.core.trouble import Kind, Trouble
 
 
-def history(state: State, job: JobId, *, before: datetime | None = None) -> tuple[Past, ...]:
+def history(
+    state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
+) -> tuple[Past, ...]:
     """The troubles of a job that were treated, oldest first; of those told, the ones before
-    `before`. A wish counts once, as the recovery that granted it."""
+    `before`. A wish counts once, as the recovery that granted it, and what was told twice, because
+    the answer was lost, counts once. `now`: the trouble that is decided on, which is not past."""
     recoveries = [
         r
         for r in state.jobs.values()
         if r.attempt.job == job and not r.let_run and r.phase is not Phase.CANCELLED
     ]
-    granted = {r.trouble for r in recoveries if r.trouble is not None}
+    counted = {r.trouble for r in recoveries if r.trouble is not None} | {now}
     found = [Past(_trouble(r), _action(r)) for r in recoveries]
     for told in state.reports.get(job, ()):
         trouble = told.report.trouble
-        if trouble is None or trouble in granted or (before is not None and told.at >= before):
+        if trouble is None or trouble in counted or (before is not None and told.at >= before):
             continue
+        counted.add(trouble)
         found.append(Past(trouble, told.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 

@@ -256,11 +256,16 @@ def _standing(rec: NodeRecovery | JobRecovery) -> str:
         "returned": f"Back in service after {duration(seconds)}.",
         "resumed": _resumed(rec),
         "escalated": sentence("Waits for a person", last),
-        "gave_up": sentence("hpctl gave up", last),
+        "gave_up": sentence(_gave_up(rec), last),
         "held": sentence("Held", last),
         "cancelled": sentence("Cancelled", last),
     }
     return ends[rec.phase]
+
+
+def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
+    again = bool(rec.trail) and rec.trail[-1].signal == job_recovery.Signal.FAILED_AGAIN
+    return "Went wrong again, which is treated by itself" if again else "hpctl gave up"
 
 
 def _resumed(rec: NodeRecovery | JobRecovery) -> str:

@@ -10,8 +10,8 @@ from hpctl.core.bounds import later, span
 from hpctl.core.job_advance import JobFacts
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.job_recovery import Phase as JobPhase
-from hpctl.core.job_report import JobReport
-from hpctl.core.journal import State
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.journal import JobReported, State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     Assessment,
@@ -191,6 +191,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
         headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
         word=_word(rec, view),
+        asks=_asks(rec, job, view),
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
         able_since=view.able_since,
@@ -236,6 +237,27 @@ def _word(rec: JobRecovery, view: View) -> JobReport | None:
         if told.report.restarts == rec.attempt.restarts:
             return told.report
     return None
+
+
+def last_told(job: JobId, restarts: int, view: View) -> JobReported | None:
+    """The newest trouble or wish that was told of this very run of a job."""
+    for told in reversed(view.state.reports.get(job, ())):
+        said = told.report
+        if said.restarts == restarts and (said.trouble or said.wish is not Wish.NONE):
+            return told
+    return None
+
+
+def _asks(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
+    """What the supervisor of the run that follows the treated one wishes; "": nothing."""
+    if job is None or job.restarts <= rec.attempt.restarts:
+        return ""
+    told = last_told(job.id, job.restarts, view)
+    if told is None or told.report.wish is Wish.NONE:
+        return ""
+    said = told.report
+    why = said.trouble.why if said.trouble else said.why
+    return f"its supervisor asks for a {said.wish}: {why}"
 
 
 def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:

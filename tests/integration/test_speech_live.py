@@ -98,8 +98,8 @@ def test_three_buses_lost_stay_closed_until_somebody_says_so() -> None:
     over = {"budgets": {"correlated_min": 3, "open_min": 8, "partition_min": 8}}
     patient = {**over, "node": {"remedy_after_s": 3.0}}
     with cluster(patient, nodes=5) as live:
-        victims = live.victims(4)
-        job = live.start("sleep 600", "--nodes=2", f"--nodelist={victims[0]},{victims[1]}")
+        job = live.start("sleep 600", "--nodes=2")
+        victims = [*map(str, live.job(job).nodes), *live.victims(2)]
         # One that was treated and serves again counts no more.
         live.xid(victims[3])
         live.returned(victims[3])
@@ -119,3 +119,16 @@ def test_three_buses_lost_stay_closed_until_somebody_says_so() -> None:
         live.hpctl("approve", "--rule", "xid-79")
         for victim in victims[:3]:
             live.returned(victim, 60)
+
+
+def test_what_the_cloud_says_of_a_failed_replacement_is_said(live: Chaos) -> None:
+    (victim,) = live.victims(1)
+    live.sandbox.inject_api("no-capacity", seconds=1.0, calls=99)
+    live.xid(victim)
+    lines = named(live, "InsufficientInstanceCapacity")
+    assert any(victim in line and "AWS has no" in line for line in lines)
+    told = json.loads(live.hpctl("explain", victim, "--json"))
+    assert "InsufficientInstanceCapacity" in told["next"]["what"]
+    assert "Mend: " in told["next"]["what"]
+    live.sandbox.inject_api("clear")
+    live.settle()

@@ -178,6 +178,12 @@ def test_how_it_ends(phase: Phase, job: SlurmJob | None, signal: Signal) -> None
     assert moved(rec(phase), JobFacts(job, True), 30) is signal
 
 
+def test_a_run_that_asks_for_something_has_not_proved_itself() -> None:
+    asking = JobFacts(AGAIN, True, asks="its supervisor asks for a requeue: loss is NaN")
+    assert moved(rec(Phase.PROVING), asking, 2) is Signal.FAILED_AGAIN
+    assert moved(rec(Phase.PROVING), asking, 30) is Signal.FAILED_AGAIN
+
+
 def test_slurm_refusing_for_good_is_told() -> None:
     no = step(StepKind.REQUEUE, Outcome.rejected("ESLURM_DISABLED"))
     assert moved(rec(Phase.STOPPING, steps=(no,)), JobFacts(FAILED, True)) is Signal.REFUSED

@@ -249,6 +249,20 @@ def test_budgets_hold_for_wishes_too() -> None:
     assert "3 restarts without progress" in found.over_budget
 
 
+def test_what_is_told_twice_counts_once() -> None:
+    """The answer was lost, so the supervisor told it again."""
+    trouble = Trouble(Kind.NAN, at(-3), "loss is NaN", "nan")
+    same = {"trouble": trouble, "wish": Wish.REQUEUE}
+    run = replace(RUN, same_signature=2)
+    found = opens(job(), [told(-3, **same), told(-2, **same)], run=run)
+    assert found.action is Action.REQUEUE
+    before = Trouble(Kind.NAN, at(-60), "loss is NaN", "nan")
+    earlier = told(-60, trouble=before, wish=Wish.NONE, action=Action.STEP)
+    held = opens(job(), [earlier, earlier, told(-3, **same), told(-2, **same)], run=run)
+    assert held.action is Action.HOLD
+    assert "nan 2 times" in held.why
+
+
 def test_nodes_that_the_job_could_not_do_without_are_not_left_out() -> None:
     nodes = {node_name(i): slurm_node(i) for i in (1, 2)}
     slurm = SchedulerView(at(0), nodes, {JobId(7): job()})
