@@ -15,15 +15,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hpctl import yaml_errors
-from hpctl.core.bounds import MAX_SECONDS
 from hpctl.core.model import NodeName, Remedy, RuleId, Urgency
 from hpctl.core.policy import Budgets, FactAges, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
 from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
-from hpctl.policies import PolicyFile
+from hpctl.policies import PolicyFile, Seconds, SecondsOrNone
 from hpctl.yaml_errors import FileProblems
 
 DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
-Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -98,7 +96,7 @@ class Loop(_Section):
     reconcile_s: Seconds = 30.0
     poll_s: Seconds = 0.05
     slow_poll_s: Seconds = 1.0
-    gather_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0.03
+    gather_s: SecondsOrNone = 0.03
     lease_s: Seconds = 30.0
 
 
@@ -114,7 +112,7 @@ class Override(_Section):
     meaning: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     urgency: Urgency | None = None
     ladder: Annotated[tuple[Remedy, ...], Field(min_length=1)] | None = None
-    settle_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
+    settle_s: SecondsOrNone | None = None
     escalate_window_s: Seconds | None = None
 
 
@@ -122,15 +120,15 @@ class NodeSection(_Section):
     """Deadlines and repeats of node recoveries."""
 
     cordon_deadline_s: Seconds = 120.0
-    disturb_after_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0.1
+    disturb_after_s: SecondsOrNone = 0.1
     vacate_deadline_s: Seconds = 900.0
     vacate_after_jobs_deadline_s: Seconds = 14 * 86400.0
-    remedy_after_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 60.0
+    remedy_after_s: SecondsOrNone = 60.0
     reboot_deadline_s: Seconds = 1200.0
     replace_deadline_s: Seconds = 5400.0
     rejoin_deadline_s: Seconds = 1800.0
     verify_deadline_s: Seconds = 1800.0
-    verify_healthy_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 30.0
+    verify_healthy_s: SecondsOrNone = 30.0
     unrecoverable_jobs: Unrecoverable = Unrecoverable.WAIT
     step_retry_s: Seconds = 10.0
     step_attempts: Count = 5
@@ -141,11 +139,11 @@ class NodeSection(_Section):
 class JobSection(_Section):
     """Deadlines and budgets of job recoveries."""
 
-    save_grace_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 60.0
+    save_grace_s: SecondsOrNone = 60.0
     stop_deadline_s: Seconds = 900.0
     release_deadline_s: Seconds = 300.0
     start_deadline_s: Seconds = 86400.0
-    prove_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 30.0
+    prove_s: SecondsOrNone = 30.0
     prove_deadline_s: Seconds = 3600.0
     step_retry_s: Seconds = 2.0
     step_attempts: Count = 10
@@ -153,8 +151,8 @@ class JobSection(_Section):
     restart_window_s: Seconds = 86400.0
     final_exit_codes: tuple[int, ...] = (93,)
     supervisor_grace_s: Seconds = 60.0
-    settle_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 3.0
-    ended_before_fault_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 60.0
+    settle_s: SecondsOrNone = 3.0
+    ended_before_fault_s: SecondsOrNone = 60.0
 
 
 class BudgetSection(_Section):
@@ -203,12 +201,12 @@ class AutoscaleSection(_Section):
 
     enabled: bool = False
     groups: dict[str, GroupScale] = Field(default_factory=dict)
-    up_after_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 120.0
-    down_after_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 1800.0
-    cooldown_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 600.0
+    up_after_s: SecondsOrNone = 120.0
+    down_after_s: SecondsOrNone = 1800.0
+    cooldown_s: SecondsOrNone = 600.0
     step: Annotated[int, Field(ge=1, le=50)] = 8
     adds_per_day: Annotated[int, Field(ge=0)] = 50
-    hours_per_day: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
+    hours_per_day: SecondsOrNone | None = None
     arrive_deadline_s: Seconds = 5400.0
     leave_deadline_s: Seconds = 3600.0
 

@@ -123,6 +123,7 @@ class TreatmentSection(_Section):
     exclude: Count | None = None
     save_first: bool | None = None
     hold_same: bool | None = None
+    max: Count | None = None
 
     @field_validator("ladder")
     @classmethod

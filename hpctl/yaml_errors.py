@@ -27,6 +27,8 @@ _IN_YAML = {
     "mapping_type": "should be a mapping of keys",
     "list_type": "should be a list",
     "tuple_type": "should be a list",
+    "set_type": "should be a list",
+    "frozen_set_type": "should be a list",
     "string_type": "should be text: put it in quotes",
     "too_short": "needs at least {min_length} of them",
     "too_long": "has more than {max_length} of them",

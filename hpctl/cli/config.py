@@ -18,16 +18,19 @@ def check(path: str | None, as_json: bool) -> None:
     import json
     import os
 
-    from hpctl.config import DEFAULT_PATH, ConfigError, load
+    from hpctl.config import DEFAULT_PATH, load
+    from hpctl.ports import HpctlError
+    from hpctl.wiring import make_rules
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
     problems: list[str] = []
     try:
         loaded = load(path)
-    except ConfigError as error:
+        make_rules(loaded)
+    except HpctlError as error:
         if not as_json:
             raise
-        problems = list(error.problems)
+        problems = list(getattr(error, "problems", [f"{error}: {error.hint}"]))
     if as_json:
         document = {"schema": "hpctl.config.check/1", "path": path, "problems": problems}
         click.echo(json.dumps(document, indent=2))

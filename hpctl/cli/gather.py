@@ -111,8 +111,7 @@ def gather(
     """
     from hpctl.core.assess import assess
     from hpctl.core.health import standing
-    from hpctl.core.marks import with_marks
-    from hpctl.core.reach import with_reach
+    from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
 
     with ThreadPoolExecutor(2) as pool:
@@ -131,8 +130,7 @@ def gather(
     left = _left(state, health, slurm_view, joined)
     recent = at - rules.silent_after
     health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
-    health = with_marks(health, slurm_view, joined.instances)
-    health, _ = with_reach(health, slurm_view, joined.instances, rules, at)
+    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
     return World(
         now=at,
         policy=config.policy(),

@@ -30,10 +30,12 @@ class PolicyTestView:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One file that was looked at."""
+    """One file that was looked at. `notes`: what it says, laid over the defaults, that can never
+    happen."""
 
     path: str
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +108,19 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 def check(files: tuple[str, ...], as_json: bool) -> None:
     """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
     from hpctl.cli import render_policy
-    from hpctl.policies import PolicyError, read
+    from hpctl.core.run_policy import RunPolicy, unreachable
+    from hpctl.policies import PolicyError, merged, read
 
-    def problems(path: str) -> tuple[str, ...]:
+    usual = unreachable(RunPolicy())
+
+    def checked(path: str) -> CheckedFile:
         try:
-            read(path)
+            found = unreachable(merged([read(path)]))
         except PolicyError as error:
-            return error.problems
-        return ()
+            return CheckedFile(path, error.problems)
+        return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
-    view = PolicyCheckView(tuple(CheckedFile(path, problems(path)) for path in files))
+    view = PolicyCheckView(tuple(map(checked, files)))
     output.show("policy-check", view, as_json, render_policy.check)
     output.leave(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
 

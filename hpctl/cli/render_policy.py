@@ -34,9 +34,15 @@ def test(out: Console, view: PolicyTestView) -> None:
 def check(out: Console, view: PolicyCheckView) -> None:
     """One line a file, and below it one for each problem."""
     for file in view.files:
-        found = f"{len(file.problems)} problem(s)" if file.problems else "fine"
+        found = (
+            f"{len(file.problems)} problem(s)"
+            if file.problems
+            else "fine"
+            if not file.notes
+            else "valid, but"
+        )
         out.print(Text(f"{file.path}: {found}"))
-        for problem in file.problems:
+        for problem in (*file.problems, *file.notes):
             out.print(Text(f"  {problem}"), soft_wrap=True)
 
 

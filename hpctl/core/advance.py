@@ -13,7 +13,7 @@ from hpctl.core.gates import correlated_since
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import Attempt, Generation, RecoveryId
-from hpctl.core.node_actors import passed_by_itself
+from hpctl.core.node_actors import NodeFacts, passed_by_itself
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, Next, Wait
@@ -60,11 +60,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
 
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
-        why = correlated.get(rec.id, "")
-        if why and rec.rule in OWN_HARDWARE:
-            facts = replace(facts, blocked=why)
-        else:
-            facts = replace(facts, correlated=why or passed_by_itself(rec, facts))
+        facts = _of_others(rec, facts, correlated.get(rec.id, ""))
         answer = node_advance.advance(rec, facts, policy, now)
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
@@ -103,3 +99,10 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         tuple(flaw for _, flaws in found for flaw in flaws),
     )
+
+
+def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
+    """The facts with what the mass event that `why` tells of means for this one."""
+    if why and rec.rule in OWN_HARDWARE:
+        return replace(facts, blocked=why)
+    return replace(facts, correlated=why or passed_by_itself(rec, facts))

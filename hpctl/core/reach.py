@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.core.catalogue import Rules
-from hpctl.core.marks import mark_of
+from hpctl.core.marks import mark_of, with_marks
 from hpctl.core.model import (
     Clears,
     Finding,
@@ -103,7 +103,7 @@ def answers(node: SlurmNode | None, instance: Instance | None) -> bool:
     return node is not None and node.responding and not node.down and running
 
 
-def with_reach(
+def with_marks_and_reach(
     health: Mapping[NodeName, Health],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
@@ -111,17 +111,17 @@ def with_reach(
     now: datetime,
     before: Signs | None = None,
 ) -> tuple[dict[NodeName, Health], Signs]:
-    """What is known of the nodes, these signs included; and since when each of them is seen.
+    """What is known of the nodes, HMA's marks and these signs included; and the signs' ages.
 
     `before` is the memory of the last look: a sign counts from when it was first seen, for a node
     that boots is DOWN and silent for a while. Without it (a command that looks once) a sign is as
     old as Slurm's Reason or the agent's last word. Where no agent at all is heard it is this head
     node that is deaf, and silence says nothing of the nodes.
     """
-    told, signs = dict(health), dict[tuple[Generation, str], datetime]()
+    deaf = all(now - known.last_heard > rules.silent_after for known in health.values())
+    told, signs = with_marks(health, slurm, instances), dict[tuple[Generation, str], datetime]()
     if slurm is None:
         return told, signs
-    deaf = all(now - known.last_heard > rules.silent_after for known in health.values())
     for name, known in health.items():
         node, instance = slurm.nodes.get(name), instances.get(name)
         if node is None or mark_of(node) or reason_owner(node.reason) is not None:

@@ -275,9 +275,35 @@ def _over_budget(
         same = 1 + sum((p.trouble.kind, p.trouble.signature) == key for p in again)
         if same >= policy.same_signature:
             return f"the same {trouble.kind} {same} times without progress"
+    most, mine = (
+        policy.treatment(trouble.kind).max,
+        [p for p in again if p.trouble.kind is trouble.kind],
+    )
+    if most and len(mine) >= most:
+        return f"{len(mine)} restarts for {trouble.kind} without progress (max: {most})"
     if len(again) >= policy.without_progress:
         return f"{len(again)} restarts without progress"
     return ""
+
+
+def unreachable(policy: RunPolicy) -> list[str]:
+    """What the treatments promise and the budgets never let happen, one line each."""
+    found = []
+    for kind, treatment in sorted(policy.treatments.items()):
+        rungs = [rung for rung in treatment.ladder if rung in RESTARTS]
+        most = min(policy.without_progress, treatment.max or policy.without_progress)
+        what = "without_progress" if most == policy.without_progress else f"on.{kind}.max"
+        if len(rungs) > most:
+            left = ", ".join(rungs[most:])
+            found.append(f"on.{kind}.ladder: {left} is never reached: {what}: {most} holds the job")
+        elif treatment.hold_same and len(rungs) >= policy.same_signature:
+            left = ", ".join(rungs[policy.same_signature - 1 :])
+            found.append(
+                f"on.{kind}.ladder: {left} is reached only when the signature changes: hold_same"
+                f" with same_signature: {policy.same_signature} holds the job before; for a number"
+                " of restarts set hold_same: false and max"
+            )
+    return found
 
 
 def _lately(policy: RunPolicy, past: Sequence[Past], now: datetime) -> int:

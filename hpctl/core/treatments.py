@@ -54,7 +54,8 @@ class Treatment:
     leaves that node (0: never; times of all kinds that exclude add up). `save_first`: whether
     ranks that still live are asked to save before. `hold_same`: whether the same signature,
     `same_signature` times without progress, holds the job: for what the program does to itself.
-    `why` argues for a default.
+    `max`: after how many restarts of this kind without progress the job is held (0: no bound of
+    its own). `why` argues for a default.
     """
 
     ladder: tuple[Action, ...]
@@ -62,6 +63,7 @@ class Treatment:
     exclude: int = 0
     save_first: bool = False
     hold_same: bool = False
+    max: int = 0
     why: str = ""
 
 

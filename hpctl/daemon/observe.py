@@ -20,7 +20,6 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
 from hpctl.core.journal import State
-from hpctl.core.marks import with_marks
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -31,7 +30,7 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
 )
-from hpctl.core.reach import Signs, with_reach
+from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.run_policies import RunPolicies
@@ -204,11 +203,10 @@ class Observer:
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
-        health = with_marks(health, self._slurm, joined.instances)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
         self._looked = now
-        health, self._signs = with_reach(
+        health, self._signs = with_marks_and_reach(
             health, self._slurm, joined.instances, rules, now, self._signs
         )
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)

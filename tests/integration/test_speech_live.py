@@ -130,5 +130,3 @@ def test_what_the_cloud_says_of_a_failed_replacement_is_said(live: Chaos) -> Non
     told = json.loads(live.hpctl("explain", victim, "--json"))
     assert "InsufficientInstanceCapacity" in told["next"]["what"]
     assert "Mend: " in told["next"]["what"]
-    live.sandbox.inject_api("clear")
-    live.settle()

@@ -23,7 +23,7 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmNode,
 )
-from hpctl.core.reach import Signs, sign_of, with_reach
+from hpctl.core.reach import Signs, sign_of, with_marks_and_reach
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
@@ -54,7 +54,7 @@ def judged(
     signs: Signs = {}
     for at in (ago(lasts_s), NOW):
         then = {n: replace(h, last_heard=min(h.last_heard, at)) for n, h in known.items()}
-        told, signs = with_reach(then, view, {N1: instance}, RULES, at, signs)
+        told, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, at, signs)
     return assess(told[N1], RULES, NOW), signs
 
 
@@ -129,7 +129,6 @@ def test_what_somebody_wants_is_no_fault(state: str, flag: str) -> None:
     [
         replace(DOWN, reason="broken fan, Ann"),
         replace(DOWN, reason="hpctl:n-1 GPU fell off the bus", flags=frozenset({"DRAIN"})),
-        replace(DOWN, reason="Action:Reboot"),
         SlurmNode(N1, "IDLE", frozenset({"PLANNED"})),
     ],
 )
@@ -146,5 +145,7 @@ def test_an_instance_that_the_service_works_on_is_left_alone(status: InstanceSta
 
 def test_a_look_that_remembers_nothing_goes_by_slurms_own_time() -> None:
     node = replace(DOWN, reason_at=ago(300))
-    told, _ = with_reach({N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW)
+    told, _ = with_marks_and_reach(
+        {N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW
+    )
     assert assess(told[N1], RULES, NOW).condition is Condition.FAULTY

@@ -309,3 +309,16 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
 def test_hardware_faults_before_a_crash_do_not_make_it_wait() -> None:
     answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.CRASH, 1, signature="s"))
     assert [a.after_s for a in answers] == [0, 0]
+
+
+def test_a_kind_may_have_a_bound_of_its_own() -> None:
+    nan = replace(DEFAULTS[Kind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
+    policy = replace(RunPolicy(), treatments={**DEFAULTS, Kind.NAN: nan}, without_progress=9)
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    trouble = Trouble(Kind.NAN, at, "loss is NaN", "nan")
+    past = [Past(replace(trouble, at=at - timedelta(seconds=n)), Action.STEP) for n in (9, 5)]
+    means = STEP_ONLY
+    assert decide(policy, past[:1], trouble, means, at).action is Action.STEP
+    held = decide(policy, past, trouble, means, at)
+    assert held.action is Action.HOLD
+    assert "max: 2" in held.why
