@@ -19,7 +19,18 @@ from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported
 from hpctl.core.marks import mark_of
-from hpctl.core.model import Condition, Finding, JobId, NodeName, RecoveryId, RuleId, reason_owner
+from hpctl.core.model import (
+    Assessment,
+    Condition,
+    Finding,
+    JobId,
+    NodeName,
+    RecoveryId,
+    RuleId,
+    SlurmNode,
+    Verdict,
+    reason_owner,
+)
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.requests import ORDERS
 from hpctl.core.run_gates import RUN_GATES
@@ -139,27 +150,26 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
 
 def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
     hold = None if rec.ended else w.state.holds.get(rec.node)
-    row = rule_view(rules, rec.rule)
-    # What was decided then counts, not what the catalogue says by now.
-    rule = RuleView(
-        rec.rule,
-        rec.meaning,
-        rec.urgency.value,
-        tuple(r.value for r in rec.ladder),
-        row.source if row else "",
-    )
     return ExplainView(
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
         headline=headline(rec),
-        rule=rule,
+        rule=_decided(rules, rec),
         evidence=tuple(map(evidence_view, rec.findings)),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec),
         next=_mend(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
+
+
+def _decided(rules: Rules, rec: NodeRecovery) -> RuleView:
+    """What was decided then counts, not what the catalogue says by now."""
+    row = rule_view(rules, rec.rule)
+    ladder = tuple(r.value for r in rec.ladder)
+    source = row.source if row else ""
+    return RuleView(rec.rule, rec.meaning, rec.urgency.value, ladder, source)
 
 
 def _awaited(w: World, rec: NodeRecovery) -> Awaited:
@@ -175,7 +185,7 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
         target=rec.id,
         kind="job_recovery",
         headline=headline(rec),
-        rule=rule_view(rules, cause.rule) if cause else None,
+        rule=_decided(rules, cause) if cause else None,
         evidence=tuple(map(evidence_view, cause.findings)) if cause else (),
         story=_with_reports(rec, w.state.reports.get(rec.attempt.job, ())),
         next=awaited(rec, w.policy),
@@ -290,10 +300,24 @@ def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
         kind="node",
         headline="; ".join(said) + ".",
         rule=rule_view(rules, fault.rule) if fault else None,
-        evidence=tuple(map(evidence_view, health.findings)) if health else (),
-        next=Awaited("nothing, unless its facts change"),
+        evidence=tuple(evidence_view(f) for f in health.findings if relevant(f)) if health else (),
+        next=Awaited(_of_node(judged, slurm)),
         related=(*(r.id for r in treated), *_changes(w, name)),
     )
+
+
+def _of_node(judged: Assessment | None, slurm: SlurmNode | None) -> str:
+    """Whether it is over for a node that nothing is done to, and what a person must do."""
+    if slurm is not None and slurm.closed:
+        how = "hpctl return" if reason_owner(slurm.reason) else "scontrol update State=RESUME"
+        return f"a person: it is closed, and hpctl does not open it by itself (`{how}`)"
+    if judged is None:
+        return "a person: install or start the agent there (`hpctl doctor`)"
+    if judged.condition is Condition.HEALTHY:
+        return "nothing: nothing is wrong, and you need not do anything"
+    if judged.until is not None:
+        return f"{judged.until:%H:%M:%S} UTC: what lasts until then is treated; you need do nothing"
+    return "nothing of hpctl's: this is shown and not treated; look at it when you have time"
 
 
 def evidence_view(f: Finding) -> EvidenceView:
@@ -309,6 +333,13 @@ def evidence_view(f: Finding) -> EvidenceView:
         count=f.count,
         text=finding_text(f),
         evidence=f.evidence,
+    )
+
+
+def relevant(f: Finding) -> bool:
+    """Whether a finding says something of the node: checks that were shed or passed do not."""
+    return f.verdict in (Verdict.WARN, Verdict.FAIL) or (
+        f.verdict is Verdict.UNKNOWN and not f.check.startswith("agent.")
     )
 
 
@@ -389,6 +420,12 @@ def explain(target: str, config: str, as_json: bool) -> None:
         # nobody knows is looked for in the past.
         world = gather(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target)
+    if view is None and world.slurm is not None:
+        from hpctl.cli.explain_job import job_view
+        from hpctl.daemon.run_policies import RunPolicies
+
+        ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
+        view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
     output.show("explain", view, as_json, render.explain)

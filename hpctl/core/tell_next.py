@@ -79,7 +79,7 @@ def _ended_node(rec: NodeRecovery) -> Awaited:
             f"a person: mend {rec.node} and give it back with `hpctl return {rec.node}`, "
             f"or order `hpctl replace {rec.node}`"
         )
-    return Awaited("nothing: this recovery is closed")
+    return Awaited("nothing: this recovery is over, and you need not do anything")
 
 
 _JOB_WAITS: Final[dict[job_recovery.Phase, str]] = {
@@ -114,4 +114,4 @@ def _ended_job(rec: JobRecovery) -> Awaited:
         case job_recovery.Phase.GAVE_UP:
             return Awaited(f"its owner: look at the job's log, then `scontrol requeue {job}`")
         case _:
-            return Awaited("nothing: this recovery is closed")
+            return Awaited("nothing: this recovery is over, and you need not do anything")

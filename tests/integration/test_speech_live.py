@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +132,28 @@ def test_what_the_cloud_says_of_a_failed_replacement_is_said(live: Chaos) -> Non
     told = json.loads(live.hpctl("explain", victim, "--json"))
     assert "InsufficientInstanceCapacity" in told["next"]["what"]
     assert "Mend: " in told["next"]["what"]
+
+
+def test_explain_of_a_healthy_job_says_whether_it_is_protected(live: Chaos) -> None:
+    """The newest whole checkpoint, and that a newer one is torn."""
+    from tests.soak.jobs import SHAPES, submit
+
+    plain = live.start("sleep 600", "--nodes=1")
+    told = json.loads(live.hpctl("explain", str(plain), "--json"))
+    assert "protected from faults of its nodes alone" in told["headline"]
+    base = Path(live.sandbox.state_dir).parent
+    job = submit(live, base, SHAPES[2], 400, 0)
+    until(lambda: len(list(job.directory.glob("step-*[0-9]/rank-*.npz"))) >= 3, 60, "three saved")
+
+    def headline() -> str:
+        shown = json.loads(live.hpctl("explain", str(job.number), "--json"))
+        assert "crash now: requeue" in shown["next"]["what"]
+        return str(shown["headline"])
+
+    assert f"its newest whole checkpoint is {job.directory}/step-" in headline()
+    live.sandbox.run(["scancel", "--signal=STOP", str(job.number)])
+    time.sleep(1)
+    newest = sorted(job.directory.glob("step-*[0-9]/rank-*.npz"))[-1]
+    os.truncate(newest, newest.stat().st_size // 2)
+    assert f"newer and not whole: {newest.parent.name}" in headline()
+    live.sandbox.run(["scancel", str(plain), str(job.number)])
