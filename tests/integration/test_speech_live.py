@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.chaos import Chaos, cluster
+from tests.integration.chaos import Chaos, cluster, merged
 from tests.integration.live import until
 
 pytestmark = pytest.mark.slurm
@@ -29,7 +30,6 @@ def live() -> Iterator[Chaos]:
 
 def said(live: Chaos) -> tuple[list[str], int]:
     """The problems of `hpctl status`, and its exit code."""
-    import sys
 
     words = [sys.executable, "-m", "hpctl", "status", "--json"]
     done = live.sandbox.run(words, check=False)
@@ -157,3 +157,60 @@ def test_explain_of_a_healthy_job_says_whether_it_is_protected(live: Chaos) -> N
     os.truncate(newest, newest.stat().st_size // 2)
     assert f"newer and not whole: {newest.parent.name}" in headline()
     live.sandbox.run(["scancel", str(plain), str(job.number)])
+
+
+SOAK_KINDS = ("xid-79", "xid-48", "xid-154", "hma-reboot", "hma-replace", "kill-node")
+
+
+@pytest.fixture(scope="module")
+def soaked() -> Iterator[Chaos]:
+    """The soak's own site: budgets out of the way, remedies that take a moment."""
+    from tests.soak.run import HMA, SITE, SLURM
+
+    slow = merged(SITE, {"node": {"remedy_after_s": 4.0}, **SOONER})
+    with cluster(slow, slurm_conf=SLURM, nodes=5, **HMA) as found:
+        yield found
+
+
+@pytest.mark.parametrize("kind", [*SOAK_KINDS, "freeze-node", "hang-agent"])
+def test_status_names_a_fault_of_the_soak_until_it_is_over(soaked: Chaos, kind: str) -> None:
+    """Named within a minute, and exit code 1 for as long as it is not over."""
+    import random
+
+    from tests.soak.faults import FAULTS, Scene
+
+    until(lambda: said(soaked) == ([], 0), 60, "all is well before")
+    (fault,) = [f for f in FAULTS if f.name == kind]
+    struck = fault.strike(Scene(soaked, [], random.Random(7)))
+    assert struck is not None
+    (victim,) = [n for n in soaked.sandbox.nodes if n in struck.line]
+    named(soaked, victim)
+    if kind == "hang-agent":
+        soaked.sandbox.inject(victim, "thaw-node")
+    limit = time.monotonic() + 90
+    while (now := said(soaked)) != ([], 0):
+        assert now[1] == 1, now
+        assert any(victim in line for line in now[0]), now
+        assert time.monotonic() < limit, now
+        time.sleep(0.5)
+    assert soaked.node(victim).in_service
+    assert not soaked.state().open_nodes
+
+
+def test_status_names_a_dead_slurmctld_and_a_dead_daemon(soaked: Chaos) -> None:
+    """Neither can tell how the nodes are: exit code 3, whatever else is fine."""
+    soaked.sandbox.kill_slurmctld()
+    until(lambda: _code_and_unknowns(soaked)[0] in (1, 3), 60, "slurmctld is missed")
+    assert "Slurm cannot be read" in _code_and_unknowns(soaked)[1]
+    soaked.sandbox.start_slurmctld()
+    until(lambda: said(soaked) == ([], 0), 60, "slurmctld is back")
+    soaked.sandbox.kill_daemon()
+    until(lambda: "has been silent" in _code_and_unknowns(soaked)[1], 60, "the daemon is missed")
+    assert _code_and_unknowns(soaked)[0] in (1, 3)
+    soaked.sandbox.start_daemon()
+
+
+def _code_and_unknowns(live: Chaos) -> tuple[int, str]:
+
+    done = live.sandbox.run([sys.executable, "-m", "hpctl", "status", "--json"], check=False)
+    return done.returncode, " ".join(json.loads(done.stdout)["unknowns"])
