@@ -74,6 +74,11 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
     type=click.Path(exists=True, dir_okay=False),
     help="The agent.yaml of every new node.",
 )
+@click.option(
+    "--plugins",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="Checks of your own, which every node's agent runs (docs/plugins.md).",
+)
 @click.option("--moto/--no-moto", default=False, help="Start moto's S3, IAM, EC2, ... too.")
 @click.option("--slots", default=0, help="How many nodes there may be when groups grow.")
 @click.option(
@@ -92,7 +97,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @_as_json
 def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
-    settings["lifecycle"] = settings["lifecycle"] or ""
+    settings |= {key: settings[key] or "" for key in ("lifecycle", "plugins")}
     settings["hardware"] = _counts(settings["hardware"])
     settings["hma_latency"] = _span(settings["hma_latency"])
     settings["agent_config"] = _yaml(settings["agent_config"])
@@ -171,6 +176,16 @@ def down(name: str) -> None:
     there = one.state_dir.exists()
     one.down()
     click.echo(f"Sandbox {name} is gone." if there else f"There is no sandbox {name}.")
+
+
+@sandbox.command()
+@_name
+@click.argument("mode", type=click.Choice(["observe", "assist", "own"]))
+def mode(name: str, mode: str) -> None:
+    """Set how far the sandbox's daemon may go."""
+    one = _sandbox(name)
+    one.set_mode(mode)
+    click.echo(f"Sandbox {name} is in mode {mode}: {one.config_path}")
 
 
 @sandbox.command()

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+import yaml
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.ports import HpctlError, Unavailable
@@ -228,6 +229,13 @@ class Sandbox:
     def start_daemon(self) -> int:
         """Start `hpctl daemon run`; its pid, once its intake listens."""
         return self._service("daemon", "start")
+
+    def set_mode(self, mode: str) -> None:
+        """Write the mode into the daemon's file, and have a daemon that runs read that."""
+        settings = yaml.safe_load(self.config_path.read_text())
+        self.config_path.write_text(yaml.safe_dump({**settings, "mode": mode}, sort_keys=False))
+        if self.status()["services"].get("daemon"):
+            self.signal_service("daemon", "SIGHUP")
 
     def kill_daemon(self) -> None:
         """SIGKILL the daemon."""

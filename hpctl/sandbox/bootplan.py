@@ -115,7 +115,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         "--socket",
         str(directory / "agent.sock"),
         "--plugins",
-        str(directory / "checks.d"),
+        spec.plugins or str(directory / "checks.d"),
         "--hma-log",
         str(directory / "hma.log"),
     ]

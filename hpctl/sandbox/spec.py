@@ -98,6 +98,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     hardware: dict[str, int] = {}
     agent_config: dict[str, Any] = {}
+    plugins: str = ""
     nvml_library: str = ""
     nvml_script: str = ""
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import SandboxFactory
 from tests.integration.chaos import Chaos, cluster, merged
-from tests.integration.live import until
+from tests.integration.live import Live, until
 
 pytestmark = pytest.mark.slurm
 SOONER = {
@@ -214,3 +215,24 @@ def _code_and_unknowns(live: Chaos) -> tuple[int, str]:
 
     done = live.sandbox.run([sys.executable, "-m", "hpctl", "status", "--json"], check=False)
     return done.returncode, " ".join(json.loads(done.stdout)["unknowns"])
+
+
+def test_a_sandbox_takes_another_mode_and_checks_of_ones_own(
+    tmp_path: Path, sandbox_factory: SandboxFactory
+) -> None:
+    checks = tmp_path / "checks.d"
+    checks.mkdir()
+    (checks / "fan.sh").write_text("#!/bin/sh\necho 'the fan stands still'\nexit 1\n")
+    (checks / "fan.sh").chmod(0o755)
+    live = Live(sandbox_factory(nodes=2, daemon=True, plugins=str(checks)))
+    node = live.sandbox.nodes[0]
+    until(
+        lambda: "fan" in live.hpctl("explain", node, "--json", check=False), 60, "the check speaks"
+    )
+    assert json.loads(live.hpctl("status", "--json", check=False))["mode"] == "observe"
+    live.sandbox.set_mode("own")
+    until(
+        lambda: json.loads(live.hpctl("status", "--json", check=False))["mode"] == "own",
+        20,
+        "mode own",
+    )
