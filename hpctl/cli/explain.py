@@ -31,7 +31,7 @@ from hpctl.core.model import (
     Verdict,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.requests import ORDERS
 from hpctl.core.run_gates import RUN_GATES
 from hpctl.core.tell import Line, finding_text, headline, lines, report_line
@@ -175,6 +175,9 @@ def _decided(rules: Rules, rec: NodeRecovery) -> RuleView:
 def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
     found, said = awaited(rec, w.policy), cloud_says(w, rec)
+    judged = w.assessments.get(rec.node)
+    if rec.phase is Phase.VERIFYING and judged and judged.condition is not Condition.HEALTHY:
+        said = f"now it is {judged.condition}: {judged.why}"
     return replace(found, what=f"{found.what}; {said}") if said else found
 
 

@@ -166,10 +166,10 @@ SOAK_KINDS = ("xid-79", "xid-48", "xid-154", "hma-reboot", "hma-replace", "kill-
 @pytest.fixture(scope="module")
 def soaked() -> Iterator[Chaos]:
     """The soak's own site: budgets out of the way, remedies that take a moment."""
-    from tests.soak.run import HMA, SITE, SLURM
+    from tests.soak.run import SITE, SLURM
 
     slow = merged(SITE, {"node": {"remedy_after_s": 4.0}, **SOONER})
-    with cluster(slow, slurm_conf=SLURM, nodes=5, **HMA) as found:
+    with cluster(slow, slurm_conf=SLURM, nodes=5) as found:
         yield found
 
 
