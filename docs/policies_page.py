@@ -51,7 +51,8 @@ An answer is the gentlest action that is possible and useful: {actions}.
 - **Budgets**: `restarts` in `window_s` (a time limit or a preemption is no failure and is not
   counted), `without_progress` restarts in a row, and for kinds with `hold_same` the same signature
   `same_signature` times without progress, and `max` restarts for one kind where that is set. Over
-  any of them the job is held, with a reason that begins with `hpctl:` and can be read in squeue. `scontrol release` starts the count afresh.
+  any of them the job is held, with a reason that begins with `hpctl:` and can be read in squeue.
+  `scontrol release` starts the count afresh.
 - **Backoff**: the first restart in a row never waits, the second waits `first_s`, each further one
   `factor` times longer up to `cap_s`, plus up to a quarter so that jobs which one outage hit do not
   all come back at once. Only restarts of kinds with `backoff` count.

@@ -168,7 +168,7 @@ def soaked() -> Iterator[Chaos]:
     """The soak's own site: budgets out of the way, remedies that take a moment."""
     from tests.soak.run import SITE, SLURM
 
-    slow = merged(SITE, {**SOONER})
+    slow = merged(SITE, SOONER)
     with cluster(slow, slurm_conf=SLURM, nodes=5) as found:
         yield found
 
