@@ -367,7 +367,7 @@ def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instanc
         status=status,
         group=group,
         node=NodeName(guessed("", dns)) if dns else None,
-        logical_id=LogicalId(logical) if logical else None,
+        logical_id=LogicalId(str(logical)) if logical else None,
         protected=group in protected,
         message=message,
         launched=in_utc(launched) if isinstance(launched, datetime) else None,
