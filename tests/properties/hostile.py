@@ -58,12 +58,14 @@ FREE = tuple(
 
 def of(*values: Any) -> Throw:
     """One of these values."""
-    return lambda dice: dice.choice(values)
+    size = len(values)
+    return lambda dice: values[int(dice.random() * size)]  # choice() takes three times as long
 
 
 def either(*throws: Throw) -> Throw:
     """A value of one of these kinds."""
-    return lambda dice: dice.choice(throws)(dice)
+    which = of(*throws)
+    return lambda dice: which(dice)(dice)
 
 
 def some(
@@ -87,7 +89,7 @@ def rarely(optional: Mapping[str, Throw], **always: Throw) -> Throw:
 
 def mostly(kind: Throw, wild: Throw) -> Throw:
     """What the reader takes, and now and then what it may refuse."""
-    return lambda dice: (kind if dice.randrange(32) else wild)(dice)
+    return lambda dice: (kind if dice.random() < 0.97 else wild)(dice)
 
 
 def few(kind: Throw, most: int) -> Throw:

@@ -59,14 +59,10 @@ def test_the_million_begins_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert min(reports, words, events) > INPUTS / 2, "most of it gets beyond the readers"
 
 
-@pytest.mark.parametrize(
-    "said",
-    [Words(report={"findings": [SICK]},
-           cloud={"NodeLogicalId": float("nan")})],
-    ids=["a logical id that is no text"],
-)  # fmt: skip
-def test_what_once_broke_it_does_not_any_more(said: Words) -> None:
-    check(said)
+@pytest.mark.parametrize("logical", [float("nan"), "caf\udce9"], ids=["no text", "no UTF-8"])
+def test_what_once_broke_it_does_not_any_more(logical: object) -> None:
+    """The instance's logical id goes into the journal with the recovery of its node."""
+    check(Words(report={"findings": [SICK]}, cloud={"NodeLogicalId": logical}))
 
 
 class Planted(Exception):
