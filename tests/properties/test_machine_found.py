@@ -47,13 +47,21 @@ def _supervisor_goes_on_while_a_requeue_is_in_doubt(m: ClusterMachine) -> None:
     assert m.world.slurm.jobs[1].restarts == 0
 
 
-def _supervisor_takes_its_wish_back_while_hpctl_is_paused(m: ClusterMachine) -> None:
+def _supervisor_takes_its_wish_back_before_the_requeue(m: ClusterMachine) -> None:
     m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
     m.slurm_loses_replies(before=1, after=0)
     m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
     m.supervisor_tells(0, Wish.NONE, Kind.HANG, after_s=0.0, behind=0, after=30.0)
     m.daemon_sleeps(seconds=700.0)
     assert m.world.slurm.jobs[1].restarts == 0
+
+
+def _supervisor_wishes_again_what_it_took_back(m: ClusterMachine) -> None:
+    m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
+    m.slurm_loses_replies(before=1, after=0)
+    for wish in (Wish.HOLD, Wish.NONE, Wish.REQUEUE):
+        m.supervisor_tells(0, wish, Kind.HANG, after_s=0.0, behind=0, after=3.0)
+    assert m.world.slurm.jobs[1].restarts == 1
 
 
 def _operator_cancels_the_recovery_of_an_old_job(m: ClusterMachine) -> None:
@@ -68,7 +76,8 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _mark_outlives_a_clock_set_back,
     _mark_on_a_node_that_is_being_replaced,
     _supervisor_goes_on_while_a_requeue_is_in_doubt,
-    _supervisor_takes_its_wish_back_while_hpctl_is_paused,
+    _supervisor_takes_its_wish_back_before_the_requeue,
+    _supervisor_wishes_again_what_it_took_back,
     _operator_cancels_the_recovery_of_an_old_job,
 )
 
