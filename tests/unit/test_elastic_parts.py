@@ -135,9 +135,30 @@ def test_an_environment_that_cannot_be(changed: dict[str, str]) -> None:
         place({**STEP, **changed})
 
 
-def test_a_hyperpod_name_that_does_not_resolve_is_an_address() -> None:
+SCONTROL = """#!/bin/sh
+echo "$@" >>{asked}
+[ "$4" = gpu-compute-3 ] || {{ echo "Node $4 not found"; exit 1; }}
+echo "NodeName=gpu-compute-33 NodeAddr=10.9.9.9 State=IDLE"
+echo "NodeName=gpu-compute-3 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=x State=IDLE Comment=a"
+"""
+
+
+def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    (tmp_path / "scontrol").write_text(SCONTROL.format(asked=asked))
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert address_of("ip-10-9-8-7") == "10.9.8.7"
+    assert address_of("10.9.8.6") == "10.9.8.6"
+    assert not asked.exists(), "a name that spells its address costs slurmctld nothing"
+    assert address_of("gpu-compute-3") == "10.9.8.7"
     assert address_of("localhost") == "localhost"
+    assert asked.read_text() == "-o show node gpu-compute-3\n-o show node localhost\n"
+    (tmp_path / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert address_of("gpu-compute-3") == "gpu-compute-3"
 
 
 # --- what ranks get and leave -----------------------------------------------------------------
