@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from hpctl.cli import checkpoint_advise, checkpoint_repair
+from hpctl.cli import checkpoint_advise
 from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
 from hpctl.jobs.checkpoints import last as search
@@ -85,7 +85,6 @@ def checkpoint() -> None:
     """
 
 
-checkpoint.add_command(checkpoint_repair.repair_latest)
 checkpoint.add_command(checkpoint_advise.advise)
 
 
@@ -159,12 +158,6 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
 @_aws
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
 @click.option(
-    "--repair-latest",
-    is_flag=True,
-    envvar="HPCTL_REPAIR_LATEST",
-    help="Then mend broken pointers beside it (or HPCTL_REPAIR_LATEST=1).",
-)
-@click.option(
     "--tell", is_flag=True, help="Tell the head node the step (in a job; never waits for it)."
 )
 @click.option(
@@ -182,7 +175,6 @@ def last(
     as_json: bool,
     export: bool,
     fetch: Path | None,
-    repair_latest: bool,
     tell: bool,
     **aws: str | None,
 ) -> None:
@@ -208,8 +200,6 @@ def last(
     result = replace(result, unseen=(*unseen, *result.unseen))
     if not as_json:
         _explain(result)
-    if repair_latest and result.found is not None:
-        _repair_beside(result.found)
     if as_json:
         say.print_json("checkpoint-last", say.search(result))
     elif export:
@@ -242,21 +232,6 @@ def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | Pas
             return fetch(found, into, deep=deep, progress=progress)
 
     return bring
-
-
-def _repair_beside(found: Checkpoint) -> None:
-    """Mend the pointers of the directory that a checkpoint was found in; failing is no failure."""
-    from hpctl.jobs.checkpoints.pointers import repairs
-
-    directory = found.path.parent
-    if not isinstance(directory, Path):
-        return
-    try:
-        checkpoint_repair.mended(
-            [repair for repair in repairs(directory) if repair.content is not None]
-        )
-    except OSError as error:
-        click.echo(f"hpctl: pointers in {directory} cannot be read: {error}", err=True)
 
 
 def _first_directory(tiers: list[search.Tier]) -> Path | None:

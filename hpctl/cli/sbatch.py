@@ -67,7 +67,6 @@ def sbatch(words: tuple[str, ...]) -> None:
       --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
                                 own disk, or s3://BUCKET/PREFIX; repeatable
       --no-resume               the program finds its checkpoint itself
-      --repair-latest           mend "latest" pointers that name nothing whole, at each start
       --policy FILE|NAME        how the job is to be treated (docs/policies.md)
       --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
       --spares K                K nodes more than --nodes, for hpctl run to go on with

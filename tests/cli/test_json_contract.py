@@ -59,7 +59,6 @@ SHOWS = {
     "checkpoint-ls": [("checkpoint", "ls", CHECKPOINTS)],
     "checkpoint-verify": [("checkpoint", "verify", f"{CHECKPOINTS}/step-8")],
     "checkpoint-last": [("checkpoint", "last", CHECKPOINTS, "--tier", __file__)],
-    "checkpoint-repair": [("checkpoint", "repair-latest", "--dry-run", CHECKPOINTS)],
     "advise": [
         ("checkpoint", "advise", CHECKPOINTS, "--nodes", "4", "--save-cost", "30s"),
     ],
