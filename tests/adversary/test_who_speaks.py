@@ -29,20 +29,6 @@ from tests.munged import ADDRESSES, Realm, realm
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
-@pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
-    running = Head(munges)
-    running.server.start()
-    yield running
-    running.server.stop()
-
-
 @contextmanager
 def squatter(answer: bytes, proof: str = "") -> Iterator[str]:
     """Any user's program on the daemon's port: it acknowledges whatever comes."""

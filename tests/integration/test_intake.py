@@ -28,20 +28,6 @@ from tests.munged import ADDRESSES, Realm, realm
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
-@pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
-    running = Head(munges)
-    running.server.start()
-    yield running
-    running.server.stop()
-
-
 def assert_refused(head: Head, answer: tuple[int, dict[str, Any]], status: int, code: str) -> None:
     assert answer[0] == status, answer
     assert answer[1]["error"] == code

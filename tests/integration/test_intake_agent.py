@@ -61,12 +61,6 @@ class Inbox(Head):
         self.server.start()
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 @pytest.fixture
 def head(munges: Realm) -> Iterator[Inbox]:
     inbox = Inbox(munges)

@@ -69,12 +69,6 @@ def until(condition: Callable[[], object], timeout_s: float = 15) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 @pytest.fixture
 def head(munges: Realm) -> Iterator[Daemon]:
     running = Daemon(munges)

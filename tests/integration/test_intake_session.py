@@ -20,19 +20,10 @@ from tests.munged import ADDRESSES, Realm, realm
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
-    running = Head(munges)
-    running.heard = lambda heartbeat: running.beats.append(heartbeat) is None
-    running.server.start()
-    yield running
-    running.server.stop()
+def head(head: Head) -> Head:
+    head.heard = lambda heartbeat: head.beats.append(heartbeat) is None
+    return head
 
 
 def refused(answer: tuple[int, dict[str, str]], status: int, code: str, head: Head) -> None:

@@ -101,12 +101,6 @@ class Head:
         return {code: int(float(count)) for code, count in found}
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 @pytest.fixture
 def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     running = Head(munges)

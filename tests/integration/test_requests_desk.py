@@ -86,12 +86,6 @@ class Head:
         return response.status, answer
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 @pytest.fixture
 def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
     running = Head(munges, f"sqlite:///{tmp_path}/journal.db")

@@ -19,12 +19,6 @@ from tests.munged import Realm, realm
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 def test_a_credential_says_who_where_when_and_what(munges: Realm) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     credential = munge.decode(munge.encode(b"a\0payload", munges.n1), munges.head)
