@@ -24,7 +24,7 @@ from hpctl.heads import Head as At
 from hpctl.heads import Unproved, check_proof
 from hpctl.jobs.tell import MUNGE_SOCKET, tell
 from tests.intakes import Head, Session, credential, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 

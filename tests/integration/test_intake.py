@@ -10,7 +10,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from hpctl.daemon import intake
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.ports import Unavailable
 from tests.intakes import NOON, Head, credential, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 

@@ -20,7 +20,7 @@ from hpctl.core.model import BootId, Finding, Report, Verdict
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.agent_process import AgentProcess
 from tests.intakes import Head, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 

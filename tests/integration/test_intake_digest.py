@@ -18,7 +18,7 @@ from hpctl.daemon.book import Book
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.agent_process import AgentProcess
 from tests.intakes import Head
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 N1 = NodeName("n1")

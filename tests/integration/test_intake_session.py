@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from hpctl import munge, wire
 from hpctl.core.model import Report
 from tests.intakes import NOON, Head, Session, beat, credential, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 

@@ -31,7 +31,7 @@ from hpctl.daemon.job_route import routes
 from hpctl.daemon.jobs import Desk
 from hpctl.jobs.tell import MUNGE_SOCKET, Reply, tell
 from hpctl.ports import Unavailable
-from tests.munged import Realm, realm
+from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hpctl import munge
 from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
-from tests.munged import Realm, realm
+from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
 
