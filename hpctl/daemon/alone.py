@@ -65,14 +65,14 @@ class Alone:
             self._fd = -1
 
 
-def _daemon_that_locks(conf: Path) -> int:
-    """The process of the hpctl daemon that has locked a file on this host; 0 for none.
+def _daemon_that_locks(conf: Path) -> str:
+    """The process id of the hpctl daemon that has locked a file on this host; empty for none.
 
     Source: Linux, proc_locks(5): number, FLOCK, ADVISORY, WRITE, pid, major:minor:inode, range.
     The pid is 0 for a process of another namespace. Devices are not compared: overlayfs
     reports another one to stat(2).
     """
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError):
         inode = str(conf.stat().st_ino)
         for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
             words = line.split()
@@ -82,5 +82,5 @@ def _daemon_that_locks(conf: Path) -> int:
             with contextlib.suppress(OSError):
                 ours = process.stat().st_uid in (0, os.geteuid())
                 if ours and b"hpctl" in process.joinpath("cmdline").read_bytes():
-                    return int(words[4])
-    return 0
+                    return process.name
+    return ""
