@@ -39,7 +39,7 @@ from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.alone import Alone
+from hpctl.daemon.alone import Alone, AlreadyRunning
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import Grey
@@ -65,10 +65,6 @@ WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=waiting until Slurm answers"
 
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
-
-
-class AlreadyRunning(HpctlError):
-    """Another daemon works in this state directory."""
 
 
 def lock(state_dir: Path) -> IO[str]:
