@@ -117,7 +117,9 @@ def _open(
         how = taken_over(node, rec.id)
         return Move(Signal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, repeat(policy), now, rec.meaning)
-    if not isinstance(answer, Outcome):
+    if isinstance(answer, Do):
+        return replace(answer, spare_mark=policy.mode is Mode.ASSIST)
+    if isinstance(answer, Wait):
         return answer
     if answer.code == "foreign_drain":
         return Move(Signal.OPERATOR_TOOK_OVER, f"drained by somebody else: {answer.detail}")

@@ -14,6 +14,7 @@ from typing import TypeVar
 import tenacity
 
 from hpctl.core.hostlist import batches, fold
+from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
 from hpctl.ports import Unavailable
@@ -86,6 +87,13 @@ class Reader:
             asked = pool.submit(self._all_nodes), pool.submit(self._all_jobs)
             (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
             return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
+
+    def marks(self) -> dict[NodeName, str]:
+        """The nodes that are closed or DOWN with a mark of HyperPod's health agent."""
+        words = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
+        lines = self._read(*words, "--format=%N %E", program="sinfo").text.splitlines()
+        said = (line.strip().partition(" ") for line in lines)
+        return {NodeName(name): mark for name, _, why in said if (mark := mark_in(why))}
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Those of these nodes that slurmctld knows, and whose records can be read."""

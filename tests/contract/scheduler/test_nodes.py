@@ -81,6 +81,18 @@ def test_fail_clears_a_drain_and_a_drain_clears_fail(bed: Bed, drained: bool) ->
     assert node_of(bed, node).in_service
 
 
+def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed: Bed) -> None:
+    """And closes those beside it, each after a look of its own."""
+    node, other = bed.nodes[:2]
+    bed.operator_fail(node, "Action:Replace")
+    outcomes = bed.scheduler.drain({node: mine(1), other: mine(2)}, spare_marks=True)
+    assert codes(dict(outcomes)) == ["marked", "accepted"]
+    assert outcomes[node].transient
+    left = node_of(bed, node)
+    assert (left.flags & {"DRAIN", "FAIL"}, left.reason) == ({"FAIL"}, "Action:Replace")
+    assert node_of(bed, other).reason == mine(2)
+
+
 def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed: Bed) -> None:
     job = bed.submit(2)
     bed.until("running", lambda: job_of(bed, job).running)
