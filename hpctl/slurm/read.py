@@ -30,6 +30,8 @@ RETRY_WITHIN = 5.0
 """Seconds after which a read is not tried again: scontrol has then retried for itself."""
 LOOK = 200
 """Nodes in one `show node`: an argument list stays short, and a look stays cheap."""
+PEEK_S = 3.0
+"""How long a look may take that is not needed: who waits for it has a lease to renew."""
 LOOK_ALONE = 16
 """Nodes without a partition that are asked for one by one, to see whether they are there."""
 
@@ -89,10 +91,12 @@ class Reader:
             return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
 
     def marks(self) -> dict[NodeName, str]:
-        """The nodes that are closed or DOWN with a mark of HyperPod's health agent."""
+        """The nodes that are closed or DOWN with a mark of HyperPod's health agent. Tried once."""
         words = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
-        lines = self._read(*words, "--format=%N %E", program="sinfo").text.splitlines()
-        said = (line.strip().partition(" ") for line in lines)
+        ran = self.runner.run("sinfo", *words, "--format=%N %E", timeout=PEEK_S)
+        if not ran.ok:
+            raise Unavailable(f"sinfo: {ran.said}", "look at `scontrol ping`")
+        said = (line.strip().partition(" ") for line in ran.text.splitlines())
         return {NodeName(name): mark for name, _, why in said if (mark := mark_in(why))}
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
