@@ -260,13 +260,6 @@ class ClusterMachine(JobRules):
             self.world.marks(name, mark)
         self._go(5.0)
 
-    @rule(node=which, defect=defects, mark=st.sampled_from(tuple(MARKS)))
-    def a_mark_comes_just_before_our_drain(self, node: int, defect: Defect, mark: str) -> None:
-        self.daemon.scheduler.mishaps.mark = mark
-        self.world.breaks(self._node(node), defect)
-        self._go(10.0)
-        self.daemon.scheduler.mishaps.mark = ""
-
     # --- people -------------------------------------------------------------------------------
 
     @rule(node=which, why=st.sampled_from(("bad fan", "NHC: down", "hpctl is wrong")), after=then)
