@@ -24,6 +24,7 @@ from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
 from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
+from hpctl.core.gates import OF_CLOUD
 from hpctl.core.journal import ConfigurationTaken, Corrupt, DaemonStarted
 from hpctl.core.model import (
     Health,
@@ -62,6 +63,10 @@ log = logging.getLogger("hpctl.daemon")
 
 WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=waiting until Slurm answers"
 """Instead of READY=1: a start takes as long as slurmctld needs, in steps of two minutes."""
+
+MARKS_S, MARKS_SHARE = 2.0, 50.0
+"""How often Slurm is asked for marks of HyperPod's health agent, in seconds, while nothing else
+happens; and less often where asking would take more than a fiftieth of the time."""
 
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
@@ -307,8 +312,8 @@ class Daemon:
             return
         self._failures, self._cycle_trouble = 0, ""
         self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
-        self._cloud.look(self._cloud_interval())
-        if self._waker.wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
+        self._look_at_cloud()
+        if self._wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
             time.sleep(self.config.loop.gather_s)
@@ -370,10 +375,27 @@ class Daemon:
             pause = min(pause, max(left, 0.02))
         return min(pause, loop.reconcile_s, loop.lease_s / 3)
 
-    def _cloud_interval(self) -> float:
-        cluster = self.config.cluster
-        state = self.loop.state
-        return cluster.busy_poll_s if state.open_nodes or state.open_changes else cluster.poll_s
+    def _wait(self, pause_s: float) -> bool:
+        """Sleep until poked, or until HyperPod's health agent marks a node: nobody tells of that.
+
+        Says whether it was one of them.
+        """
+        end, every_s = time.monotonic() + pause_s, MARKS_S
+        while (left := end - time.monotonic()) > every_s:
+            if self._waker.wait(every_s):
+                return True
+            asked = time.monotonic()
+            if self._observer.marked():
+                return True
+            every_s = max(MARKS_S, MARKS_SHARE * (time.monotonic() - asked))
+        return self._waker.wait(left)
+
+    def _look_at_cloud(self) -> None:
+        cluster, state = self.config.cluster, self.loop.state
+        blocked = {(hold.target, hold.gate) for hold in state.holds.values()}
+        blocked = {one for one in blocked if one[1] in OF_CLOUD}
+        busy = state.open_nodes or state.open_changes or blocked
+        self._cloud.look(cluster.busy_poll_s if busy else cluster.poll_s, blocked)
 
     def _housekeeping(self, spent: float) -> None:
         trouble = "; ".join(t for t in self._troubles() if t)
