@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from hpctl.cli import checkpoint_text as say
+from hpctl.cli import output
 from hpctl.jobs.checkpoints.pointers import Repair, mend, repairs
 
 SCHEMA = "checkpoint-repair"
@@ -61,9 +62,9 @@ def repair_latest(directory: Path, newest: bool, dry_run: bool, yes: bool, as_js
     todo = [repair for repair in found if repair.content is not None]
     if not as_json:
         for repair in found:
-            click.echo(_text(repair))
+            output.echo(_text(repair))
         if not found:
-            click.echo(f"no pointer in {directory}, and no checkpoint that is resumed by one")
+            output.echo(f"no pointer in {directory}, and no checkpoint that is resumed by one")
     go = bool(todo) and not dry_run and (yes or _asked(as_json))
     backups = mended(todo, quiet=as_json) if go else {}
     if as_json:
@@ -82,19 +83,19 @@ def mended(todo: list[Repair], *, quiet: bool = False) -> dict[Path, Path | None
         try:
             done[repair.path] = mend(repair)
         except OSError as error:
-            click.echo(f"hpctl: {repair.path} was not mended: {error}", err=True)
+            output.echo(f"hpctl: {repair.path} was not mended: {error}", err=True)
             continue
         if not quiet:
             backup = done[repair.path]
             kept = f", the old one is kept as {backup.name}" if backup else ""
-            click.echo(f"hpctl: {repair.path} now says {repair.content}{kept}", err=True)
+            output.echo(f"hpctl: {repair.path} now says {repair.content}{kept}", err=True)
     return done
 
 
 def _asked(as_json: bool) -> bool:
     if as_json or not sys.stdin.isatty():
         raise click.UsageError("nobody can be asked here: add --yes, or --dry-run")
-    return click.confirm("Mend it?", err=True)
+    return output.confirm("Mend it?")
 
 
 def _text(repair: Repair) -> str:

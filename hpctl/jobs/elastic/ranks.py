@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import linux
 from hpctl.jobs.elastic.program import Program
 from hpctl.jobs.elastic.warm import Template
@@ -122,7 +123,11 @@ class Ranks:
                 preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 (one thread forks)
             )
         except OSError as error:
-            print(f"hpctl elastic: cannot start a rank: {error}", file=sys.stderr, flush=True)
+            print(
+                printable(f"hpctl elastic: cannot start a rank: {error}"),
+                file=sys.stderr,
+                flush=True,
+            )
             code = 126 if isinstance(error, PermissionError) else 127
             asyncio.get_running_loop().call_soon(self._ended, local, code)
             return

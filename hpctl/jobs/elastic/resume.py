@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpctl.core.bounds import printable
 from hpctl.core.compat import SAFE_PATH
 from hpctl.jobs.resuming import PAUSES_S, further_places
 from hpctl.ports import HpctlError
@@ -65,7 +66,7 @@ def resume(
         from hpctl.jobs.checkpoints.pointers import mend_where_asked
 
         for line in mend_where_asked(Path(directory), environment):
-            print(f"hpctl elastic: {line}", file=sys.stderr, flush=True)
+            print(printable(f"hpctl elastic: {line}"), file=sys.stderr, flush=True)
     return Resume(found.path, found.step, found.refused, empty=found.empty)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import template as template_file
 from hpctl.jobs.elastic.program import Program
 from hpctl.jobs.elastic.wire import wait_for
@@ -176,7 +177,7 @@ class Template:
 
     def _unfit(self, why: str) -> None:
         self._fit = False
-        print(f"hpctl elastic: no warm starts: {why}", file=sys.stderr, flush=True)
+        print(printable(f"hpctl elastic: no warm starts: {why}"), file=sys.stderr, flush=True)
         self._drop()
 
     def _drop(self) -> None:
