@@ -118,8 +118,7 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     from hpctl import wire
     from hpctl.heads import Head, explained
 
-    host, _, port = config.intake.listen.rpartition(":")
-    head = Head("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
+    head = Head.here(config.intake.listen)
     named = by if os.getuid() == 0 else ""
     body = wire.encode_request(verb, target, named)
     until = time.monotonic() + SEND_S
