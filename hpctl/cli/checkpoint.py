@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from hpctl.cli import checkpoint_advise
+from hpctl.cli import checkpoint_advise, output
 from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
 from hpctl.jobs.checkpoints import last as search
@@ -104,9 +104,9 @@ def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str
         say.print_json("checkpoint-ls", say.LsView(place, tuple(map(say.row, rows))))
     else:
         for row in rows:
-            click.echo(say.text(row, deep=deep))
+            output.echo(say.text(row, deep=deep))
         if not rows:
-            click.echo(f"hpctl: no checkpoints in {place}", err=True)
+            output.echo(f"hpctl: no checkpoints in {place}", err=True)
     sys.exit(say.code(rows))
 
 
@@ -132,7 +132,7 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     if as_json:
         say.print_json("checkpoint-verify", say.LsView(path, (say.row(row),)))
     else:
-        click.echo(say.text(row, deep=deep))
+        output.echo(say.text(row, deep=deep))
     sys.exit(say.code([row]))
 
 
@@ -203,11 +203,11 @@ def last(
     if as_json:
         say.print_json("checkpoint-last", say.search(result))
     elif export:
-        click.echo(_line(result))
+        output.exact(_line(result))
     elif result.found is not None:
-        click.echo(result.found.path)
+        output.exact(str(result.found.path))
     elif result.verdict == "none":
-        click.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
+        output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
         _tell(result)
     sys.exit({"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}[result.verdict])
@@ -227,7 +227,7 @@ def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | Pas
             return found
         from hpctl.jobs.checkpoints.fetch import fetch
 
-        click.echo(f"hpctl: fetching {found.path} into {into}", err=True)
+        output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
         with say.bar() as progress:
             return fetch(found, into, deep=deep, progress=progress)
 
@@ -241,17 +241,17 @@ def _first_directory(tiers: list[search.Tier]) -> Path | None:
 
 def _explain(result: search.Search) -> None:
     for unseen in result.unseen:
-        click.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
+        output.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
     if result.unseen and result.found is not None:
-        click.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
+        output.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
     for each in result.passed_over:
         if each.claimed or each.format:
-            click.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
+            output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     others = (p.path for p in result.passed_over if p.format is None)
     unknown = [path for path in others if step_in(path.name) and TEMPORARY not in path.name]
     if unknown and result.verdict == "none":
         # Else a run of a format of its own would begin anew at each start, and nobody see why.
-        click.echo(
+        output.echo(
             f"hpctl: {max(map(str, unknown))} is of no format that hpctl knows: if it is a"
             " checkpoint, the program must find it itself (hpctl sbatch --no-resume)",
             err=True,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli.complete_files import complete_rules
+from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -160,4 +161,4 @@ def _rules(names: tuple[str, ...]) -> RuleSet | None:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line, lines=True), file=sys.stderr, flush=True)

@@ -202,6 +202,7 @@ class Daemon:
             str(intake.munge_socket) if intake.munge_socket else None,
             intake.allowed_uids,
             str(alerts.token_file) if alerts.token_file else None,
+            None if self.config.database_url else str(self.config.state_dir / "journal.db"),
         )
         host, _, port = intake.listen.rpartition(":")
         listen_on = (host or "0.0.0.0", int(port))  # noqa: S104

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import linux
 from hpctl.jobs.elastic.program import Program
 from hpctl.jobs.elastic.wire import wait_for
@@ -95,7 +96,11 @@ class Ranks:
                 preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 (one thread forks)
             )
         except OSError as error:
-            print(f"hpctl elastic: cannot start a rank: {error}", file=sys.stderr, flush=True)
+            print(
+                printable(f"hpctl elastic: cannot start a rank: {error}"),
+                file=sys.stderr,
+                flush=True,
+            )
             code = 126 if isinstance(error, PermissionError) else 127
             asyncio.get_running_loop().call_soon(self._ended, local, code)
             return
