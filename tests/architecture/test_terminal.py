@@ -14,7 +14,6 @@ CLEAN = {"printable", "json.dumps"}
 """Calls whose answers hold nothing that a terminal obeys."""
 
 ALLOWED = {
-    # Imports nothing of hpctl, and says why its own file cannot be written.
     # Numbers, and the places of its own options.
     "hpctl/sandbox/training/__main__.py print": 2,
     "hpctl/sandbox/training/record.py print": 2,
