@@ -66,9 +66,12 @@ test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON3
 test-slurm: test-packages ## All tests against a real Slurm, on loopback
 	.ci/once-more $(REAL) tests
 
-# INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
 .PHONY: nightly
-nightly: setup ## A million hostile inputs through the non-interference property (about 20 min on 2 cores)
+nightly: hostile fuzz ## What takes a night: `make hostile`, then `make fuzz` (4 h on 2 cores)
+
+# INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
+.PHONY: hostile
+hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
 	$(BIN)/python -m tests.properties.nightly $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: test-soak

@@ -1,4 +1,4 @@
-"""`make nightly`: strangers by the million through the non-interference property, on all cores.
+"""`make hostile`: strangers by the million through the non-interference property, on all cores.
 
 What each says follows from the seed and its place alone, on however many cores it is played: a seed
 and a number of inputs are the same inputs again.
@@ -61,7 +61,7 @@ def _quiet() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play them, and say what came of it. 1 where the property broke."""
-    parser = argparse.ArgumentParser(prog="make nightly", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make hostile", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="strangers, at least so many")
     parser.add_argument("--seed", type=int, help="otherwise a new one")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)

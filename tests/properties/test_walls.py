@@ -51,7 +51,7 @@ def test_nothing_that_strangers_say_changes_what_becomes_of_another(dice: Random
 
 @pytest.mark.slow
 def test_the_million_begins_well(capsys: pytest.CaptureFixture[str]) -> None:
-    """What `make nightly` plays, and that its count is of what was read and taken in."""
+    """What `make hostile` plays, and that its count is of what was read and taken in."""
     assert nightly.main(["--inputs", str(INPUTS), "--seed", str(SEED), "--processes", "1"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     read, escaped, reports, words, events = map(int, FIGURES.search(last).groups())  # type: ignore[union-attr]
