@@ -28,6 +28,7 @@ from hpctl.core.model import (
     Assessment,
     Condition,
     FaultClass,
+    Finding,
     Health,
     Remedy,
     RuleId,
@@ -94,6 +95,15 @@ def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
     if watched:
         return _suspect(health, watched, incidents, None)
     return _in_service(health, cases, incidents)
+
+
+def told_by(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
+    """The rows that speak for these findings, the gravest first; none where they mean nothing.
+
+    What `assess` goes by, without its waits: for whoever asks what one line means by itself.
+    """
+    faults = {c.fault.rule: c.fault for c in _cases(incidents_of(findings), rules)}
+    return tuple(sorted(faults.values(), key=lambda f: _rank(f, rules), reverse=True))
 
 
 def _all_ok(health: Health) -> bool:

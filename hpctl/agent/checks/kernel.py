@@ -35,6 +35,9 @@ from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.core.health import Key, key
 from hpctl.core.model import Finding, Verdict
 
+LONGEST = 2048
+"""Characters of a message that are judged: the kernel makes none longer (PRINTK_MESSAGE_MAX), and
+no pattern is slow on as many."""
 HEAD = 4
 """How many of a line's first characters choose its families."""
 TRACE_FOLLOWS = timedelta(seconds=2)
@@ -119,6 +122,9 @@ class Kernel:
             if record.facility != KERNEL_FACILITY and not accept_user:
                 continue
             text = record.text
+            if len(text) > LONGEST:
+                text = text[:LONGEST]
+                record = replace(record, text=text)
             head = text[:HEAD]
             if self._trouble is not None:
                 self._trace(record, found)
