@@ -2,9 +2,9 @@ r"""Kernel messages in a log that somebody kept, in whatever form: dmesg, the jo
 
 What is understood, line by line, so that a file may hold several forms:
 
-    [12345.678901] TEXT                  dmesg; also -x, -r, -d, -e, -T, --iso, with [ T1234] callers
+    [12345.678901] TEXT                  dmesg; also -x, -r, -d, -e, -T, --iso, [ T1234] callers
     4,123,456789,-;TEXT                  /dev/kmsg
-    Nov 10 12:00:00 host kernel: TEXT    syslog and `journalctl -k`, in every one of its short forms
+    Nov 10 12:00:00 host kernel: TEXT    syslog and `journalctl -k`, in each of its short forms
     <4>1 2026-11-10T12:00:00Z host kernel - - - TEXT    syslog, RFC 5424
     {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
@@ -44,11 +44,12 @@ _UPTIME = re.compile(
     r"\[ *\+?(\d{1,10}\.\d{1,9})(?: *<[^>]{0,20}>)?\] ?|\[[A-Z][a-z]{2}\d\d \d\d:\d\d\] "
 )
 _CTIME = re.compile(
-    r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})(?: *<[^>]{0,20}>)?\] ?"
+    r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \d{4})(?: *<[^>]{0,20}>)?\] ?"
 )
 _ISO = re.compile(
     r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:(?P<dmesg>,)\d{1,9}|\.\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d)?) |[A-Z][a-z]{2} (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
+    r"(?:Z|[+-]\d\d:?\d\d)?) "
+    r"|[A-Z][a-z]{2} (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
 )
 _SYSLOG = re.compile(
     r"(?:(\d{4}) )?([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))? "
@@ -56,6 +57,8 @@ _SYSLOG = re.compile(
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _SAYS = re.compile(r"(?:\S{1,255} )?kernel: ")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
+_REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
+"""What rsyslog makes of equal lines."""
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
@@ -209,7 +212,8 @@ def _message(text: str) -> str:
     for prefix in (_UPTIME, _CALLER):
         if (match := prefix.match(text)) is not None:
             text = text[match.end() :]
-    return text
+    repeated = _REPEATED.match(text)
+    return repeated[1] if repeated else text
 
 
 def _text(value: object) -> str:

@@ -23,6 +23,7 @@ from hpctl.cli.output import Exit
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hpctl.agent.checks.kernel import Kernel
     from hpctl.agent.fold import Findings
     from hpctl.agent.logtext import Entry
     from hpctl.core.catalogue import Rules
@@ -111,11 +112,8 @@ class _Reader:
     """Judges a log: `views` its lines, then `boots` what all of them together come to."""
 
     def __init__(self) -> None:
-        from hpctl.agent.checks.kernel import Kernel
-
         self.lines = self.others = 0
-        self._new_kernel = lambda: Kernel(lambda _pid, _at: "")
-        self._kernel = self._new_kernel()
+        self._kernel = _kernel()
         self._boots: list[tuple[int, int, Findings]] = []
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
@@ -145,7 +143,7 @@ class _Reader:
     def _boot(self, number: int) -> None:
         from hpctl.agent.fold import Findings
 
-        self._kernel = self._new_kernel()
+        self._kernel = _kernel()
         self._boots.append((number, number, Findings()))
 
     def _findings(self, entry: Entry) -> list[Finding]:
@@ -163,6 +161,13 @@ class _Reader:
         except hma_records.Malformed:
             return []
         return [] if detection is None else [detection.finding(entry.record.at)]
+
+
+def _kernel() -> Kernel:
+    """The agent's own judge of lines, which asks no /proc whose process one names."""
+    from hpctl.agent.checks.kernel import Kernel
+
+    return Kernel(lambda _pid, _at: "")
 
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:

@@ -20,9 +20,11 @@ from hpctl.agent.checks import (
     kernel_crash,
     kernel_fabric,
     kernel_fs,
+    kernel_limits,
     kernel_lockup,
     kernel_memory,
     kernel_neuron,
+    kernel_nvidia,
     kernel_nvme,
     kernel_oom,
     kernel_pcie,
@@ -67,7 +69,9 @@ _MODULES = (
     kernel_block,
     kernel_fabric,
     kernel_fs,
+    kernel_limits,
     kernel_memory,
+    kernel_nvidia,
     kernel_nvme,
     kernel_oom,
     kernel_remote,
@@ -75,6 +79,7 @@ _MODULES = (
 _PCIE = _family(kernel_pcie.gather, kernel_pcie.judge)
 _NEURON = _family(kernel_neuron.gather, kernel_neuron.judge)
 _MEMORY = _family(kernel_memory.gather, kernel_memory.judge)
+_LIMITS = _family(kernel_limits.gather, kernel_limits.judge)
 
 
 def _by_head() -> dict[str, tuple[Family, ...]]:
@@ -91,7 +96,8 @@ _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
 _AER, _BUS = kernel_pcie.WORDS
 (_APEI,) = kernel_memory.WORDS
 (_NRT,) = kernel_neuron.WORDS
-_BY_WORD = ((_AER, _PCIE), (_BUS, _PCIE), (_APEI, _MEMORY), (_NRT, _NEURON))
+(_QUEUE,) = kernel_limits.WORDS
+_BY_WORD = ((_AER, _PCIE), (_BUS, _PCIE), (_APEI, _MEMORY), (_NRT, _NEURON), (_QUEUE, _LIMITS))
 
 
 @dataclass(slots=True)
@@ -131,7 +137,14 @@ class Kernel:
             if head in _TROUBLE:
                 self._stuck(record, found)
             # Spelled out: a storm runs through this line.
-            elif head in _BY_HEAD or _AER in text or _BUS in text or _APEI in text or _NRT in text:
+            elif (
+                head in _BY_HEAD
+                or _AER in text
+                or _BUS in text
+                or _APEI in text
+                or _NRT in text
+                or _QUEUE in text
+            ):
                 if (known := equal.get(text)) is None:
                     equal[text] = _Equal(record, record.at)
                 else:

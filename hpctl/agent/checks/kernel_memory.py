@@ -29,7 +29,9 @@ CHECK = "kernel.memory"
 HEADS = ("EDAC", "mce:", "MCE:", "Memo", "[Har")
 WORDS = ("}[Hardware Error]: ",)
 _EDAC = re.compile(
-    r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) (?P<where>.{0,80}?)(?: \(|$)"
+    # What comes after `on` is the DIMM's own name; what follows in brackets is where it is.
+    r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) "
+    r"(?P<where>.{0,80}?on .{1,80}?) \(\w+[:#]"
 )
 _BANK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?: Exception)?: "
@@ -85,7 +87,7 @@ def judge(said: Line) -> Finding:
 
 
 def _dimm(match: re.Match[str]) -> str:
-    """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`: what comes after `on` is the DIMM's own name."""
+    """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
     name = match["where"].rpartition(" on ")[2] if " on " in match["where"] else ""
     return f"{match['device']} {name}".strip()
 

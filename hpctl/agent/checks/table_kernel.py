@@ -97,10 +97,10 @@ KERNEL: tuple[KernelRow, ...] = (
     ),
     KernelRow(
         "kernel.nfs",
-        "an NFS server that does not answer",
-        ("not-responding",),
-        "gone with the line that says that the server is back",
-        "net/sunrpc/clnt.c",
+        "an NFS server that does not answer, locks that were lost",
+        ("not-responding", "locks-lost"),
+        "gone with the line that says that the server is back; lost locks: boot",
+        "net/sunrpc/clnt.c, fs/nfs",
     ),
     KernelRow(
         "kernel.lustre",
@@ -112,16 +112,30 @@ KERNEL: tuple[KernelRow, ...] = (
     KernelRow(
         "kernel.efa",
         "an EFA card whose driver closed its queue or cannot reach it",
-        ("unanswered", "interrupt", "register"),
+        ("unanswered", "interrupt", "register", "reset"),
         _UNTIL_BOOT,
         "drivers/infiniband/hw/efa",
     ),
     KernelRow(
         "kernel.mlx5",
-        "a Mellanox card that failed, its cable, its power",
-        ("fatal", "module", "power"),
+        "a Mellanox card that failed, its firmware, queues, cable, power",
+        ("unrecoverable", "fatal", "health", "timeout", "module", "power", "command"),
         _UNTIL_BOOT,
         "drivers/net/ethernet/mellanox/mlx5",
+    ),
+    KernelRow(
+        "kernel.limits",
+        "limits of the kernel and the network that were reached",
+        ("files", "conntrack", "neighbors", "sockets", "queue"),
+        _UNTIL_BOOT,
+        "fs/file_table.c, net",
+    ),
+    KernelRow(
+        "kernel.nvidia",
+        "what NVIDIA's modules say without a number: NVLinks, initialization, versions, peermem",
+        ("nvlink", "init", "version", "peermem"),
+        _UNTIL_BOOT,
+        "open-gpu-kernel-modules",
     ),
     KernelRow(
         "kernel.neuron",
