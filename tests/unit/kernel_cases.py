@@ -293,8 +293,8 @@ CASES = [
      "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
     ("efa 0000:00:06.0 efa_0: Reset indication didn't turn off",
      "kernel.efa", "reset", "efa_0", NOW),
-    ("mlx5_core 0000:5e:00.0: wait_func:1134:(pid 77): 2ERR_QP(0x507) timeout. Will cause a leak of "
-     "a command resource", "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: wait_func:1134:(pid 77): 2ERR_QP(0x507) timeout. Will cause a leak "
+     "of a command resource", "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
     ("mlx5_core 0000:5e:00.0: cb_timeout_handler:864:(pid 7): cmd[3]: CREATE_MKEY(0x200) Async, "
      "timeout. Will cause a leak of a command resource",
      "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
@@ -303,6 +303,9 @@ CASES = [
      "resource", "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
     ("mlx5_core 0000:5e:00.0: print_health_info:430:(pid 0): synd 0x8: unrecoverable hardware "
      "error", "kernel.mlx5", "unrecoverable", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: print_health_info:424:(pid 0): Health issue observed, unrecoverable "
+     "hardware error, severity(0) EMERGENCY:",
+     "kernel.mlx5", "unrecoverable", "0000:5e:00.0", NOW),
     ("mlx5_core 0000:5e:00.0: print_health_info:430:(pid 0): synd 0x1: firmware internal error",
      "kernel.mlx5", "health", "0000:5e:00.0", WATCH),
     ("mlx5_core 0000:5e:00.1 enp94s0f1: TX timeout detected",

@@ -44,14 +44,15 @@ _EFA = re.compile(
     r"|(?P<reset>Reset indication didn't turn o"
     r"|Device isn't ready, (?:can't reset|abort com init)))"
 )
+_ISSUE = "(?:synd 0x[0-9a-f]+: |Health issue observed, )"
 _MLX5 = re.compile(
     r"(?:mlx5_core (?P<device>[0-9a-f:.]{7,16})(?: [\w.-]{1,15})?: (?:\w+:\d+:\(pid \d+\): )?"
     r"|mlx5_core: (?:\w+: )?|mlx5_\w+:\d+:\(pid \d+\): )(?:"
     r"(?P<fatal>Fatal error \d+ detected|device's health compromised"
     r"|(?:cmd\[\d+\]: )?[\w ]{1,60}\(0x[0-9a-f]+\).{0,80}? timeout\. +Will cause a leak of a"
     r"|.{0,40}health recovery (?:flow aborted|failed))"
-    r"|(?P<unrecoverable>synd 0x[0-9a-f]+: (?:unrecoverable hardware error|HW fatal error))"
-    r"|(?P<health>synd 0x[0-9a-f]+: (?:firmware internal error|irisc not responding|firmware CRC"
+    rf"|(?P<unrecoverable>{_ISSUE}(?:unrecoverable hardware error|HW fatal error))"
+    rf"|(?P<health>{_ISSUE}(?:firmware internal error|irisc not responding|firmware CRC"
     r"|ICM fetch PCI|EQ error|FFSER error|async EQ buffer overrun|High temperature))"
     r"|(?P<module>Port module event(?:\[\w+\]: module|: module \d+, Cable (?:unplugged|error)))"
     r"|(?P<timeout>[TR]X timeout (?:detected|on ))"
