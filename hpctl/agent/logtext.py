@@ -59,6 +59,8 @@ _SAYS = re.compile(r"(?:\S{1,255} )?kernel: ")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
 """What rsyslog makes of equal lines."""
+_MEMBER = re.compile(r"\s+[\"\[\]\d]")
+"""A line inside of an object that is printed over several."""
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
@@ -90,7 +92,9 @@ class LogText:
                 yield from self._exported(line)
                 continue
             bare = text.strip("\x1e ,")
-            if bare in ("{", "}", "},{") or (block and len(block) < _PRETTY_LINES):
+            if bare in ("{", "}", "},{") or (
+                block and len(block) < _PRETTY_LINES and _MEMBER.match(text)
+            ):
                 block.append(text)
                 if bare.startswith("}"):
                     yield from self._block(block)
