@@ -42,6 +42,12 @@ def test_as_many_disks_as_the_type_has(tmp_path: Path) -> None:
     unplug(disks[3])
     assert [code for code, _, _ in judged(tmp_path)] == ["nvme"]
     assert judged(tmp_path, "ml.c5.large") == []
+    for disk in (*disks[:3], *disks[4:7]):
+        unplug(disk)
+    assert [code for code, _, _ in judged(tmp_path)] == ["nvme"]
+    plug(tmp_path, "0000:00:05.0", ENA)
+    unplug(disks[7])
+    assert judged(tmp_path) == []
 
 
 def test_a_network_card_that_goes_is_told_until_it_is_back(tmp_path: Path) -> None:

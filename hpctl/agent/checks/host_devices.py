@@ -58,14 +58,18 @@ def gather(machine: Machine) -> Sample:
     gone = tuple(sorted(seen - set(cards)))
     seen.update(cards)
     expected = shape_of(machine.expected.instance_type).nvme_disks
-    if not disks and not cards and not gone and not expected:
+    if not disks and not cards and not gone:
         raise NotHere("no network card, and no disk of an instance")
     return Sample(tuple(disks), tuple(cards), gone, expected)
 
 
 def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
-    """Too few disks; network cards that were there and are not."""
-    if seen.expected_disks is not None and len(seen.disks) < seen.expected_disks:
+    """Too few disks; network cards that were there and are not.
+
+    Where not one disk is to be seen it is rather the view that is cut off: a machine does not lose
+    all of them at once.
+    """
+    if seen.expected_disks is not None and 0 < len(seen.disks) < seen.expected_disks:
         detail = f"{len(seen.disks)} of {seen.expected_disks} instance-storage disks on the bus"
         yield Observation("nvme", detail=detail)
     for card in seen.gone:
