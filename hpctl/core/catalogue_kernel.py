@@ -261,6 +261,18 @@ LIMITS = (
     ),
     Row("kernel-limits-sockets", "", "I", "no memory left for TCP", _OURS, watch=True),
     Row(
+        "kernel-limits-netdevice", "", "I", "a network device is not given back", _OURS, watch=True
+    ),
+    Row("kernel-limits-reset", "", "I", "ENA's driver resets its device", _OURS, watch=True),
+    Row("kernel-process-nccl", "", "I", "a process crashed inside of NCCL: its job's own", _OURS),
+    Row(
+        "kernel-process-oom-killer",
+        "",
+        "I",
+        "the out-of-memory killer ran: the lines after it say whose memory was used up",
+        _OURS,
+    ),
+    Row(
         "kernel-limits-queue",
         "",
         "I",

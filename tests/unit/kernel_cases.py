@@ -238,7 +238,24 @@ CASES = [
     ("divide error: 0000 [#1] PREEMPT SMP NOPTI", "kernel.crash", "oops", "", WATCH),
     ("Oops: divide error: 0000 [#1] PREEMPT SMP NOPTI", "kernel.crash", "oops", "", WATCH),
     ("stack segment: 0000 [#1] SMP", "kernel.crash", "oops", "", WATCH),
+    ("MCE: Killing python:4321 due to hardware memory corruption fault at 7f0012345678",
+     "kernel.memory", "uncorrected", "", NOW),
+    ("end_request: I/O error, dev sda, sector 1234", "kernel.block", "io-error", "sda", WATCH),
+    ("BTRFS: I/O error while writing superblock", "kernel.fs", "error", "", WATCH),
+    ("EXT4-fs warning (device nvme1n1): ext4_end_bio:343: I/O error 10 writing to inode 12",
+     "kernel.fs", "error", "nvme1n1", WATCH),
+    ("Aborting journal on device nvme1n1-8.", "kernel.fs", "error", "", WATCH),
+    ("mlx5_core 0000:5e:00.0: temp_warn:161:(pid 0): High temperature on sensors with bit set 0 1",
+     "kernel.mlx5", "health", "0000:5e:00.0", WATCH),
+    # of a process
+    ("pt_main_thread[4711]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in "
+     "libnccl.so.2[7f7c7ac00000+d3d3000]", "kernel.process", "nccl", "", NOTHING),
+    ("python invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, "
+     "oom_score_adj=0", "kernel.process", "oom-killer", "", NOTHING),
     # limits
+    ("unregister_netdevice: waiting for veth1 to become free. Usage count = 2",
+     "kernel.limits", "netdevice", "", WATCH),
+    ("ena 0000:00:05.0 eth0: Keep alive watchdog timeout.", "kernel.limits", "reset", "", WATCH),
     ("VFS: file-max limit 1048576 reached", "kernel.limits", "files", "", WATCH),
     ("nf_conntrack: nf_conntrack: table full, dropping packet",
      "kernel.limits", "conntrack", "", WATCH),
@@ -366,7 +383,6 @@ BENIGN = [
     "BTRFS info (device sda1): disk space caching is enabled",
     "BTRFS info (device loop7): forced readonly",
     "oom_reaper: reaped process 4321 (python), now anon-rss:0kB",
-    "python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
     "EDAC MC: Ver: 3.0.0",
     "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0",
     "mce: CPU supports 22 MCE banks",

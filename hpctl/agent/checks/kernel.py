@@ -28,6 +28,7 @@ from hpctl.agent.checks import (
     kernel_nvme,
     kernel_oom,
     kernel_pcie,
+    kernel_process,
     kernel_remote,
     xid,
 )
@@ -79,6 +80,7 @@ _MODULES = (
 _PCIE = _family(kernel_pcie.gather, kernel_pcie.judge)
 _NEURON = _family(kernel_neuron.gather, kernel_neuron.judge)
 _MEMORY = _family(kernel_memory.gather, kernel_memory.judge)
+_PROCESS = _family(kernel_process.gather, kernel_process.judge)
 _LIMITS = _family(kernel_limits.gather, kernel_limits.judge)
 
 
@@ -97,6 +99,7 @@ _AER, _BUS = kernel_pcie.WORDS
 (_APEI,) = kernel_memory.WORDS
 (_NRT,) = kernel_neuron.WORDS
 (_QUEUE,) = kernel_limits.WORDS
+_KILLER, _NCCL = kernel_process.WORDS
 _BY_WORD = ((_AER, _PCIE), (_BUS, _PCIE), (_APEI, _MEMORY), (_NRT, _NEURON), (_QUEUE, _LIMITS))
 
 
@@ -144,6 +147,8 @@ class Kernel:
                 or _APEI in text
                 or _NRT in text
                 or _QUEUE in text
+                or _KILLER in text
+                or _NCCL in text
             ):
                 if (known := equal.get(text)) is None:
                     equal[text] = _Equal(record, record.at)
@@ -157,6 +162,7 @@ class Kernel:
     def _see(self, lines: _Equal, found: Found) -> None:
         text = lines.first.text
         if of_a_process(text):
+            self._ask(_PROCESS, lines, found)
             return
         for word, family in _BY_WORD:
             if word in text and self._ask(family, lines, found):

@@ -1,6 +1,7 @@
 """Block devices that fail I/O, and arrays that lose a disk (block/blk-core.c, fs/buffer.c, md).
 
-    print_req_error: I/O error, dev sda, sector 1234                               (to Linux 5.2)
+    end_request: I/O error, dev sda, sector 1234                                   (to Linux 4.0)
+    print_req_error: I/O error, dev sda, sector 1234                               (to 5.2)
     blk_update_request: I/O error, dev nvme1n1, sector 1234 op 0x0:(READ) ...      (to 5.15)
     I/O error, dev nvme1n1, sector 1234 op 0x1:(WRITE) flags 0x0 phys_seg 1 ...    (since)
     critical medium error, dev nvme1n1, sector 1234 op 0x0:(READ) ...
@@ -21,13 +22,13 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.block"
-HEADS = ("blk_", "prin", "I/O ", "crit", "Buff", "atte", "md/r", "md/l")
+HEADS = ("blk_", "prin", "end_", "I/O ", "crit", "Buff", "atte", "md/r", "md/l")
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w!-]+)"
 _REQUEST = re.compile(
-    r"(?:(?:blk_update_request|print_req_error): )?"
+    r"(?:(?:blk_update_request|print_req_error|end_request): )?"
     rf"(?P<what>I/O|critical medium) error, dev {_DEVICE}, sector \d+"
 )
-_BUFFER = re.compile(rf"Buffer I/O error on dev(?:ice)? {_DEVICE}, logical block \d+")
+_BUFFER = re.compile(rf"Buffer I/O error on dev(?:ice)? {_DEVICE}(?:, logical block \d+|$)")
 _ARRAY = re.compile(
     # raid0.c and linear.c print no colon before the array's name, the others do.
     r"md/(?:raid0|linear):?(?P<lost>[\w-]+): Disk failure on \S{1,64} detected, failing array"

@@ -25,7 +25,7 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.fs"
-HEADS = ("EXT4", "EXT3", "EXT2", "XFS ", "BTRF")
+HEADS = ("EXT4", "EXT3", "EXT2", "XFS ", "BTRF", "I/O ", "JBD2", "Abor")
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w.!-]+)"
 _EXT = re.compile(rf"EXT[234]-fs \({_DEVICE}\): Remounting filesystem read-only")
 _EXT_ERROR = re.compile(
@@ -53,6 +53,11 @@ _BTRFS_ERROR = re.compile(
     r"|: (?:.*(?:csum failed|checksum (?:verify failed|error))|bad tree block|corrupt "
     r"|parent transid|bdev .* errs))"
 )
+_UNSAID = re.compile(
+    rf"(?:(?:XFS \({_DEVICE}\): |BTRFS: )?I/O error while writing superblock"
+    rf"|EXT[234]-fs warning \(device {_DEVICE.replace('device', 'device2')}\): ext4_end_bio:"
+    r"|JBD2: (?:Detected IO errors|Error -?\d+ detected|I/O error)|Aborting journal on device )"
+)
 _ORDERED = ("xfs_fs_goingdown", "User initiated shutdown")
 _SERIOUS = frozenset({"readonly"})
 
@@ -65,10 +70,10 @@ def gather(record: Record) -> Line | None:
             if any(word in text for word in _ORDERED):
                 return None
             return line(CHECK, "readonly", record, match["device"])
-    for shape in (_EXT_ERROR, _XFS_ERROR, _BTRFS_ERROR):
+    for shape in (_EXT_ERROR, _XFS_ERROR, _BTRFS_ERROR, _UNSAID):
         if (match := shape.match(text)) is not None:
             named = match.groupdict()
-            return line(CHECK, "error", record, str(named["device"] or named.get("device2", "")))
+            return line(CHECK, "error", record, named["device"] or named.get("device2") or "")
     return None
 
 

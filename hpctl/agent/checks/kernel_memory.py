@@ -10,6 +10,7 @@ r"""Main memory and processors that report errors: MCE, EDAC and firmware (APEI)
     {1}[Hardware Error]: event severity: corrected                          (APEI)
     {1}[Hardware Error]:   error_type: 3, multi-bit ECC                     (APEI, memory)
     Memory failure: 0x3fc1d2a: Sending SIGBUS to python:4321 due to hardware memory corruption
+    MCE: Killing python:4321 due to hardware memory corruption fault at 7f0012345678
     Memory failure: 0x3fc1d2a: recovery action for clean LRU page: Recovered
 
 The severity of an APEI record alone says little: PCIe errors come the same way. Without its
@@ -50,7 +51,8 @@ _SAYS = re.compile(
     r"|(?P<logged2>event severity: (?:recoverable|fatal)))"
 )
 _POISON = re.compile(
-    r"Memory failure: 0x[0-9a-f]+: (?:"
+    r"MCE: Killing .{0,80}:(?P<consumed>\d{1,10}) due to hardware memory corruption"
+    r"|Memory failure: 0x[0-9a-f]+: (?:"
     r"Sending SIGBUS to .{0,80}:(?P<pid>\d{1,10}) due to hardware memory corruption"
     r"|Killing .{0,80}:(?P<killed>\d{1,10}) due to hardware memory corruption"
     r"|recovery action for "
@@ -77,7 +79,7 @@ def gather(record: Record) -> Line | None:
     if (match := _POISON.match(text)) is not None:
         # A page that was free, or clean and so on its disk, is taken out of use: nothing is lost.
         code = "deferred" if match["unhurt"] else "uncorrected"
-        return line(CHECK, code, record, pid=match["pid"] or match["killed"])
+        return line(CHECK, code, record, pid=match["pid"] or match["killed"] or match["consumed"])
     return None
 
 

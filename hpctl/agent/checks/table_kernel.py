@@ -126,7 +126,7 @@ KERNEL: tuple[KernelRow, ...] = (
     KernelRow(
         "kernel.limits",
         "limits of the kernel and the network that were reached",
-        ("files", "conntrack", "neighbors", "sockets", "queue"),
+        ("files", "conntrack", "neighbors", "sockets", "netdevice", "reset", "queue"),
         _UNTIL_BOOT,
         "fs/file_table.c, net",
     ),
@@ -136,6 +136,13 @@ KERNEL: tuple[KernelRow, ...] = (
         ("nvlink", "init", "version", "peermem"),
         _UNTIL_BOOT,
         "open-gpu-kernel-modules",
+    ),
+    KernelRow(
+        "kernel.process",
+        "a process that crashed inside of NCCL, or made the out-of-memory killer run",
+        ("nccl", "oom-killer"),
+        _UNTIL_BOOT,
+        "arch/x86/mm/fault.c, mm/oom_kill.c",
     ),
     KernelRow(
         "kernel.neuron",
