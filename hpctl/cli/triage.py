@@ -82,7 +82,7 @@ def triage(file: str, as_json: bool) -> None:
     with _opened(file) as stream:
         for view in reader.views(stream):
             if as_json:
-                click.echo(_json(view))
+                output.echo(_json(view))
             else:
                 views.append(view)
     boots = reader.boots()
