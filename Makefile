@@ -66,10 +66,13 @@ test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON3
 test-slurm: test-packages ## All tests against a real Slurm, on loopback
 	.ci/once-more $(REAL) tests
 
-# HPCTL_HOSTILE_INPUTS: how many hostile inputs; about 80 a second.
 .PHONY: nightly
-nightly: setup ## A million hostile inputs through the non-interference property (hours)
-	HPCTL_HOSTILE_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest -p no:xdist tests/properties/test_walls.py
+nightly: hostile fuzz ## What takes a night: `make hostile`, then `make fuzz` (4 h on 2 cores)
+
+# INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
+.PHONY: hostile
+hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
+	$(BIN)/python -m tests.properties.nightly $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: test-soak
 test-soak: setup ## The long seeded runs

@@ -138,6 +138,15 @@ class Lab:
         """What the journal amounts to now."""
         return self._ask(lambda store: replay(store.events()))
 
+    def follow(self, state: State) -> None:
+        """Fold into `state` what the journal has said since the last time."""
+
+        def fold(store: Store) -> None:
+            for event in store.events(state.events):
+                state.fold(event)
+
+        self._ask(fold)
+
     def health(self, node: str) -> Health:
         """What the head node has stored of a node's agent."""
         return self._ask(lambda store: store.health()[NodeName(node)])

@@ -3,7 +3,7 @@
 A real Slurm and real PyTorch (DDP, gloo): two nodes, one rank each, `examples/torch_ddp`. Rank 1 is
 killed with SIGKILL while it trains. By class, slowest first: the job is requeued (Slurm alone;
 hpctl's daemon), the step is launched anew (`hpctl run`), the processes are (torchrun, NVIDIA's
-ft_launcher where it is installed, `hpctl run --torch`, cold and warm).
+ft_launcher where it is installed, `hpctl run --torch`).
 """
 
 from __future__ import annotations
@@ -84,10 +84,7 @@ FT = Way(
         3, "-m nvidia_resiliency_ext.fault_tolerance.launcher --ignore-missing-fault-tol-cfg"
     ),
 )
-COLD = Way("hpctl process restart", f"{_TORCH} -- {WORDS}", hpctl=True)
-WARM = Way(
-    "hpctl process restart, warm", f"{_HPCTL} run --torch --nproc=1 --warm -- {WORDS}", hpctl=True
-)
+PROCESS = Way("hpctl process restart", f"{_TORCH} -- {WORDS}", hpctl=True)
 
 
 @dataclass(slots=True)
@@ -102,7 +99,7 @@ def run() -> Outcome:
     """All ways in turn, round after round; Slurm alone waits two minutes and is asked once."""
     if find_spec("torch") is None:
         raise NotSeen("torch does not import: pip install torch")
-    ways = [STEP, TORCHRUN, COLD, WARM, REQUEUE]
+    ways = [STEP, TORCHRUN, PROCESS, REQUEUE]
     if find_spec("nvidia_resiliency_ext") is not None:
         ways.insert(2, FT)
     seen = {way.name: Seen() for way in [PLAIN, *ways]}
@@ -119,7 +116,7 @@ def run() -> Outcome:
 
 def _told(seen: dict[str, Seen]) -> Outcome:
     outcome = Outcome("restart: from a rank's death to the first new step")
-    classes = ((REQUEUE, PLAIN), (STEP, PLAIN), (COLD, TORCHRUN), (WARM, TORCHRUN), (WARM, FT))
+    classes = ((REQUEUE, PLAIN), (STEP, PLAIN), (PROCESS, TORCHRUN), (PROCESS, FT))
     for ours, rival in classes:
         if rival.name not in seen:
             continue
@@ -130,7 +127,7 @@ def _told(seen: dict[str, Seen]) -> Outcome:
         outcome.notes.append(f"{name}: {each} s; steps trained again {one.lost}")
     if FT.name not in seen:
         outcome.notes.append("ft_launcher: not installed (pip install nvidia-resiliency-ext)")
-    outcome.notes.append("importing torch is in every figure but the warm one's")
+    outcome.notes.append("importing torch is in every figure")
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""From a rank's death to the first training step after it: torchrun's restart, ours, ours warm.
+"""From a rank's death to the first training step after it: torchrun's restart, and ours.
 
 Real PyTorch (DDP, gloo) on loopback: two agents or launchers, one rank each, as on two nodes.
 Rank 1 is killed with SIGKILL while it trains. Needs torch; `measure` raises NoTorch without it.
@@ -25,8 +25,7 @@ from hpctl.jobs.elastic import environment
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = 3
 TORCHRUN = "torchrun, c10d rendezvous"
-COLD = "hpctl, cold"
-WARM = "hpctl, warm"
+OURS = "hpctl"
 LIMIT_S = 90.0
 
 _PROGRAM = """
@@ -48,16 +47,15 @@ class NoTorch(Exception):
 
 
 def measure(runs: int = RUNS) -> dict[str, list[float]]:
-    """Seconds of each run, by name of what restarted. The three take turns, so that a busy moment
+    """Seconds of each run, by name of what restarted. The two take turns, so that a busy moment
     hits them alike. Takes about half a minute a round. Raises NoTorch, and AssertionError where a
     run does not come back."""
     if find_spec("torch") is None:
         raise NoTorch("torch does not import")
-    told: dict[str, list[float]] = {TORCHRUN: [], COLD: [], WARM: []}
+    told: dict[str, list[float]] = {TORCHRUN: [], OURS: []}
     for _ in range(runs):
         told[TORCHRUN].append(_once(_torchrun))
-        told[COLD].append(_once(lambda node, _port: _ours(node)))
-        told[WARM].append(_once(lambda node, _port: _ours(node, "--warm")))
+        told[OURS].append(_once(_ours))
     return told
 
 
@@ -69,10 +67,10 @@ def _torchrun(node: int, port: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _ours(node: int, *options: str) -> list[str]:
+def _ours(node: int, _port: int) -> list[str]:
     return [
         sys.executable, "-m", "hpctl.jobs.elastic", "--nnodes=2", "--nproc-per-node=1",
-        f"--node-rank={node}", "--master-addr=127.0.0.1", "--rdzv-id=bench", *options, "--",
+        f"--node-rank={node}", "--master-addr=127.0.0.1", "--rdzv-id=bench", "--",
     ]  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """Connections that never finish a request: `python -m benchmarks.strangers PORT COUNT`.
 
 Says a line once all have connected; then each drips on, and connects again where it was dropped.
+`python -m benchmarks.strangers sink` is a listener that nobody needs: it keeps as many as the
+intake does, reads nothing, and prints its port.
 """
 
 from __future__ import annotations
@@ -9,7 +11,11 @@ import asyncio
 import contextlib
 import random
 import resource
+import socket
 import sys
+from collections import deque
+
+from hpctl.daemon.connections import Bounds
 
 AGAIN_S = 5.0
 HALF = b"POST /v1/reports HTTP/1.1\r\nHost: head\r\nX-Half: "
@@ -46,7 +52,21 @@ async def crowd(port: int, count: int) -> None:
     await asyncio.gather(*tasks)
 
 
+def sink() -> None:
+    """Accept for ever; of more than the intake keeps, the oldest goes."""
+    held: deque[socket.socket] = deque()
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            held.append(listener.accept()[0])
+            if len(held) > Bounds().waiting:
+                held.popleft().close()
+
+
 if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asyncio.run(crowd(int(sys.argv[1]), int(sys.argv[2])))
+    if sys.argv[1] == "sink":
+        sink()
+    else:
+        asyncio.run(crowd(int(sys.argv[1]), int(sys.argv[2])))

@@ -142,7 +142,12 @@ class WorldScheduler:
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         return {}
 
-    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def marks(self) -> Mapping[NodeName, str]:
+        return {}
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
         self.drained += len(nodes)
         return dict.fromkeys(nodes, Outcome.accepted())
 

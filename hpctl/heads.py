@@ -40,6 +40,12 @@ class Head:
             raise HpctlError(f"not a head node's URL: {url!r}", hint)
         return cls(host, port or DEFAULT_PORT)
 
+    @classmethod
+    def here(cls, listen: str) -> Head:
+        """The daemon of this host, from its `intake.listen`."""
+        host, _, port = listen.rpartition(":")
+        return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
+
     def post(
         self, path: str, body: bytes, until: float, munge_socket: str | Path | None
     ) -> tuple[int, bytes]:

@@ -69,12 +69,23 @@ class Scheduler(Protocol):
         """All nodes and jobs. Raises Unavailable."""
         ...
 
-    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def marks(self) -> Mapping[NodeName, str]:
+        """The nodes that bear a mark of HyperPod's health agent, as `core.marks.mark_of` has it.
+
+        A fraction of what `view` costs: for whoever wants to know often. Raises Unavailable.
+        """
+        ...
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
         """DRAIN each node with its Reason. Convergent.
 
         Looks at each node first: one that is drained with a Reason which is not hpctl's is
         Rejected("foreign_drain") and left alone. One that HyperPod's health agent marked is
-        taken over: its Reason becomes ours, and its FAIL is cleared.
+        taken over: its Reason becomes ours, and its FAIL is cleared. With `spare_marks` it is
+        Rejected("marked", transient) and left alone, and each node is looked at directly before
+        its own update.
         """
         ...
 

@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -44,6 +45,7 @@ from hpctl.ports import HpctlError
 VERSION = 1
 PATH = "/v1/reports"
 REQUESTS_PATH = "/v1/requests"
+COPY_PATH = "/v1/copy"
 AUTH_SCHEME = "MUNGE"
 SESSION_SCHEME = "HPCTL"
 PROOF_HEADER = "HPCTL-Proof"
@@ -321,6 +323,11 @@ def read_request(body: bytes) -> Asked:
     if not (asked.target + asked.by).isprintable():
         raise InvalidReportError("not a valid request: control characters in a name")
     return asked
+
+
+def copy_of(journal: Path) -> Path:
+    """Where the copy of a SQLite journal lies that every user of the machine may read."""
+    return journal.parent / "public" / journal.name
 
 
 def check_version(version: int) -> None:

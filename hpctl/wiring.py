@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING
 
 from hpctl.ports import Aws, ByHand, HpctlError, Provider, Scheduler, Unavailable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     # For annotations alone: what asks only AWS need not wait for pydantic and the catalogue.
     from hpctl.clusters.validate import ServiceModel
     from hpctl.config import Config
@@ -14,9 +18,13 @@ if TYPE_CHECKING:
     from hpctl.jobs.checkpoints.remote import Remote
     from hpctl.store.sql import Store
 
+COPY_S = 10.0
+"""How long a copy of the journal may take."""
+
 
 def open_store(config: Config, *, write: bool = False) -> Store:
-    """The journal. Only the daemon opens it to write. Raises Unavailable, JournalCorrupt."""
+    """The journal; for users who may not write it, a copy that the daemon makes of it. Only the
+    daemon opens it to write. Raises Unavailable, JournalCorrupt."""
     from hpctl.store.sql import Store
 
     path = None if config.database_url else config.state_dir / "journal.db"
@@ -25,7 +33,32 @@ def open_store(config: Config, *, write: bool = False) -> Store:
             f"there is no journal at {path}",
             "has the daemon ever run? `hpctl daemon run` makes it; --config names another one",
         )
+    if path is not None and not write and not os.access(path, os.W_OK):
+        return Store(f"sqlite:///{_copy(config, path)}", write=False)
     return Store(config.url, write=write)
+
+
+def _copy(config: Config, journal: Path) -> Path:
+    """The copy of the journal; an old one where no daemon answers. Raises Unavailable."""
+    import http.client
+
+    from hpctl import wire
+    from hpctl.heads import Head, explained
+
+    copy = wire.copy_of(journal)
+    until = time.monotonic() + COPY_S
+    try:
+        head, munge_socket = Head.here(config.intake.listen), config.intake.munge_socket
+        status, said = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
+        why = "" if status == http.client.OK else explained(said)
+    except (OSError, http.client.HTTPException, Unavailable) as error:
+        why = str(error)
+    if why and not copy.exists():
+        raise Unavailable(
+            f"no daemon makes a copy of the journal to read: {why}",
+            "is it running? (systemctl status hpctl-daemon); root reads the journal itself",
+        )
+    return copy
 
 
 def make_scheduler(config: Config) -> Scheduler:

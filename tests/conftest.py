@@ -13,6 +13,8 @@ import pytest
 
 from hpctl.sandbox.api import Sandbox
 from tests.checkpoints.table import pytest_terminal_summary as pytest_terminal_summary
+from tests.intakes import Head
+from tests.munged import Realm, realm
 
 SandboxFactory = Callable[..., Sandbox]
 
@@ -47,6 +49,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return place.get(item.path.stem, len(place)) if item.get_closest_marker("slurm") else 0
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="module")
+def munges() -> Iterator[Realm]:
+    """Four munged, of a head node, two nodes and a stranger, for a file's tests."""
+    with realm() as running:
+        yield running
+
+
+@pytest.fixture
+def head(munges: Realm) -> Iterator[Head]:
+    """A running intake of one test's own."""
+    running = Head(munges)
+    running.server.start()
+    yield running
+    running.server.stop()
 
 
 @pytest.fixture(scope="module")

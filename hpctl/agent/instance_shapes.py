@@ -13,22 +13,24 @@ class Shape:
     efa_devices: int | None = None
     gpus: int | None = None
     neuron_devices: int | None = None
+    nvme_disks: int | None = None
 
 
 SHAPES: Mapping[str, Shape] = {
-    # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1.
-    "p4d.24xlarge": Shape(efa_devices=4, gpus=8),
-    "p4de.24xlarge": Shape(efa_devices=4, gpus=8),
-    "p5.48xlarge": Shape(efa_devices=32, gpus=8),
-    "p5e.48xlarge": Shape(efa_devices=32, gpus=8),
-    "p5en.48xlarge": Shape(efa_devices=16, gpus=8),
-    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8),
+    # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1; instance
+    # storage: Amazon EC2 instance types, accelerated computing.
+    "p4d.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),
+    "p4de.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),
+    "p5.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8),
+    "p5e.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8),
+    "p5en.48xlarge": Shape(efa_devices=16, gpus=8, nvme_disks=8),
+    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8, nvme_disks=8),
     # AWS Neuron documentation: EFA set-up guide (trn1), Trainium2 architecture, instance pages.
-    "trn1.2xlarge": Shape(neuron_devices=1),
-    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16),
-    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16),
-    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16),
-    "trn2u.48xlarge": Shape(efa_devices=16, neuron_devices=16),
+    "trn1.2xlarge": Shape(neuron_devices=1, nvme_disks=1),
+    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16, nvme_disks=4),
+    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "trn2u.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
     "inf2.24xlarge": Shape(neuron_devices=6),
     "inf2.48xlarge": Shape(neuron_devices=12),
 }

@@ -11,6 +11,8 @@ writes test lines ends them.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import math
 import os
@@ -28,9 +30,12 @@ RECORD_BYTES = 8192
 """The longest record that the kernel hands out."""
 BATCH = 512
 """Most records that one `read` returns, so that a log storm cannot starve the caller."""
-FILE_POLL_S = 0.02
+FILE_POLL_S = 0.2
+"""How often a file is looked at where inotify is not to be had."""
 KERNEL_FACILITY = 0
 
+# Of linux/inotify.h.
+_MODIFY, _MOVED_TO, _CREATE = 0x2, 0x80, 0x100
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _STAMP = re.compile(rb"\d+,\d+,(\d+),[^;]*;")
 _HEADER = re.compile(r"(\d+),(\d+),(\d+),[^;]*;")
@@ -150,12 +155,55 @@ class KernelDevice:
         os.close(self._fd)
 
 
-class KernelFile:
-    """A regular file in /dev/kmsg's format, followed by polling; for machines without GPUs.
+class Inotify:
+    """A descriptor that is readable when the file at a path grew, or another took its place.
 
-    A file that shrinks or is replaced is read again from its start. A last line without its
-    newline waits for the rest. Whose boot USEC counts from is the writer's business: the file's
-    modification time says when its last record was written.
+    Raises OSError where the kernel has no inotify, or none left for this user.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        try:
+            self._watch(path.parent, _CREATE | _MOVED_TO)
+            self.again()
+        except OSError:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._fd
+
+    def again(self) -> None:
+        """Watch the file that is at the path now."""
+        self._watch(self._path, _MODIFY)
+
+    def drain(self) -> None:
+        """Take note of what has changed so far: the descriptor is readable again after the next."""
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            while os.read(self._fd, 64 * 1024):
+                pass
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)
+
+    def _watch(self, path: Path, events: int) -> None:
+        if self._libc.inotify_add_watch(self._fd, os.fsencode(path), events) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+class KernelFile:
+    """A regular file in /dev/kmsg's format, followed by inotify; for machines without GPUs.
+
+    A file of another format is refused: its lines say nothing of who wrote them. A file that
+    shrinks or is replaced is read again from its start. A last line without its newline waits for
+    the rest. Whose boot USEC counts from is the writer's business: the file's modification time
+    says when its last record was written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,13 +215,19 @@ class KernelFile:
         self._rest = b""
         self._records: list[Record] = []
         self._booted = math.inf
+        self._is_kmsg = False
+        self._changes: Inotify | None = None
+        with contextlib.suppress(OSError):
+            self._changes = Inotify(path)
 
-    def fileno(self) -> None:
-        """A regular file cannot be waited for: poll it every FILE_POLL_S."""
-        return
+    def fileno(self) -> int | None:
+        """For a selector: readable when the file has changed. None: poll it every FILE_POLL_S."""
+        return None if self._changes is None else self._changes.fileno()
 
     def read(self) -> list[Record]:
         """The records that were added, at most BATCH. Raises Unavailable."""
+        if self._changes is not None and not self._records:
+            self._changes.drain()
         while not self._records and self._fill():
             pass
         batch, self._records = self._records[:BATCH], self._records[BATCH:]
@@ -200,6 +254,13 @@ class KernelFile:
         now = time.time()
         parsed = (_parse(line, self._booted, now) for line in lines)
         self._records = [record for record in parsed if record is not None]
+        self._is_kmsg |= bool(self._records)
+        if not self._is_kmsg and (other := next(filter(None, map(bytes.strip, lines)), b"")):
+            begins = other[:40].decode(errors="replace")
+            raise Unavailable(
+                f"{self._path} is not in the format of /dev/kmsg: its first line is {begins!r}",
+                f"Name /dev/kmsg with --kmsg. `hpctl triage {self._path}` reads other formats.",
+            )
         return bool(chunk)
 
     def _follow(self) -> float:
@@ -210,13 +271,17 @@ class KernelFile:
             self._file = self._path.open("rb", buffering=0)
             self._inode, self._offset, self._rest = status.st_ino, 0, b""
             self._booted = math.inf
+            if self._changes is not None:
+                self._changes.again()
         elif status.st_size < self._offset:
             self._offset, self._rest, self._booted = 0, b"", math.inf
         return status.st_mtime
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the descriptors back."""
         self._file.close()
+        if self._changes is not None:
+            self._changes.close()
 
 
 KernelLog = KernelDevice | KernelFile

@@ -16,6 +16,7 @@ PCI = "/sys/bus/pci/devices"
 AMAZON = "0x1d0f"
 EFA = re.compile(r"0xefa[0-9a-f]")
 """PCI device ids of EFA: 0xefa0 and its successors."""
+_RATE = re.compile(r"(\d{1,5}(?:\.\d)?) Gb/sec")
 MOST_DEVICES = 128
 """RDMA devices that are looked at: no machine has so many."""
 
@@ -115,6 +116,8 @@ class Port:
     number: str
     state: str
     phys_state: str
+    gbps: float = 0.0
+    """Its rate, `400 Gb/sec (4X NDR)`; 0 where it does not say."""
 
     @property
     def name(self) -> str:
@@ -139,14 +142,20 @@ def ports(found: Sequence[Device]) -> tuple[Port, ...]:
             folder = f"{device.folder}/ports/{number}"
             state = _state(f"{folder}/state")
             if state:
-                seen.append(Port(device.name, number, state, _state(f"{folder}/phys_state")))
+                phys, rate = _state(f"{folder}/phys_state"), _RATE.match(_read(f"{folder}/rate"))
+                gbps = float(rate[1]) if rate else 0.0
+                seen.append(Port(device.name, number, state, phys, gbps))
     return tuple(seen)
 
 
 def _state(path: str) -> str:
     """`4: ACTIVE` as the kernel writes it, without the number."""
+    return _read(path).partition(":")[2].strip()
+
+
+def _read(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(64).decode("ascii", "replace").partition(":")[2].strip()
+            return file.read(64).decode("ascii", "replace")
     except OSError:
         return ""

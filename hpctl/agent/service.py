@@ -53,6 +53,7 @@ class Agent:
         self._version = 1
         self._kernel: KernelLog | None = None
         self._lost = 0
+        self._behind = False
         self._reopen_at = 0.0
         self._stopping = False
         self._pace = Pace()
@@ -120,6 +121,8 @@ class Agent:
             self._wake_sender()
 
     def _patience(self, watchdog: float | None) -> float:
+        if self._behind:
+            return 0.0
         if self._kernel is not None and self._kernel.fileno() is None:
             return FILE_POLL_S
         waits = (watchdog, self._pace.wait_s(time.monotonic()), REOPEN_S)
@@ -128,6 +131,7 @@ class Agent:
     def _read_log(self, selector: selectors.BaseSelector) -> None:
         """Read all that waits. A log that cannot be read is a finding until it can be: UNKNOWN."""
         accept_user = self._settings.kmsg_accept_user
+        self._behind = False
         try:
             source = self._open(selector)
             if source is None:
@@ -140,6 +144,8 @@ class Agent:
                     self._add([_log_finding(Verdict.WARN, "lost", "records were lost", count)])
                 if len(records) < BATCH:
                     break
+            else:
+                self._behind = True
             if self._blind:
                 self._add([_unreadable(Verdict.OK, why) for why in self._blind])
                 self._blind.clear()

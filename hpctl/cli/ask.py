@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.core.journal import RequestTaken
@@ -84,7 +82,7 @@ def ask(
     try:
         taken: dict[int, RequestTaken] = {}
         if wait_s > 0:
-            click.echo("hpctl: waiting for the daemon ...", err=True)
+            output.echo("hpctl: waiting for the daemon ...", err=True)
         until = time.monotonic() + wait_s
         while True:
             for number in ids.keys() - taken.keys():
@@ -120,8 +118,7 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     from hpctl import wire
     from hpctl.heads import Head, explained
 
-    host, _, port = config.intake.listen.rpartition(":")
-    head = Head("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
+    head = Head.here(config.intake.listen)
     named = by if os.getuid() == 0 else ""
     body = wire.encode_request(verb, target, named)
     until = time.monotonic() + SEND_S
@@ -162,10 +159,10 @@ def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
 def report(view: RequestsView, as_json: bool, waited: bool) -> None:
     """Print the answers and leave: 0 all agreed, 1 one refused, 3 one is still queued."""
     if as_json:
-        click.echo(output.to_json("requests", view))
+        output.echo(output.to_json("requests", view))
     else:
         for row in view.requests:
-            click.echo(_line(row, waited))
+            output.echo(_line(row, waited))
     if any(r.answered and not r.ok for r in view.requests):
         output.leave(Exit.PROBLEM)
     if waited and any(not r.answered for r in view.requests):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from hpctl.cli import checkpoint_advise, checkpoint_repair
+from hpctl.cli import checkpoint_advise, output
 from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
 from hpctl.jobs.checkpoints import last as search
@@ -85,7 +85,6 @@ def checkpoint() -> None:
     """
 
 
-checkpoint.add_command(checkpoint_repair.repair_latest)
 checkpoint.add_command(checkpoint_advise.advise)
 
 
@@ -105,9 +104,9 @@ def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str
         say.print_json("checkpoint-ls", say.LsView(place, tuple(map(say.row, rows))))
     else:
         for row in rows:
-            click.echo(say.text(row, deep=deep))
+            output.echo(say.text(row, deep=deep))
         if not rows:
-            click.echo(f"hpctl: no checkpoints in {place}", err=True)
+            output.echo(f"hpctl: no checkpoints in {place}", err=True)
     sys.exit(say.code(rows))
 
 
@@ -133,7 +132,7 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     if as_json:
         say.print_json("checkpoint-verify", say.LsView(path, (say.row(row),)))
     else:
-        click.echo(say.text(row, deep=deep))
+        output.echo(say.text(row, deep=deep))
     sys.exit(say.code([row]))
 
 
@@ -159,12 +158,6 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
 @_aws
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
 @click.option(
-    "--repair-latest",
-    is_flag=True,
-    envvar="HPCTL_REPAIR_LATEST",
-    help="Then mend broken pointers beside it (or HPCTL_REPAIR_LATEST=1).",
-)
-@click.option(
     "--tell", is_flag=True, help="Tell the head node the step (in a job; never waits for it)."
 )
 @click.option(
@@ -182,7 +175,6 @@ def last(
     as_json: bool,
     export: bool,
     fetch: Path | None,
-    repair_latest: bool,
     tell: bool,
     **aws: str | None,
 ) -> None:
@@ -208,16 +200,14 @@ def last(
     result = replace(result, unseen=(*unseen, *result.unseen))
     if not as_json:
         _explain(result)
-    if repair_latest and result.found is not None:
-        _repair_beside(result.found)
     if as_json:
         say.print_json("checkpoint-last", say.search(result))
     elif export:
-        click.echo(_line(result))
+        output.exact(_line(result))
     elif result.found is not None:
-        click.echo(result.found.path)
+        output.exact(str(result.found.path))
     elif result.verdict == "none":
-        click.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
+        output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
         _tell(result)
     sys.exit({"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}[result.verdict])
@@ -237,26 +227,11 @@ def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | Pas
             return found
         from hpctl.jobs.checkpoints.fetch import fetch
 
-        click.echo(f"hpctl: fetching {found.path} into {into}", err=True)
+        output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
         with say.bar() as progress:
             return fetch(found, into, deep=deep, progress=progress)
 
     return bring
-
-
-def _repair_beside(found: Checkpoint) -> None:
-    """Mend the pointers of the directory that a checkpoint was found in; failing is no failure."""
-    from hpctl.jobs.checkpoints.pointers import repairs
-
-    directory = found.path.parent
-    if not isinstance(directory, Path):
-        return
-    try:
-        checkpoint_repair.mended(
-            [repair for repair in repairs(directory) if repair.content is not None]
-        )
-    except OSError as error:
-        click.echo(f"hpctl: pointers in {directory} cannot be read: {error}", err=True)
 
 
 def _first_directory(tiers: list[search.Tier]) -> Path | None:
@@ -266,17 +241,17 @@ def _first_directory(tiers: list[search.Tier]) -> Path | None:
 
 def _explain(result: search.Search) -> None:
     for unseen in result.unseen:
-        click.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
+        output.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
     if result.unseen and result.found is not None:
-        click.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
+        output.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
     for each in result.passed_over:
         if each.claimed or each.format:
-            click.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
+            output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     others = (p.path for p in result.passed_over if p.format is None)
     unknown = [path for path in others if step_in(path.name) and TEMPORARY not in path.name]
     if unknown and result.verdict == "none":
         # Else a run of a format of its own would begin anew at each start, and nobody see why.
-        click.echo(
+        output.echo(
             f"hpctl: {max(map(str, unknown))} is of no format that hpctl knows: if it is a"
             " checkpoint, the program must find it itself (hpctl sbatch --no-resume)",
             err=True,

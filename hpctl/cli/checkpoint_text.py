@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-import click
-
 from hpctl.cli import output
 from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, Search
 
@@ -93,7 +91,6 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -103,7 +100,7 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
     )
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=output.console(err=True), transient=True) as shown:
         task = shown.add_task("")
 
         def progress(done: int, total: int) -> None:
@@ -134,7 +131,7 @@ def code(rows: list[Checkpoint | PassedOver]) -> int:
 
 def print_json(schema: str, view: object) -> None:
     """A document on stdout."""
-    click.echo(output.to_json(schema, view))
+    output.echo(output.to_json(schema, view))
 
 
 def cannot_read(place: str, why: str, schema: str | None) -> NoReturn:
@@ -142,5 +139,5 @@ def cannot_read(place: str, why: str, schema: str | None) -> NoReturn:
     if schema:
         print_json(schema, LsView(place, (), why))
     else:
-        click.echo(f"hpctl: {why}", err=True)
+        output.echo(f"hpctl: {why}", err=True)
     sys.exit(3)

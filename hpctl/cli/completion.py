@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hpctl.cli import output
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -21,4 +23,4 @@ def completion(shell: str) -> None:
 
     script = get_completion_class(shell)
     assert script is not None
-    click.echo(script(cli, {}, "hpctl", "_HPCTL_COMPLETE").source())
+    output.echo(script(cli, {}, "hpctl", "_HPCTL_COMPLETE").source())

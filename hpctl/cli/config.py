@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hpctl.cli import output
+
 
 @click.group(short_help="Check or print the daemon's configuration.")
 def config() -> None:
@@ -33,9 +35,9 @@ def check(path: str | None, as_json: bool) -> None:
         problems = list(getattr(error, "problems", [f"{error}: {error.hint}"]))
     if as_json:
         document = {"schema": "hpctl.config.check/1", "path": path, "problems": problems}
-        click.echo(json.dumps(document, indent=2))
+        output.echo(json.dumps(document, indent=2))
     else:
-        click.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
+        output.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
     raise SystemExit(1 if problems else 0)
 
 
@@ -44,4 +46,4 @@ def example() -> None:
     """Print a file with every key at its default."""
     from hpctl.config import example as text
 
-    click.echo(text(), nl=False)
+    output.echo(text(), nl=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hpctl.cli import output
 from hpctl.cli.output import config_option
 
 
@@ -24,4 +25,4 @@ def run(config: str, log_level: str) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    raise SystemExit(run_daemon(config, lambda line: click.echo(f"hpctl: {line}", err=True)))
+    raise SystemExit(run_daemon(config, lambda line: output.echo(f"hpctl: {line}", err=True)))

@@ -153,7 +153,7 @@ def check(
     to = _scope(cluster=cluster, account=account, region=aws.region, bucket=bucket, role=role)
     statements = PERSONAS[who](to)
     if open_ := _open(to, document(statements)):
-        click.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
+        output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
     found = simulate(aws.service("iam"), principal, statements)
     if isinstance(found, NoRole):
         raise Absent(found.why, found.mend)
@@ -177,11 +177,11 @@ def _print(who: str, said: dict[str, str], *, trusted: bool, trust: bool, as_jso
         who, policies.document(policies.PERSONAS[who](to)), policies.trust() if trusted else None
     )
     if as_json:
-        click.echo(output.to_json("iam", view))
+        output.echo(output.to_json("iam", view))
     else:
-        click.echo(json.dumps(view.trust if trust else view.policy, indent=2))
+        output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
     if open_ := [] if trust else _open(to, view.policy):
-        click.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
+        output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
 
 def _scope(**said: str) -> Scope:

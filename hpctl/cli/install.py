@@ -121,7 +121,7 @@ def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) 
         what = (
             " with its journal and configuration" if purge else "; journal and configuration stay"
         )
-        click.confirm(f"Remove hpctl from this machine{what}?", abort=True, err=True)
+        output.confirm(f"Remove hpctl from this machine{what}?", abort=True)
     _show(install_steps.uninstall(machine, purge), dry_run, as_json, lambda: ())
 
 

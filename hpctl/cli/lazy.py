@@ -30,6 +30,12 @@ class LazyGroup(click.Group):
         """Ctrl-C that no command has an answer to is 130 everywhere, as a shell has it."""
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            from hpctl.core.bounds import printable
+
+            # click prints it by itself, and a usage error quotes what was given.
+            vars(error)["message"] = printable(error.message, lines=True)
+            raise
         except KeyboardInterrupt:
             click.echo("hpctl: interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

@@ -109,10 +109,10 @@ def preset(name: str | None) -> None:
     from hpctl.jobs.logs import presets
 
     if name is None:
-        click.echo("\n".join(presets.NAMES))
+        output.echo("\n".join(presets.NAMES))
         return
     _rules((), (name,))
-    click.echo(presets.text(name), nl=False)
+    output.echo(presets.text(name), nl=False)
 
 
 def _rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:

@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
     "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
     "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
+    "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
     "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
     "cluster": ("hpctl.cli.cluster:cluster", "Create, operate and retire a HyperPod cluster."),
     "iam": ("hpctl.cli.iam:iam", "Print IAM policies of least privilege."),

@@ -95,28 +95,30 @@ def to_json(schema: str, view: object) -> str:
 def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None:
     """Print a view: as JSON, or by `draw` on a console as wide as the terminal."""
     if as_json:
-        click.echo(to_json(schema, view))
-        return
-    out = console()
-    with out.capture() as drawn:
-        draw(out, view)
-    # rich fills table cells up with blanks: nobody wants them in a log or a mail.
-    for line in drawn.get().splitlines():
-        click.echo(line.rstrip(), color=out.is_terminal)
+        echo(to_json(schema, view))
+    else:
+        _draw(console(), draw, view)
 
 
 def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     """Draw where questions are asked: standard output is for the result."""
     # As wide as the result, so that both read alike.
-    err = _clean_console()(stderr=True, highlight=False, emoji=False, width=console().width)
-    with err.capture() as drawn:
-        draw(err, value)
+    _draw(console(err=True, width=console().width), draw, value)
+
+
+def _draw(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
+    with on.capture() as drawn:
+        draw(on, value)
+    # rich fills table cells up with blanks: nobody wants them in a log or a mail.
     for line in drawn.get().splitlines():
-        click.echo(line.rstrip(), err=True, color=err.is_terminal)
+        click.echo(line.rstrip(), err=on.stderr, color=on.is_terminal)
 
 
-def console() -> Console:
-    """Standard output for rich: colours on a terminal only, `COLUMNS` respected."""
+def console(*, err: bool = False, width: int | None = None) -> Console:
+    """Standard output, or standard error, for rich: colours on a terminal only, `COLUMNS` respected
+    on standard output. Whatever text is drawn on it is cleaned."""
+    if err:
+        return _clean_console()(stderr=True, highlight=False, emoji=False, width=width)
     out = sys.stdout
     wide = os.environ.get("COLUMNS", "")
     # Where nothing says how wide the reader's screen is, 80 would cut what `grep` looks for.
@@ -140,9 +142,27 @@ def _clean_console() -> type[Console]:
     return CleanConsole
 
 
-def echo(text: str, *, err: bool = False) -> None:
-    """Print a line that may hold what others wrote."""
-    click.echo(printable(text, lines=True), err=err)
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, cleaned of what a terminal obeys: a part of it may be what others wrote."""
+    click.echo(printable(text, lines=True), err=err, nl=nl)
+
+
+def exact(text: str, *, nl: bool = True) -> None:
+    """Print what a program reads, as a path: to a program byte by byte, to a terminal cleaned."""
+    if sys.stdout.isatty():
+        echo(text, nl=nl)
+    else:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=nl)
+
+
+def confirm(question: str, *, abort: bool = False) -> bool:
+    """Ask yes or no on standard error. Raises click.Abort."""
+    return click.confirm(printable(question, lines=True), abort=abort, err=True)
+
+
+def prompt(question: str, **how: Any) -> Any:
+    """Ask for a word on standard error, see click.prompt. Raises click.Abort."""
+    return click.prompt(printable(question, lines=True), err=True, **how)
 
 
 def folded(text: str, more: int = 0) -> str:

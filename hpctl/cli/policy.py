@@ -130,7 +130,7 @@ def example() -> None:
     """Print a policy with every key at its default, and the reasons for them."""
     from hpctl.policies import example as text
 
-    click.echo(text(), nl=False)
+    output.echo(text(), nl=False)
 
 
 @policy.command()
@@ -161,7 +161,7 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
 def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
     """The cluster's layers; none where this machine has no configuration and none was named."""
     if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
-        click.echo(
+        output.echo(
             f"hpctl: no {config} on this machine: the cluster's and the partition's policy are not"
             " counted in (--config names another)",
             err=True,

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hpctl.cli import output
 from hpctl.cli.render import BAD, DIM, GOOD, HEAD, WARN
 from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
 from hpctl.core.tell import duration
@@ -46,7 +46,7 @@ def shown() -> Iterator[Screen]:
     if not err.isatty():
         yield Lines()
         return
-    console = Console(file=err, highlight=False, emoji=False)
+    console = output.console(err=True)
     # A progress display that outlives the command is in the way of its result.
     with Live(console=console, transient=True, refresh_per_second=4) as live:
         yield Screenful(live)
@@ -227,7 +227,7 @@ class Lines:
             self._write(progress, text.plain)
 
     def _write(self, progress: Progress, line: str) -> None:
-        click.echo(f"{progress.at:%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+        output.echo(f"{progress.at:%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
 
 
 def _in_brackets(text: str) -> str:

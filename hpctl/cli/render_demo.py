@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from hpctl.cli import output
 from hpctl.sandbox.demo import Result
 
 _STYLES = {"hpctl": "bold green", "plain": "yellow", "both": "cyan"}
@@ -28,11 +28,11 @@ class PlainScreen:
 
     def chapter(self, title: str) -> None:
         """A heading."""
-        click.echo(f"\n== {title}")
+        output.echo(f"\n== {title}")
 
     def line(self, who: str, text: str, seconds: float | None) -> None:
         """One thing, with the seconds since the fault."""
-        click.echo(f"{_clock(seconds)}  {who:<6} {text}")
+        output.echo(f"{_clock(seconds)}  {who:<6} {text}")
 
     def progress(self, facts: dict[str, str]) -> None:
         """Nothing: a pipe wants no repetition."""
@@ -43,7 +43,7 @@ class LiveScreen:
 
     def __init__(self) -> None:
         """Nothing is drawn before the `with` block."""
-        self._console = Console()
+        self._console = output.console()
         self._live = Live(console=self._console, refresh_per_second=8, transient=True)
         self._title = ""
         self._facts: dict[str, str] = {}
@@ -94,12 +94,12 @@ class LiveScreen:
 
 def screen() -> LiveScreen | PlainScreen:
     """The one that fits where we print to."""
-    return LiveScreen() if Console().is_terminal else PlainScreen()
+    return LiveScreen() if output.console().is_terminal else PlainScreen()
 
 
 def show(result: Result) -> None:
     """The timeline and the figures."""
-    console = Console()
+    console = output.console()
     table = Table(title="Seconds from the fault", title_justify="left", show_edge=False)
     table.add_column("what")
     table.add_column("hpctl", justify="right", style="bold green")

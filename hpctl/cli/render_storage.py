@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from hpctl.cli.output import DRY_RUN
+from hpctl.cli.output import DRY_RUN, console
 from hpctl.cli.render import columns, wrapped
 
 if TYPE_CHECKING:
@@ -81,13 +81,10 @@ def preloaded(out: Console, view: Preload) -> None:
 
 def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
     """Go through the looks under a bar on standard error; the last one."""
-    import sys
-
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Left
 
-    err = Console(file=sys.stderr)
+    err = console(err=True)
     bar = Progress(
         TextColumn("loading"),
         BarColumn(),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from hpctl.agent.outside.ask import SOCKET, SOCKET_VARIABLE
+from hpctl.cli import output
 from hpctl.cli.durations import DurationType
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
@@ -121,7 +122,7 @@ def report(
     answer = _ask(socket, request, strict)
     if answer and answer.get("stays"):
         stays = f"{answer['stays']} finding(s) stay: only `hpctl return` on the head node"
-        click.echo(f"hpctl: {stays} clears them", err=True)
+        output.echo(f"hpctl: {stays} clears them", err=True)
 
 
 @click.command(short_help="What the agent thinks of this node, from what it knows.")
@@ -141,10 +142,10 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps({"schema": "hpctl.verdict/1", **told}, indent=2))
+        output.echo(json.dumps({"schema": "hpctl.verdict/1", **told}, indent=2))
     else:
         why = f": {told['why']}" if told["why"] else ""
-        click.echo(f"{told['node']} is {told['condition']}{why}")
+        output.echo(f"{told['node']} is {told['condition']}{why}")
     if told["condition"] == "faulty":
         raise SystemExit(1)
     if told["condition"] == "unknown" and strict:
@@ -162,5 +163,5 @@ def _ask(socket: str, request: dict[str, object], strict: bool) -> dict[str, Any
         if strict:
             raise
         hint = f" ({error.hint})" if error.hint else ""
-        click.echo(f"hpctl: warning: {error}{hint}", err=True)
+        output.echo(f"hpctl: warning: {error}{hint}", err=True)
         return None

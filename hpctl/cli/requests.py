@@ -147,18 +147,18 @@ def _destroy(
             raise output.no_such("nodes", name, known)
     view = previews(world, verb, tuple(dict.fromkeys(names)), invoking_user())
     if dry_run and as_json:
-        click.echo(output.to_json("preview", view))
+        output.echo(output.to_json("preview", view))
     else:
         for line in preview_lines(view):
             output.echo(line, err=not dry_run)
     if dry_run:
         if not as_json:
-            click.echo(output.DRY_RUN)
+            output.echo(output.DRY_RUN)
         blocked = any(not p.would_open for p in view.previews)
         output.leave(Exit.PROBLEM if blocked else Exit.FINE)
         return
     if not yes:
-        click.confirm(f"{verb} {len(view.previews)} node(s)?", abort=True, err=True)
+        output.confirm(f"{verb} {len(view.previews)} node(s)?", abort=True)
     _ask(config, verb, [p.node for p in view.previews], no_wait, as_json)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli.complete_files import complete_rules
+from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,6 @@ _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is 
 @click.option("--log", multiple=True, type=_FILE, metavar="FILE", help="Another file to watch.")
 @click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
 @click.option("--nproc", type=int, default=0, metavar="N", help="With --torch: ranks a node.")
-@click.option("--warm", is_flag=True, help="With --torch: keep torch imported for restarts.")
 @click.option("--slurm-bin", type=_FILE, metavar="DIR", help="Where srun is.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SRUN-ARGS COMMAND")
 def run(
@@ -54,7 +54,6 @@ def run(
     log: tuple[Path, ...],
     torch: bool,
     nproc: int,
-    warm: bool,
     slurm_bin: Path | None,
     words: tuple[str, ...],
 ) -> None:
@@ -82,7 +81,7 @@ def run(
         spares=spares,
         rules=watched,
         logs=log,
-        torch=Torch(nproc or _ranks_a_node(), warm=warm) if torch else None,
+        torch=Torch(nproc or _ranks_a_node()) if torch else None,
         search=_search(os.environ),
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
@@ -162,4 +161,4 @@ def _rules(names: tuple[str, ...]) -> RuleSet | None:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line, lines=True), file=sys.stderr, flush=True)

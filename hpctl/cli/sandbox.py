@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpctl.cli import output
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -102,19 +104,19 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
     settings["hma_latency"] = _span(settings["hma_latency"])
     settings["agent_config"] = _yaml(settings["agent_config"])
     one = _sandbox(name, **settings)
-    one.up(lambda line: click.echo(f"  {line} ...", err=True), detach=True)
+    one.up(lambda line: output.echo(f"  {line} ...", err=True), detach=True)
     if as_json:
-        click.echo(json.dumps(one.status(), indent=2))
+        output.echo(json.dumps(one.status(), indent=2))
         return
     hint = "" if name == "default" else f" --name {name}"
     if settings["empty"]:
         told = f"no cluster yet, up to {len(one.nodes)} nodes"
     else:
         told = f"{len(one.nodes)} nodes idle"
-    click.echo(f"Sandbox {name} is up: {told}, state in {one.state_dir}")
-    click.echo(f'Use it:  eval "$(hpctl sandbox env{hint})"')
+    output.echo(f"Sandbox {name} is up: {told}, state in {one.state_dir}")
+    output.echo(f'Use it:  eval "$(hpctl sandbox env{hint})"')
     if settings["empty"]:
-        click.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
+        output.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
 
 
 def _counts(words: Iterable[str]) -> dict[str, int]:
@@ -157,15 +159,15 @@ def status(name: str, as_json: bool) -> None:
     """What runs in a sandbox."""
     state = _sandbox(name).status()
     if as_json:
-        click.echo(json.dumps(state, indent=2))
+        output.echo(json.dumps(state, indent=2))
         return
     services = ", ".join(f"{k} {v or 'ended'}" for k, v in state["services"].items())
-    click.echo(f"Sandbox {state['name']}, Slurm {state['slurm_version']}, {state['state_dir']}")
-    click.echo(f"  {services}")
+    output.echo(f"Sandbox {state['name']}, Slurm {state['slurm_version']}, {state['state_dir']}")
+    output.echo(f"  {services}")
     for node in state["nodes"]:
         lives = "alive" if node["alive"] else "dead"
         instance = node.get("instance_id", "")
-        click.echo(f"  {node['node']:<16} {lives:<6} {instance:<20} {node.get('name', '')}")
+        output.echo(f"  {node['node']:<16} {lives:<6} {instance:<20} {node.get('name', '')}")
 
 
 @sandbox.command()
@@ -175,7 +177,7 @@ def down(name: str) -> None:
     one = _sandbox(name)
     there = one.state_dir.exists()
     one.down()
-    click.echo(f"Sandbox {name} is gone." if there else f"There is no sandbox {name}.")
+    output.echo(f"Sandbox {name} is gone." if there else f"There is no sandbox {name}.")
 
 
 @sandbox.command()
@@ -221,9 +223,9 @@ def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
     one = _sandbox(name)
     target, kind, *rest = words
     if target == "api":
-        click.echo(one.inject_api(kind, **_pairs(rest)))
+        output.echo(one.inject_api(kind, **_pairs(rest)))
         return
-    click.echo(one.inject(target, kind, **_how(target, kind, rest, options)))
+    output.echo(one.inject(target, kind, **_how(target, kind, rest, options)))
 
 
 def _how(target: str, kind: str, rest: list[str], options: dict[str, Any]) -> dict[str, Any]:
@@ -274,8 +276,8 @@ def logs(name: str, part: str, lines: int) -> None:
         raise click.UsageError(f"no log is called {part!r}; there are: {names}")
     for path in found:
         if tail := path.read_text(errors="replace").splitlines()[-lines:]:
-            click.echo(click.style(f"==> {path}", bold=True))
-            click.echo("\n".join(tail))
+            output.echo(f"==> {path}")
+            output.echo("\n".join(tail))
 
 
 @sandbox.command()
@@ -287,10 +289,10 @@ def env(name: str, as_json: bool) -> None:
 
     exports = _sandbox(name).exports
     if as_json:
-        click.echo(json.dumps(exports, indent=2))
+        output.echo(json.dumps(exports, indent=2))
         return
     for key, value in exports.items():
-        click.echo(f"export {key}={shlex.quote(value)}")
+        output.echo(f"export {key}={shlex.quote(value)}")
 
 
 @sandbox.command("exec", context_settings={"ignore_unknown_options": True})

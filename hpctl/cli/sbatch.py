@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import hpctl
+from hpctl.cli import output
 from hpctl.cli.complete_files import complete_file
 from hpctl.core.registration import COMMENT_PREFIX
 from hpctl.jobs import controller, own_policy, storage
@@ -37,7 +38,7 @@ class Sbatch(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Answer --help; hand everything else over unparsed."""
         if args[:1] in (["--help"], ["-h"]) and not ctx.resilient_parsing:
-            click.echo(ctx.get_help())
+            output.echo(ctx.get_help())
             ctx.exit()
         ctx.params["words"] = tuple(args)
         return []
@@ -67,7 +68,6 @@ def sbatch(words: tuple[str, ...]) -> None:
       --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
                                 own disk, or s3://BUCKET/PREFIX; repeatable
       --no-resume               the program finds its checkpoint itself
-      --repair-latest           mend "latest" pointers that name nothing whole, at each start
       --policy FILE|NAME        how the job is to be treated (docs/policies.md)
       --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
       --spares K                K nodes more than --nodes, for hpctl run to go on with
@@ -123,9 +123,9 @@ def _around(program: str, line: CommandLine, asked: Wishes) -> Around:
 def tell(submission: Submission, *, quiet: bool = False) -> None:
     """Say on stderr what is to be warned of, and what was added unless sbatch is to be quiet."""
     for note in () if quiet else submission.notes:
-        click.echo(f"hpctl: {note}", err=True)
+        output.echo(f"hpctl: {note}", err=True)
     for warning in submission.warnings:
-        click.echo(f"hpctl: warning: {warning}", err=True)
+        output.echo(f"hpctl: warning: {warning}", err=True)
 
 
 def found(line: CommandLine) -> str:
@@ -258,12 +258,12 @@ def _show(
             "notes": submission.notes,
             "warnings": submission.warnings,
         }
-        click.echo(json.dumps(document, indent=1))
+        output.echo(json.dumps(document, indent=1))
         return
     tell(submission)
     if text:
-        click.echo(text.encode("utf-8", "surrogateescape"), nl=not text.endswith("\n"))
+        output.exact(text, nl=not text.endswith("\n"))
     if said:
         pretty = json.dumps(said, indent=1).replace("\n", "\n# ")
-        click.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")
-    click.echo(f"# {shlex.join(command)}")
+        output.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")
+    output.echo(f"# {shlex.join(command)}")

@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+from hpctl.core.bounds import printable
 from hpctl.core.compat import SAFE_PATH
 from hpctl.jobs import own_policy
 from hpctl.jobs.own import Mention, Wishes
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
         kind, directory, policy, *words = arguments
         answer = {"sbatch": _sbatch, "srun": _srun}[kind](Path(directory), policy, words)
     except HpctlError as error:
-        print(f"hpctl: {error}\n  {error.hint}".rstrip(), file=sys.stderr)
+        print(printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr)
         return 1
     part = Path(directory) / f"{ANSWER}.part"
     part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))

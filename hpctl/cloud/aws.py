@@ -7,12 +7,15 @@ becomes one of the errors of `ports`.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
@@ -20,6 +23,7 @@ from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from hpctl.cloud.classify import (
+    UNREADABLE,
     call_hint,
     code_of,
     is_absent,
@@ -39,8 +43,29 @@ READ_ATTEMPTS = 8
 ORDER_FOR_S = 120.0
 """How long an order is repeated that certainly was not taken."""
 
-_FAILED = (BotoCoreError, ClientError, ResponseParserError)
+MAX_PAGES = 1000
+"""Of a hundred entries and more each: a listing that goes on is none of the service's."""
+
+MAX_TEXT = 1024 * 1024
+"""Characters of one text in an answer."""
+
+_NOT_THE_SERVICE = "what answers is not the service: look at --endpoint-url and HTTPS_PROXY"
+_FAILED = (BotoCoreError, ClientError, ResponseParserError, *UNREADABLE)
 """What a call raises. A proxy's page in HTML, where an answer should be, is no BotoCoreError."""
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "structure": Mapping,
+    "map": Mapping,
+    "list": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "long": int,
+    "float": (int, float),
+    "double": (int, float),
+    "timestamp": datetime,
+}
+"""What botocore makes of a type of its models. It looks itself at times alone, and in JSON at
+nothing else; blobs and streams are left to who reads them."""
 
 
 class AwsAccount:
@@ -95,11 +120,13 @@ class AwsAccount:
         endpoint = self._endpoint_url if name == "sagemaker" else None
         make: Callable[..., Any] = self._session.client
         try:
-            return make(name, region_name=self.region, endpoint_url=endpoint, config=config)
+            client = make(name, region_name=self.region, endpoint_url=endpoint, config=config)
         except (BotoCoreError, ValueError) as error:
             raise HpctlError(
                 f"cannot make a client for {name}: {error}", "check --region and --endpoint-url"
             ) from error
+        client.meta.events.register("before-parse", _refuse_pages)
+        return client
 
 
 class AwsService:
@@ -123,8 +150,9 @@ class AwsService:
 
     def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
         """See ports.Service."""
+        call = getattr(self._reads, operation)
         try:
-            answer: Mapping[str, Any] = getattr(self._reads, operation)(**request)
+            answer = self._whole(operation, call(**request))
         except _FAILED as error:
             raise self._failed(error, operation, Unavailable) from error
         return answer
@@ -134,9 +162,12 @@ class AwsService:
         if not self._reads.can_paginate(operation):
             yield from self.read(operation, **request).get(key, ())
             return
+        pages = iter(self._reads.get_paginator(operation).paginate(**request))
         try:
-            for page in self._reads.get_paginator(operation).paginate(**request):
-                yield from page.get(key, ())
+            for page in islice(pages, MAX_PAGES):
+                yield from self._whole(operation, page).get(key, ())
+            if next(pages, None) is not None:
+                raise ValueError(f"no end after {MAX_PAGES} pages")
         except _FAILED as error:
             raise self._failed(error, operation, Unavailable) from error
 
@@ -146,16 +177,29 @@ class AwsService:
             self._orders = self._orders or self._make_orders()
         call = getattr(self._orders, operation)
         try:
-            answer: Mapping[str, Any] = self._again.copy()(call, **request)
+            answer = self._whole(operation, self._again.copy()(call, **request))
         except _FAILED as error:
             # Throttled to the end, or never connected: nothing was taken, and nobody need look.
             unknown = Refused if never_taken(error) else InDoubt
             raise self._failed(error, operation, unknown) from error
         return answer
 
+    def _whole(self, operation: str, answer: Any) -> Mapping[str, Any]:
+        """An answer that is of the model's types. Raises ValueError with the place that is not."""
+        meta = self._reads.meta
+        model = meta.service_model.operation_model(meta.method_to_api_mapping[operation])
+        # XML is texts, of which botocore itself makes the types.
+        wanted = model.output_shape if _in_json(model) else None
+        if wanted is not None and (flaw := _flaw(answer, wanted, "$")):
+            raise ValueError(flaw)
+        return cast(Mapping[str, Any], answer)
+
     def _failed(self, error: Exception, operation: str, unknown: type[HpctlError]) -> HpctlError:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
         message, hint = f"{action}: {words_of(error)}", call_hint(error, action)
+        if not isinstance(error, BotoCoreError | ClientError):
+            message = f"{action}: the answer cannot be read: {words_of(error)}"
+            hint = _NOT_THE_SERVICE
         if is_absent(error):
             return Absent(message, hint, code=code_of(error))
         if is_refused(error):
@@ -163,3 +207,35 @@ class AwsService:
         if issubclass(unknown, Refused):
             return unknown(message, hint, code=code_of(error))
         return unknown(message, hint)
+
+
+def _refuse_pages(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """Raises ValueError for a page in HTML, or half an answer, which botocore reads as `{}`."""
+    body, fine = response_dict["body"], response_dict["status_code"] < 300
+    if fine and body and isinstance(body, bytes) and _in_json(operation_model):
+        json.loads(body)
+
+
+def _in_json(operation_model: Any) -> bool:
+    return "json" in operation_model.service_model.metadata["protocol"]
+
+
+def _flaw(value: Any, shape: Any, place: str) -> str:
+    """The first place of an answer that is not of its type in the model; empty: there is none."""
+    kind = shape.type_name
+    fits = isinstance(value, _TYPES.get(kind, object))
+    if not fits or (isinstance(value, bool) and kind != "boolean"):
+        return f"{place} is a {type(value).__name__}, not a {kind}"
+    parts: Iterator[tuple[Any, Any, str]] = iter(())
+    if kind == "string" and len(value) > MAX_TEXT:
+        return f"{place} is a text of {len(value)} characters"
+    if kind == "structure":
+        for name in shape.required_members:
+            if name not in value:
+                return f"{place}.{name} is missing"
+        parts = ((value[n], s, f"{place}.{n}") for n, s in shape.members.items() if n in value)
+    elif kind == "list":
+        parts = ((one, shape.member, f"{place}[{n}]") for n, one in enumerate(value))
+    elif kind == "map":
+        parts = ((one, shape.value, f"{place}.{name[:64]}") for name, one in value.items())
+    return next(filter(None, (_flaw(*part) for part in parts)), "")

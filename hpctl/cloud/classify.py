@@ -190,7 +190,8 @@ def never_taken(error: BaseException) -> bool:
 
 def is_absent(error: BaseException) -> bool:
     """Whether the answer is that what the call names is not there."""
-    if not isinstance(error, ClientError):
+    # A proxy's page may have any status.
+    if not isinstance(error, ClientError) or _message(error).startswith("<"):
         return False
     code = code_of(error)
     # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
@@ -216,17 +217,21 @@ def words_of(error: BaseException) -> str:
     if not isinstance(error, ClientError):
         # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
         return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:300]
-    message = str(error.response.get("Error", {}).get("Message") or "").strip().rstrip(".")
+    message = _message(error).rstrip(".")
     if message.startswith("<"):
         message = "the answer is a web page, not the service's"
     return f"{message} ({code_of(error)})" if message else code_of(error)
+
+
+def _message(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Message") or "")[:2000].strip()
 
 
 def code_of(error: BaseException) -> str:
     """The error code of an answer, `Unknown` where it has none; else the error's own name."""
     if not isinstance(error, ClientError):
         return type(error).__name__
-    return str(error.response.get("Error", {}).get("Code") or "Unknown")
+    return str(error.response.get("Error", {}).get("Code") or "Unknown")[:200]
 
 
 def call_hint(error: BaseException, action: str) -> str:

@@ -32,7 +32,7 @@ from hpctl.cloud.classify import (
 )
 from hpctl.cloud.details import Details
 from hpctl.cloud.session import open_session
-from hpctl.core.bounds import in_utc
+from hpctl.core.bounds import in_utc, printable
 from hpctl.core.compat import UTC
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.join import guessed, spelled
@@ -361,13 +361,13 @@ def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instanc
     status, message = _status(summary.get("InstanceStatus", {}))
     dns, launched = str(summary.get("PrivateDnsHostname") or ""), summary.get("LaunchTime")
     logical = summary.get("NodeLogicalId")
-    group, launched = str(summary["InstanceGroupName"]), summary.get("LaunchTime")
+    group = printable(str(summary["InstanceGroupName"]))
     return Instance(
-        id=InstanceId(summary["InstanceId"]),
+        id=InstanceId(printable(str(summary["InstanceId"]))),
         status=status,
         group=group,
         node=NodeName(guessed("", dns)) if dns else None,
-        logical_id=LogicalId(logical) if logical else None,
+        logical_id=LogicalId(printable(str(logical))) if logical else None,
         protected=group in protected,
         message=message,
         launched=in_utc(launched) if isinstance(launched, datetime) else None,
@@ -382,7 +382,7 @@ def _status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
     A word that the model does not have yet is taken for an update in progress: something is
     being done to the instance, so nothing is to be done by us.
     """
-    word, message = str(status.get("Status", "")), str(status.get("Message", ""))
+    word, message = str(status.get("Status", "")), printable(str(status.get("Message", "")))
     if word == "Failed":
         return InstanceStatus.FAILURE, message
     try:

@@ -28,6 +28,7 @@ from hpctl.core.model import (
     Assessment,
     Condition,
     FaultClass,
+    Finding,
     Health,
     Remedy,
     RuleId,
@@ -96,6 +97,15 @@ def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
     if watched:
         return _suspect(health, watched, incidents, None)
     return _in_service(health, cases, incidents)
+
+
+def told_by(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
+    """The rows that speak for these findings, the gravest first; none where they mean nothing.
+
+    What `assess` goes by, without its waits: for whoever asks what one line means by itself.
+    """
+    faults = {c.fault.rule: c.fault for c in _cases(incidents_of(findings), rules)}
+    return tuple(sorted(faults.values(), key=lambda f: _rank(f, rules), reverse=True))
 
 
 def _all_ok(health: Health) -> bool:
@@ -183,7 +193,7 @@ def _rule_of(incident: Incident, incidents: Sequence[Incident], rules: Rules) ->
         return _CONTAINED
     if code in _NVLINK5:
         return _strongest(
-            {nvlink5_rule(code, f"{f.detail} {f.evidence}") for f in incident.findings}, rules
+            {nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
     if code == "74" and all(lost_nothing(f.detail) for f in incident.findings):
         return RuleId("xid-74-corrected")
@@ -216,14 +226,17 @@ def _cancelled(incident: Incident, incidents: Iterable[Incident]) -> bool:
 
 
 def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
-    """The text's own severity first, then the number (facts: the word is reliable)."""
+    """The text's own severity first, then the number (facts: the word is reliable). Where the
+    text says non-fatal and the table that the node must restart, somebody has to look."""
     rule = RuleId(f"sxid-{incident.code}")
     known = rules.classes.get(rule)
     fatal = severity(incident.text)
     if fatal is True:
         return rule if known and known.urgency is not Urgency.NONE else RuleId("sxid-fatal")
     if fatal is False:
-        return rule if known and known.urgency is Urgency.NONE else RuleId("sxid-nonfatal")
+        if known is None:
+            return RuleId("sxid-nonfatal")
+        return rule if known.urgency is Urgency.NONE else RuleId("sxid-disputed")
     return rule if known else RuleId("sxid-unknown")
 
 

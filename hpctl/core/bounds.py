@@ -51,6 +51,14 @@ def keep(value: object, *names: str) -> None:
             object.__setattr__(value, name, in_utc(at))
 
 
+def clean(value: object, *names: str) -> None:
+    """Make these texts of a frozen value printable; for its `__post_init__`."""
+    for name in names:
+        text: str = getattr(value, name)
+        if _BUT_LINES.search(text):
+            object.__setattr__(value, name, printable(text, lines=True))
+
+
 def later(at: datetime, seconds: float) -> datetime:
     """`at` plus seconds, in bounds. What is no number of seconds is never over."""
     try:

@@ -524,6 +524,15 @@ SXID = (
         watch=True,
     ),
     Row("sxid", "10001-10005", "I", "NVSwitch host interface or thermal event", "none", watch=True),
+    Row(
+        "sxid-disputed",
+        "",
+        "I",
+        "an NVSwitch error that the driver calls non-fatal and NVIDIA's guide does not",
+        "restart the VM",
+        "shown as Suspect: captures show such lines on switches that go on",
+        watch=True,
+    ),
     Row("sxid-nonfatal", "", "I", "an NVSwitch error that the driver calls non-fatal", "none"),
     Row(
         "sxid-unknown",

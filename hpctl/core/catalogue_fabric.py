@@ -106,6 +106,7 @@ _RDMA = (
         for code, meaning in (
             ("link-down", "an InfiniBand or RoCE port that was active is down"),
             ("link-gone", "an InfiniBand or RoCE device is gone"),
+            ("link-slow", "an InfiniBand or RoCE port is slower than it was"),
             ("errors-link_downed", "a port lost its link"),
             ("errors-excessive_buffer_overrun_errors", "a port's buffers overran"),
             ("errors-local_link_integrity_errors", "a link lost its integrity"),

@@ -19,6 +19,27 @@ def _suspect(rule: str, meaning: str, why: str = "shown as Suspect") -> Row:
     return Row(rule, "", "I", meaning, _OURS, why, watch=True)
 
 
+_SETTINGS = (
+    _suspect("gpu-settings-inforom", "a GPU's InfoROM is corrupt"),
+    _suspect("gpu-settings-vbios", "a GPU has another VBIOS than the node's others"),
+    Row(
+        "gpu-settings-persistence",
+        "",
+        "I",
+        "persistence mode is off",
+        _OURS,
+        "told: jobs run, but each begins by loading the driver's state",
+    ),
+    Row(
+        "gpu-settings-clocks",
+        "",
+        "I",
+        "a GPU's application clocks are set below the default",
+        _OURS,
+        "told: somebody set them",
+    ),
+)
+
 # The same remedies as for Xid 154, which says the same in the kernel's log.
 _RECOVERY = (
     Row("gpu-recovery-reboot", "", "B", "the driver asks for a node reboot", "do what it says"),
@@ -346,4 +367,13 @@ _PCIE = (
     ),
 )
 
-GPU_ROWS: tuple[Row, ...] = (*_RECOVERY, *_LOST, *_MACHINE, *_FABRIC, *_MEMORY, *_SLOW, *_PCIE)
+GPU_ROWS: tuple[Row, ...] = (
+    *_RECOVERY,
+    *_LOST,
+    *_MACHINE,
+    *_FABRIC,
+    *_MEMORY,
+    *_SLOW,
+    *_PCIE,
+    *_SETTINGS,
+)

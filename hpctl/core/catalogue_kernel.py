@@ -127,7 +127,7 @@ MEMORY = (
         "kernel-oom-cgroup",
         "",
         "I",
-        "a service used more memory than its control group may",
+        "a job or service used more memory than its control group may",
         _OURS,
     ),
 )
@@ -178,6 +178,31 @@ REMOTE = (
         _OURS,
     ),
     Row("kernel-mlx5-fatal", "", "B", "a network card reports that it has failed", _OURS),
+    Row(
+        "kernel-mlx5-unrecoverable",
+        "",
+        "X",
+        "a network card reports an unrecoverable hardware error",
+        _OURS,
+    ),
+    Row(
+        "kernel-mlx5-health", "", "I", "a network card's firmware is in trouble", _OURS, watch=True
+    ),
+    Row(
+        "kernel-mlx5-timeout",
+        "",
+        "I",
+        "a queue of a network card stood still and was set up anew",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-mlx5-command",
+        "",
+        "I",
+        "a network card refused a command: mostly a question that its function may not ask",
+        _OURS,
+    ),
     Row("kernel-mlx5-module", "", "I", "trouble with a network port's cable", _OURS, watch=True),
     Row(
         "kernel-mlx5-power",
@@ -211,6 +236,78 @@ REMOTE = (
         watch=True,
     ),
     Row("kernel-nfs-not-responding", "", "I", "an NFS server does not answer", _OURS, watch=True),
+    Row(
+        "kernel-nfs-locks-lost",
+        "",
+        "I",
+        "locks on files of an NFS server were lost",
+        _OURS,
+        watch=True,
+    ),
+)
+
+LIMITS = (
+    Row("kernel-limits-files", "", "I", "no process can open more files", _OURS, watch=True),
+    Row(
+        "kernel-limits-conntrack",
+        "",
+        "I",
+        "connections are dropped: conntrack's table is full",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-limits-neighbors", "", "I", "no room for more network neighbors", _OURS, watch=True
+    ),
+    Row("kernel-limits-sockets", "", "I", "no memory left for TCP", _OURS, watch=True),
+    Row(
+        "kernel-limits-netdevice", "", "I", "a network device is not given back", _OURS, watch=True
+    ),
+    Row("kernel-limits-reset", "", "I", "ENA's driver resets its device", _OURS, watch=True),
+    Row("kernel-process-nccl", "", "I", "a process crashed inside of NCCL: its job's own", _OURS),
+    Row(
+        "kernel-process-oom-killer",
+        "",
+        "I",
+        "the out-of-memory killer ran: the lines after it say whose memory was used up",
+        _OURS,
+    ),
+    Row(
+        "kernel-limits-queue",
+        "",
+        "I",
+        "a network device's transmit queue stood still",
+        _OURS,
+        watch=True,
+    ),
+)
+
+DRIVER = (
+    Row(
+        "kernel-nvidia-nvlink",
+        "",
+        "R1",
+        "the NVIDIA driver is stuck looking for NVLinks",
+        _OURS,
+        ladder=_AFTER,
+    ),
+    Row("kernel-nvidia-init", "", "I", "a GPU could not be initialized", _OURS, watch=True),
+    Row(
+        "kernel-nvidia-version",
+        "",
+        "I",
+        "the NVIDIA driver is not of its library's version",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-nvidia-peermem",
+        "",
+        "I",
+        "GPU memory that was registered with the network is gone",
+        _OURS,
+        watch=True,
+    ),
 )
 
 NEURON = (
@@ -231,6 +328,8 @@ KERNEL_SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Kernel: memory", MEMORY),
     ("Kernel: processors and the kernel itself", PROCESSORS),
     ("Kernel: network cards and file servers", REMOTE),
+    ("Kernel: limits that were reached", LIMITS),
+    ("Kernel: NVIDIA's modules, without a number", DRIVER),
     ("Kernel: AWS Neuron", NEURON),
 )
 KERNEL_ROWS = tuple(row for _, rows in KERNEL_SECTIONS for row in rows)

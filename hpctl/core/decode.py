@@ -17,8 +17,12 @@ from hpctl.core.model import RuleId
 
 _UNIT = re.compile(r"\b(?:SAW|RLW|TLW|TREX|NVLPW|NETIR|MSE)\w*")
 _SEVERITY = re.compile(r"\b(?P<no>non-?)?fatal\b", re.IGNORECASE)
-_LINK = re.compile(r"\blink\s+(\d+)", re.IGNORECASE)
-_REGISTERS = re.compile(r"\(((?:0x[0-9a-f]{1,8}[\s,]*){2,})\)", re.IGNORECASE)
+_LINK = re.compile(r"\blink[ =]+(\d+)", re.IGNORECASE)
+_REGISTERS = re.compile(
+    r"\b(?:regs=|link +-?\d+ +[(\[])((?:0x[0-9a-f]{1,8}[\s,]*)+)", re.IGNORECASE
+)
+# A process's name is its owner's to choose, commas included; 15 characters, four each if escaped.
+_NAME = re.compile(r"(\bpid='?[^,' ]{1,20}'?, name=)(?:(?:\\x[0-9a-fA-F]{2}|.){0,15}(?=, |$))")
 _PLACE = re.compile(r"\bGPC\s+(\d+),\s*TPC\s+(\d+)", re.IGNORECASE)
 
 # IntrInfo bits 25:20 of a link-down event, from NVIDIA's Xid workbook.
@@ -54,6 +58,11 @@ class NvLink5:
     blame: str
 
 
+def unnamed(text: str) -> str:
+    """A driver's line without the name of the process that it names."""
+    return _NAME.sub(r"\1", text, count=1)
+
+
 def severity(text: str) -> bool | None:
     """True where the text says Fatal, False where it says only Non-fatal, None if neither."""
     words = [m["no"] is None for m in _SEVERITY.finditer(text)]
@@ -69,7 +78,7 @@ def link(text: str) -> int | None:
 def part(code: str, text: str) -> str:
     """Which part of the GPU an Xid 13 (GPC and TPC) or 74 (link) names, or nothing."""
     if code == "13":
-        place = _PLACE.search(text)
+        place = _PLACE.search(unnamed(text))
         return f"GPC {place[1]} TPC {place[2]}" if place else ""
     if code == "74":
         number = link(text)
@@ -110,9 +119,10 @@ def decode_nvlink5(text: str) -> NvLink5:
 def nvlink5_rule(code: str, text: str) -> RuleId:
     """The catalogue rule for an Xid 144-150 line: the words first, registers where they differ.
 
-    A line that says neither fatal nor a known unit stays with the undecoded row of its code.
+    `text` is the agent's detail, or the line where that is empty. What says neither fatal nor a
+    known unit stays with the undecoded row of its code.
     """
-    line = decode_nvlink5(text)
+    line = decode_nvlink5(unnamed(text))
     if code == "149":
         return RuleId(_netir(line))
     if code == "145" and not line.fatal:

@@ -380,6 +380,9 @@ GATES: tuple[GateRow, ...] = (
     GateRow("observing", observing),
 )
 
+OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
+"""The gates that rest on the cloud's last reading: an old one may hold what is over by now."""
+
 
 def approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
     """Whether an operator's approval of this target still stands."""

@@ -185,10 +185,28 @@ def _stopping(
         return Move(Signal.QUEUED, "the job is back in the queue")
     if job.running and facts.node_stops_it:
         return Wait(deadline, "its node is about to be set DOWN, which requeues it", look=Look.SOON)
+    goes_on = _goes_on(rec, facts)
+    if goes_on:
+        return Move(Signal.WENT_ON, goes_on)
     answer = attempt_step(rec.steps, StepKind.REQUEUE, str(job.id), _repeat(policy), now)
     if not isinstance(answer, Outcome):
         return answer
     return Move(Signal.REFUSED, f"slurmctld will not requeue it: {answer.code} {answer.detail}")
+
+
+def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
+    """What its supervisor told since it was given up, or had wished to leave: "" if nothing.
+
+    The requeue may be late: paused, or refused, or in doubt. A mere sign of life takes no wish
+    back, and no word helps a run that has lost its batch script.
+    """
+    job, word = facts.job, facts.word
+    its_own = rec.crippled or rec.trouble is not None
+    if not its_own or facts.headless or job is None or not job.running:
+        return ""
+    if word is None or word.wish is not Wish.NONE or not (word.trouble or word.why):
+        return ""
+    return word.why or f"its supervisor answered with {word.action}"
 
 
 def _released(

@@ -77,6 +77,8 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.HIT, Signal.SAVE_WANTED): Phase.SAVING,
     (Phase.HIT, Signal.STOP_WANTED): Phase.STOPPING,
     (Phase.SAVING, Signal.SAVE_OVER): Phase.STOPPING,
+    # Nothing has stopped it yet, and its supervisor has restarted its step meanwhile.
+    (Phase.STOPPING, Signal.WENT_ON): Phase.RESUMED,
     (Phase.STOPPING, Signal.QUEUED): Phase.RELEASED,
     (Phase.RELEASED, Signal.STARTED): Phase.STARTING,
     (Phase.RELEASED, Signal.HELD): Phase.HELD,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action, Answer
@@ -42,6 +43,9 @@ class JobReport:
     exclude: tuple[NodeName, ...] = ()
     after_s: float = 0.0
     progress: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds.clean(self, "why")
 
     @classmethod
     def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: Answer) -> JobReport:

@@ -57,7 +57,7 @@ class _Nodes:
         self._by_name: dict[str, list[NodeName]] = {}
         for name, host in addresses.items():
             self._by_name.setdefault(name.lower(), []).append(name)
-            plain = _is_address(host)
+            plain = is_address(host)
             for word in () if plain else _words(host):
                 self._by_host.setdefault(word, []).append(name)
             if address := host if plain else spelled(host) or resolved.get(host, ""):
@@ -139,7 +139,8 @@ def _words(host: str) -> set[str]:
     return {word.lower() for word in (host, host.partition(".")[0]) if word}
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether this is an IPv4 or IPv6 address and not a name."""
     try:
         ip_address(host)
     except ValueError:

@@ -44,8 +44,13 @@ def mark_of(node: SlurmNode | None) -> str:
     """The mark that a closed node bears; "" where it bears none."""
     if node is None or not (node.closed or node.down):
         return ""
-    reason = node.reason.partition(" : ")[0]
-    return reason if reason in MARKS else ""
+    return mark_in(node.reason)
+
+
+def mark_in(reason: str) -> str:
+    """The mark that a Reason is, whatever slurmctld appended; "" where it is none."""
+    mark = reason.partition(" : ")[0]
+    return mark if mark in MARKS else ""
 
 
 def spent(node: SlurmNode, instance: Instance | None = None) -> bool:

@@ -63,7 +63,8 @@ class Finding:
     `detail` what the check decoded from the text (for Xid 154 the recovery-action phrase),
     `evidence` the raw line. `count` is how often it was seen between `first` and `last`.
     `job` is the Slurm job id that it hit, where the node can tell. Times out of bounds become the
-    nearest bound, wherever a finding comes from: a journal may already hold one of year 1.
+    nearest bound, and what a terminal obeys becomes U+FFFD, wherever a finding comes from: a
+    journal may already hold one of year 1.
     """
 
     check: str
@@ -80,6 +81,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         bounds.keep(self, "first", "last")
+        bounds.clean(self, "device", "code", "detail", "evidence")
 
 
 @dataclass(frozen=True, slots=True)

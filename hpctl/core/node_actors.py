@@ -113,6 +113,19 @@ def _noted(rec: NodeRecovery) -> bool:
     return opened_for_it or rec.marked_at == rec.drains
 
 
+def unasked(rec: NodeRecovery, policy: Policy) -> str:
+    """How a person asks the service for what is left to it, where nobody has; "" elsewhere.
+
+    Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
+    leaves no trace in the node's record.
+    """
+    asked = rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
+    if policy.mode is not Mode.ASSIST or asked or rec.remedy not in MARKS.values():
+        return ""
+    order = f"scontrol update NodeName={rec.node} State=FAIL Reason=Action:{rec.remedy.title()}"
+    return f"HyperPod's health agent has not marked the node; `{order}` asks for the same"
+
+
 def _asks(rec: NodeRecovery, mark: str) -> Signal:
     """A replacement where the reboot that we are about to order would not be enough."""
     stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)

@@ -22,7 +22,15 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_actors import NodeFacts, attempt, marked, repeat, returning, seized
+from hpctl.core.node_actors import (
+    NodeFacts,
+    attempt,
+    marked,
+    repeat,
+    returning,
+    seized,
+    unasked,
+)
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy, Unrecoverable
 from hpctl.core.recovery import (
@@ -117,7 +125,9 @@ def _open(
         how = taken_over(node, rec.id)
         return Move(Signal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, repeat(policy), now, rec.meaning)
-    if not isinstance(answer, Outcome):
+    if isinstance(answer, Do):
+        return replace(answer, spare_mark=policy.mode is Mode.ASSIST)
+    if isinstance(answer, Wait):
         return answer
     if answer.code == "foreign_drain":
         return Move(Signal.OPERATOR_TOOK_OVER, f"drained by somebody else: {answer.detail}")
@@ -237,7 +247,7 @@ def _remedying(
     fresh = new_generation(rec, facts)
     if fresh is not None:
         return Move(Signal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
-    message = facts.instance.message if facts.instance else ""
+    message = (facts.instance.message if facts.instance else "") or unasked(rec, policy)
     return Wait(
         deadline, f"waiting for the node's new generation. {message}".strip(), look=Look.SLOWLY
     )

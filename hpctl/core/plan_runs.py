@@ -81,12 +81,13 @@ def _treated(attempt: Attempt, view: View) -> bool:
     """Whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
-    round again, but not within a day.
+    round again, but not within a day of when the former job was last looked after. How long ago
+    that was submitted says nothing: it may have run for weeks.
     """
     return any(
         r.attempt.job == attempt.job
         and r.attempt.restarts >= attempt.restarts
-        and r.attempt.submit > later(attempt.submit, -86400)
+        and r.since > later(attempt.submit, -86400)
         and not r.let_run
         for r in view.state.jobs.values()
     )

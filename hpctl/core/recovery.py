@@ -111,6 +111,8 @@ class Do:
     """For ADD: how many the group has then."""
     reason: str = ""
     """For DOWN: the Reason that stays, where that is not ours."""
+    spare_mark: bool = False
+    """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
     """For RESERVE: what the reservation holds then."""
     owner: RecoveryId | None = None

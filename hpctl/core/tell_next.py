@@ -11,6 +11,7 @@ from hpctl.core.bounds import later
 from hpctl.core.job_advance import deadline_s as job_deadline_s
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.model import Urgency
+from hpctl.core.node_actors import unasked
 from hpctl.core.node_advance import deadline_of
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Mode, Policy
@@ -57,7 +58,9 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
         case node_recovery.Phase.VACATED:
             return _remedy(rec, policy)
         case node_recovery.Phase.REMEDYING:
-            return "a new boot to report under this node's name"
+            return "; ".join(
+                filter(None, ["a new boot to report under this node's name", unasked(rec, policy)])
+            )
         case node_recovery.Phase.REJOINING:
             return "the cloud to say Running, and slurmd to register"
         case _:

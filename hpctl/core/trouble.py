@@ -73,7 +73,8 @@ class Trouble:
     `why` is one sentence for a person. `signature` is the same for the same root cause: no
     addresses, times, pids or step numbers in it. `rank` is the global rank. `exit_code` is the
     shell's (128 + n for signal n). `step` is the last training step that was seen, `progress` the
-    step of the newest complete checkpoint; None where nobody knows. `at` is kept in bounds.
+    step of the newest complete checkpoint; None where nobody knows. `at` is kept in
+    bounds, texts are kept printable.
     """
 
     kind: Kind
@@ -90,6 +91,7 @@ class Trouble:
 
     def __post_init__(self) -> None:
         bounds.keep(self, "at")
+        bounds.clean(self, "why", "signature", "device", "evidence")
 
 
 def unstarted(why: str, again: bool) -> tuple[Kind, str]:

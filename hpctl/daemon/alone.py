@@ -2,7 +2,9 @@
 
 The lock of a state directory and the lease of a shared database tell daemons that share either from
 each other. Two that share neither still share slurm.conf: each daemon holds an advisory lock on it.
-Whoever may read the file may lock it, so that a lock is a reason to say so, and none to stand by.
+Whoever may read the file may lock it, and would keep hpctl from starting: only where /proc/locks
+shows that the holder is an hpctl daemon of root's or of our own user is the second one refused.
+Any other holder, one on another host with the same file over NFS among them, is told.
 """
 
 from __future__ import annotations
@@ -12,15 +14,28 @@ import fcntl
 import os
 from pathlib import Path
 
+from hpctl.ports import HpctlError
+
 DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
+
+
+class AlreadyRunning(HpctlError):
+    """Another daemon works in this state directory, or on this cluster."""
 
 
 class Alone:
     """The lock of one cluster's slurm.conf, kept until the process ends."""
 
     def __init__(self, conf: Path | None) -> None:
+        """Take the lock where it is free. Raises AlreadyRunning where another daemon has it."""
         self._conf = conf or Path(os.environ.get("SLURM_CONF") or DEFAULT_CONF)
         self._fd = -1
+        if self.trouble and (daemon := _daemon_that_locks(self._conf)):
+            raise AlreadyRunning(
+                f"another hpctl daemon (pid {daemon}) works on the cluster of {self._conf},"
+                " with another state_dir",
+                f"one daemon a cluster; see what it is: ps -fp {daemon}",
+            )
 
     @property
     def trouble(self) -> str:
@@ -48,3 +63,24 @@ class Alone:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _daemon_that_locks(conf: Path) -> str:
+    """The process id of the hpctl daemon that has locked a file on this host; empty for none.
+
+    Source: Linux, proc_locks(5): number, FLOCK, ADVISORY, WRITE, pid, major:minor:inode, range.
+    The pid is 0 for a process of another namespace. Devices are not compared: overlayfs
+    reports another one to stat(2).
+    """
+    with contextlib.suppress(OSError):
+        inode = str(conf.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            words = line.split()
+            if words[1:2] != ["FLOCK"] or words[5].rpartition(":")[2] != inode:
+                continue
+            process = Path("/proc", words[4])
+            with contextlib.suppress(OSError):
+                ours = process.stat().st_uid in (0, os.geteuid())
+                if ours and b"hpctl" in process.joinpath("cmdline").read_bytes():
+                    return process.name
+    return ""

@@ -102,6 +102,8 @@ class Setup(Struct, frozen=True, tag=True):
     munge_socket: str | None
     allowed_uids: tuple[int, ...]
     token_file: str | None
+    journal: str | None = None
+    """The SQLite journal, of which the intake makes copies; None for a database of its own."""
 
 
 FromIntake: TypeAlias = Ask | Beats

@@ -214,8 +214,10 @@ class Executor:
                 NodeName(d.do.target): d.do.reason or own_reason(d.recovery, d.do.why)
                 for d in batch
             }
-            down = kind is StepKind.DOWN
-            answers = (self._scheduler.down if down else self._scheduler.drain)(reasons)
+            if kind is StepKind.DOWN:
+                answers = self._scheduler.down(reasons)
+            else:
+                answers = self._scheduler.drain(reasons, spare_marks=batch[0].do.spare_mark)
         return {str(n): o for n, o in answers.items()}
 
     def _on_job(self, due: Due) -> Outcome:
@@ -237,8 +239,9 @@ class Executor:
 def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
     """The steps of one order each, in the order in which they are taken."""
     for kind in _NODE:
-        if batch := [d for d in due if d.do.kind is kind]:
-            yield batch
+        for spare in (False, True):
+            if batch := [d for d in due if d.do.kind is kind and d.do.spare_mark is spare]:
+                yield batch
     for kind in _SINGLE:
         yield from ([d] for d in due if d.do.kind is kind)
 

@@ -72,6 +72,8 @@ def intake_app(
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     others = Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics), *routes])
+    # A redirect would name whatever host the client said in its Host header.
+    others.router.redirect_slashes = False
     reports = _Reports(settings, address_of, Inbox(accept, heard), registry)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

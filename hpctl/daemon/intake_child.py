@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.routing import Route
 
 from hpctl import job_wire, wire
 from hpctl.clock import SystemClock
@@ -31,6 +32,8 @@ from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.connections import RESERVED, Bounds
+from hpctl.daemon.copies import Copies
+from hpctl.daemon.copies import routes as copy_routes
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.job_route import routes as job_routes
 from hpctl.daemon.refusal import Refusal
@@ -158,6 +161,9 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
     settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
     token = Path(setup.token_file) if setup.token_file else None
+    copies: list[Route] = []
+    if setup.journal:
+        copies = copy_routes(Copies(Path(setup.journal), SystemClock()), settings, registry)
     app = intake_app(
         settings,
         daemon.accept,
@@ -167,6 +173,7 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
         routes=[
             *alert_routes(token, daemon, registry),
             *job_routes(daemon.take_word, settings, SystemClock(), registry),
+            *copies,
             *request_routes(daemon.take_request, settings, registry),
         ],
         scrape=daemon.scrape,

@@ -24,6 +24,7 @@ from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
 from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
+from hpctl.core.gates import OF_CLOUD
 from hpctl.core.journal import ConfigurationTaken, Corrupt, DaemonStarted
 from hpctl.core.model import (
     Health,
@@ -39,7 +40,7 @@ from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.alone import Alone
+from hpctl.daemon.alone import Alone, AlreadyRunning
 from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import Grey
@@ -63,12 +64,12 @@ log = logging.getLogger("hpctl.daemon")
 WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=waiting until Slurm answers"
 """Instead of READY=1: a start takes as long as slurmctld needs, in steps of two minutes."""
 
+MARKS_S, MARKS_SHARE = 2.0, 50.0
+"""How often Slurm is asked for marks of HyperPod's health agent, in seconds, while nothing else
+happens; and less often where asking would take more than a fiftieth of the time."""
+
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
-
-
-class AlreadyRunning(HpctlError):
-    """Another daemon works in this state directory."""
 
 
 def lock(state_dir: Path) -> IO[str]:
@@ -201,6 +202,7 @@ class Daemon:
             str(intake.munge_socket) if intake.munge_socket else None,
             intake.allowed_uids,
             str(alerts.token_file) if alerts.token_file else None,
+            None if self.config.database_url else str(self.config.state_dir / "journal.db"),
         )
         host, _, port = intake.listen.rpartition(":")
         listen_on = (host or "0.0.0.0", int(port))  # noqa: S104
@@ -311,8 +313,8 @@ class Daemon:
             return
         self._failures, self._cycle_trouble = 0, ""
         self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
-        self._cloud.look(self._cloud_interval())
-        if self._waker.wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
+        self._look_at_cloud()
+        if self._wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
             time.sleep(self.config.loop.gather_s)
@@ -374,10 +376,27 @@ class Daemon:
             pause = min(pause, max(left, 0.02))
         return min(pause, loop.reconcile_s, loop.lease_s / 3)
 
-    def _cloud_interval(self) -> float:
-        cluster = self.config.cluster
-        state = self.loop.state
-        return cluster.busy_poll_s if state.open_nodes or state.open_changes else cluster.poll_s
+    def _wait(self, pause_s: float) -> bool:
+        """Sleep until poked, or until HyperPod's health agent marks a node: nobody tells of that.
+
+        Says whether it was one of them.
+        """
+        end, every_s = time.monotonic() + pause_s, MARKS_S
+        while (left := end - time.monotonic()) > every_s:
+            if self._waker.wait(every_s):
+                return True
+            asked = time.monotonic()
+            if self._observer.marked():
+                return True
+            every_s = max(MARKS_S, MARKS_SHARE * (time.monotonic() - asked))
+        return self._waker.wait(left)
+
+    def _look_at_cloud(self) -> None:
+        cluster, state = self.config.cluster, self.loop.state
+        blocked = {(hold.target, hold.gate) for hold in state.holds.values()}
+        blocked = {one for one in blocked if one[1] in OF_CLOUD}
+        busy = state.open_nodes or state.open_changes or blocked
+        self._cloud.look(cluster.busy_poll_s if busy else cluster.poll_s, blocked)
 
     def _housekeeping(self, spent: float) -> None:
         trouble = "; ".join(t for t in self._troubles() if t)

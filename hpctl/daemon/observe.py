@@ -8,8 +8,10 @@ wait for it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -20,6 +22,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
 from hpctl.core.journal import State
+from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -47,6 +50,8 @@ AGAIN_S = 5.0
 endpoint that was away, is back at any moment, and until then nothing is decided.
 """
 
+FRESH_S = 1.0
+"""A reading of the cloud that is younger is not repeated for what it blocks."""
 
 GAP = timedelta(seconds=60)
 """Shorter spells in which Slurm does not answer, or hpctl is stopped, put no deadline off."""
@@ -64,6 +69,8 @@ class CloudWatch:
         self.trouble = ""
         self.joiner = Joiner()
         self._hurry = threading.Event()
+        self._blocked: Set[object] = frozenset()
+        self._read_at = -math.inf
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="cloud-watch", daemon=True)
 
@@ -71,11 +78,16 @@ class CloudWatch:
         """Begin reading."""
         self._thread.start()
 
-    def look(self, interval_s: float) -> None:
-        """From now on read at this interval; a shorter one than before takes effect at once."""
-        if interval_s < self.interval_s:
+    def look(self, interval_s: float, blocked: Set[object] = frozenset()) -> None:
+        """From now on read at this interval; a shorter one than before takes effect at once.
+
+        `blocked`: what the last reading keeps from being done. Where that is new and the reading
+        is not, the cloud is read at once: the reading may only be old.
+        """
+        old = time.monotonic() - self._read_at > FRESH_S
+        if interval_s < self.interval_s or (old and not blocked <= self._blocked):
             self._hurry.set()
-        self.interval_s = interval_s
+        self.interval_s, self._blocked = interval_s, blocked
 
     def stop(self) -> None:
         """Stop reading; a read under way is abandoned."""
@@ -90,6 +102,7 @@ class CloudWatch:
 
     def read(self) -> None:
         """Read once; on failure the old view stands, with its old time."""
+        self._read_at = time.monotonic()
         try:
             view = self._provider.view()
         except Unavailable as error:
@@ -141,6 +154,7 @@ class Observer:
         """Whether reservations are read too: autoscaling and spares need them, and whoever has to
         let go what was kept before the configuration changed."""
         self.slurm_trouble = ""
+        self._marks: set[tuple[NodeName, str]] = set()
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
         self._signs: Signs = {}
@@ -231,6 +245,21 @@ class Observer:
                 for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
             },
         )
+
+    def marked(self) -> bool:
+        """Whether HyperPod's health agent has marked a node since Slurm was read last.
+
+        A mark is news once. Where Slurm cannot be asked the next cycle tells.
+        """
+        if self.slurm_trouble or not self._provider.present:
+            return False
+        try:
+            marks = set(self._scheduler.marks().items())
+        except Unavailable:
+            return False
+        known = {(name, mark_of(node)) for name, node in self._slurm.nodes.items()}
+        new, self._marks = marks - self._marks - known, marks
+        return bool(new)
 
     def _able(self, hindered: bool, now: datetime) -> datetime:
         """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hpctl.daemon.accept_filter import AcceptFilter
 from hpctl.daemon.connections import MAX_HEAD, Bounds, Connections, Peer
 from hpctl.ports import Unavailable
 from hpctl.systemd import passed_sockets
@@ -24,9 +25,6 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 """Connections that wait in the kernel."""
-ACCEPTS, EVERY_S = 4, 0.002
-"""So many are taken at once, and then those that are open are heard again: two thousand a second at
-most, which keeps a crowd that comes again and again from being all that there is to do."""
 TICK_S = 0.25
 
 
@@ -85,9 +83,13 @@ class _Bounded(HttpToolsProtocol):
     the scope's state, that node has proved itself.
     """
 
-    def __init__(self, *args: Any, connections: Connections, **more: Any) -> None:
+    def __init__(
+        self, *args: Any, connections: Connections, came: bytes = b"", **more: Any
+    ) -> None:
         super().__init__(*args, **more)
         self._crowd = connections
+        # What was read before the server saw the connection.
+        self._first = came
         # Of the head: bytes that have come, and those of them that the parser has understood.
         self._come = self._parsed = 0
         self._in_head = True
@@ -100,6 +102,9 @@ class _Bounded(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, self._joined))
         self._peer = Peer(self.client[0] if self.client else "", plain.abort)
         self._crowd.made(self._peer)
+        first, self._first = self._first, b""
+        if first and not plain.is_closing():
+            self.data_received(first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -237,6 +242,11 @@ class IntakeServer:
         self._thread: threading.Thread | None = None
 
     @property
+    def uvicorn_config(self) -> uvicorn.Config:
+        """What makes a connection's protocol, with the application behind it."""
+        return self._server.config
+
+    @property
     def url(self) -> str:
         """Where a client on this host reaches it."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104
@@ -265,35 +275,28 @@ class IntakeServer:
         serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
-        accepting = asyncio.create_task(self._accept(listener))
+        accepting = AcceptFilter(listener, self.connections, self._take)
         ready.set()
         while not serving.done():
             self.connections.sweep()
             self._tick()
-            if self._server.should_exit or accepting.done():
-                self._server.should_exit = True
-                accepting.cancel()
+            if self._server.should_exit:
+                accepting.close()
             await asyncio.wait([serving], timeout=TICK_S)
+        accepting.close()
         await serving
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Take connections in, at a pace; asyncio's own server would take a whole backlog first."""
-        loop, server = asyncio.get_running_loop(), self._server
-        listener.setblocking(False)
+    async def _take(self, client: socket.socket, came: bytes) -> None:
+        """Serve a connection on which something has come. Raises OSError."""
+        server = self._server
         make = partial(
             cast(Any, server.config.http_protocol_class),
             config=server.config,
             server_state=server.server_state,
             app_state=server.lifespan.state,
+            came=came,
         )
-        while True:
-            for _ in range(ACCEPTS):
-                try:
-                    client, _ = await loop.sock_accept(listener)
-                    await loop.connect_accepted_socket(make, client)
-                except OSError as error:  # gone already, or no descriptors for a moment
-                    log.debug("a connection was not taken: %s", error)
-            await asyncio.sleep(EVERY_S)
+        await asyncio.get_running_loop().connect_accepted_socket(make, client)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop accepting, let answers in flight finish, and join the thread."""

@@ -33,7 +33,6 @@ OPTIONS: Mapping[str, Own] = {
     "spares": Own("K"),
     "save-signal": Own("SIGNAL[@SECONDS]"),
     "no-resume": Own(),
-    "repair-latest": Own(),
     "slurm-bin": Own("DIR", directive=False),
     "dry-run": Own(directive=False),
     "json": Own(directive=False),
@@ -87,7 +86,6 @@ class Wishes:
     spares: int | None = None
     save_signal: SaveSignal | None = None
     resume: bool = True
-    repair_latest: bool = False
 
 
 def near(typed: str, names: Sequence[str], cutoff: float) -> str:
@@ -163,7 +161,6 @@ def wishes(typed: Mentions, directives: Mentions, cwd: str) -> Wishes:
         spares=_spares(spares) if spares else None,
         save_signal=_save_signal(save) if save else None,
         resume="no-resume" not in said,
-        repair_latest="repair-latest" in said,
     )
 
 

@@ -46,7 +46,7 @@ _BEGIN = r"""# --- begin: put in by hpctl sbatch, see `hpctl sbatch --help` ---
 hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
     unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
-        HPCTL_SAVE_SIGNAL HPCTL_REPAIR_LATEST
+        HPCTL_SAVE_SIGNAL
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
@@ -129,8 +129,7 @@ class Parts:
 
     `python_path` is the PYTHONPATH that hpctl needs to be imported, "" where it is installed.
     `directory` and `tiers` are absolute and may hold placeholders. `resume` is False for a
-    program that finds its checkpoint itself. `repair_latest`: pointers that name nothing whole are
-    mended at each start. `policy` is compact, as in the job's Comment.
+    program that finds its checkpoint itself. `policy` is compact, as in the job's Comment.
     """
 
     python: str
@@ -138,7 +137,6 @@ class Parts:
     directory: str | None = None
     tiers: tuple[str, ...] = ()
     resume: bool = True
-    repair_latest: bool = False
     policy: Mapping[str, object] = field(default_factory=dict)
     spares: int = 0
     save_signal: str = ""
@@ -180,7 +178,6 @@ def _exports(parts: Parts) -> str:
         "HPCTL_POLICY": shlex.quote(compact(dict(parts.policy))) if parts.policy else "",
         "HPCTL_SPARES": str(parts.spares) if parts.spares else "",
         "HPCTL_SAVE_SIGNAL": parts.save_signal,
-        "HPCTL_REPAIR_LATEST": "1" if parts.repair_latest else "",
     }
     exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
     # Only below what is there: a directory that is made where a mount is missing would hide that.

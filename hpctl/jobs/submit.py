@@ -224,7 +224,6 @@ class _Draft:
                 directory=wishes.checkpoint_dir,
                 tiers=wishes.tiers,
                 resume=wishes.resume,
-                repair_latest=wishes.repair_latest,
                 policy=self.policy,
                 spares=self.spares,
                 save_signal=wishes.save_signal.name if wishes.save_signal else "",

@@ -44,7 +44,7 @@ SITE = {
     "cluster": {"busy_poll_s": 0.5},
 }
 
-HMA_LATENCY_S = (1.0, 2.0)
+HMA_LATENCY_S = (0.1, 0.3)
 """Sooner than a real one, as everything here is: the mark comes while the node is treated."""
 
 SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"

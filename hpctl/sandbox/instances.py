@@ -218,6 +218,8 @@ class LocalMachines:
     def _start(self, machine: Machine, plan: dict[str, Any], directory: Path) -> None:
         (directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (directory / "kmsg").write_bytes(b"")
+        # It stands for the journal of this boot. Its reader cannot tell by the machine's own boot.
+        (directory / "hma.log").unlink(missing_ok=True)
         (directory / "boot_time").write_text(str(time.time()))
         path = directory / "boot.json"
         path.write_text(json.dumps(plan))

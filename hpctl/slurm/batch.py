@@ -41,6 +41,14 @@ def update(
     return {name: answers[name] for name in wanted}
 
 
+def singly(
+    wanted: Mapping[NodeName, str],
+    update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
+) -> dict[NodeName, Outcome]:
+    """The same one by one, where nothing else may come between the look and the order."""
+    return {n: o for name in wanted for n, o in update({name: wanted[name]}).items()}
+
+
 def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:
     """One update for all; where it is refused, one each, so that each has its own answer.
 

@@ -24,7 +24,7 @@ from hpctl.ports import Unavailable
 from hpctl.slurm import nodes as rules
 from hpctl.slurm import requeue as sequence
 from hpctl.slurm import reservations
-from hpctl.slurm.batch import Rule, update
+from hpctl.slurm.batch import Rule, singly, update
 from hpctl.slurm.errors import outcome
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import JobRecord
@@ -60,8 +60,16 @@ class CliScheduler:
         """All nodes and jobs, by two commands side by side. Raises Unavailable."""
         return self.reader.view()
 
-    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def marks(self) -> Mapping[NodeName, str]:
+        """By one `sinfo`. Raises Unavailable."""
+        return self.reader.marks()
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
         """DRAIN with a Reason, one update for each Reason and hundred nodes."""
+        if spare_marks:
+            return singly(nodes, lambda one: self.update(one, "DRAIN", rules.drain_unmarked))
         return self.update(nodes, "DRAIN", rules.drain)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:

@@ -31,6 +31,14 @@ def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     return None
 
 
+def drain_unmarked(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """As `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays so."""
+    if node is not None and mark_of(node):
+        text = f"{node.name} is {_shown(node)}: HyperPod acts on that"
+        return Outcome.rejected("marked", text, transient=True)
+    return drain(node, reason)
+
+
 def down(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Only a node that is DRAIN with the same recovery's Reason, or that bears this very mark.
 

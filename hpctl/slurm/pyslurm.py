@@ -45,7 +45,7 @@ from hpctl.core.model import (
 from hpctl.core.walls import Flaw, each, walled
 from hpctl.ports import Unavailable
 from hpctl.slurm import nodes as rules
-from hpctl.slurm.batch import Rule, update
+from hpctl.slurm.batch import Rule, singly, update
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.errors import of_text
 from hpctl.slurm.parse import ended_state, job_states
@@ -125,8 +125,16 @@ class PySlurm:
         jobs = {job.id: job for job in answer.jobs}
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
 
-    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def marks(self) -> Mapping[NodeName, str]:
+        """By the CLI adapter: it holds up no order that the child is given."""
+        return self._cli.marks()
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
         """DRAIN with a Reason, one RPC for each Reason and hundred nodes."""
+        if spare_marks:
+            return singly(nodes, lambda one: self._update(one, "DRAIN", rules.drain_unmarked))
         return self._update(nodes, "DRAIN", rules.drain)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import tenacity
 
 from hpctl.core.hostlist import batches, fold
+from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
 from hpctl.ports import Unavailable
@@ -29,6 +30,8 @@ RETRY_WITHIN = 5.0
 """Seconds after which a read is not tried again: scontrol has then retried for itself."""
 LOOK = 200
 """Nodes in one `show node`: an argument list stays short, and a look stays cheap."""
+PEEK_S = 3.0
+"""How long a look may take that is not needed: who waits for it has a lease to renew."""
 LOOK_ALONE = 16
 """Nodes without a partition that are asked for one by one, to see whether they are there."""
 
@@ -86,6 +89,15 @@ class Reader:
             asked = pool.submit(self._all_nodes), pool.submit(self._all_jobs)
             (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
             return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
+
+    def marks(self) -> dict[NodeName, str]:
+        """The nodes that are closed or DOWN with a mark of HyperPod's health agent. Tried once."""
+        words = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
+        ran = self.runner.run("sinfo", *words, "--format=%N %E", timeout=PEEK_S)
+        if not ran.ok:
+            raise Unavailable(f"sinfo: {ran.said}", "look at `scontrol ping`")
+        said = (line.strip().partition(" ") for line in ran.text.splitlines())
+        return {NodeName(name): mark for name, _, why in said if (mark := mark_in(why))}
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Those of these nodes that slurmctld knows, and whose records can be read."""

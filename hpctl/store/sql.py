@@ -145,6 +145,21 @@ class Store:
         if self._stat() != self._inode:
             raise OSError(f"the journal {self._file} was moved or replaced while it was in use")
 
+    def copy_to(self, path: Path) -> None:
+        """Make a copy that everybody may read, in place of the one before; SQLite only.
+
+        Raises OSError, Unavailable, JournalCorrupt.
+        """
+        path.parent.mkdir(exist_ok=True)
+        path.parent.chmod(0o755)
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with reading("the journal"), self._engine.connect() as c:
+            alone = c.execution_options(isolation_level="AUTOCOMMIT")
+            alone.execute(text("VACUUM INTO :path"), {"path": str(part)})
+        part.chmod(0o644)
+        part.replace(path)
+
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()

@@ -25,7 +25,7 @@ from lifecycle.failure import Failure
 from lifecycle.mounting import take_fsx_found
 from lifecycle.node import Node
 from lifecycle.state import States
-from lifecycle.steps import STEPS, Step
+from lifecycle.steps import STEPS, Step, find
 
 BACKOFF_S = 2.0
 BACKOFF_MAX_S = 60.0
@@ -127,14 +127,28 @@ class Runner:
                 return 1
             elif failed:
                 self.warnings.append(step.name)
-        self._note_run("done", "")
+        missing = self._missing()
+        self._note_run("done", missing)
         warned = " warnings=" + ",".join(self.warnings) if self.warnings else ""
         took = time.monotonic() - began
-        # A node that nobody watches is not in order, whatever config.json says of the step.
-        how = "INCOMPLETE" if "hpctl" in self.warnings else "OK"
+        # A node that nobody watches is not in order, whatever config.json says of the step. It
+        # stays in the cluster all the same: jobs can run on it.
+        how = "INCOMPLETE" if missing else "OK"
         said = f"node={node.name} role={node.role} steps={did}{warned} in {took:.1f} s"
-        self.log.last(how + " " + said)
+        self.log.last(f"{how} {said}" + (": " + missing if missing else ""))
         return 0
+
+    def _missing(self) -> str:
+        """Why this node has no hpctl, and the fix; empty where it has."""
+        known = self.states.read("hpctl")
+        if "hpctl" in self.warnings:
+            return "hpctl is not installed: " + str(known.get("why", ""))
+        if known.get("state") == state.DONE or find("hpctl").module.present(self.node):
+            return ""
+        why = known.get("why", "")
+        if known.get("state") == state.OFF:
+            why = "config.json turns the step off: delete hpctl from its steps"
+        return f"no hpctl on this node: {why}"
 
     def _note_run(self, what: str, why: str) -> None:
         self.states.write(

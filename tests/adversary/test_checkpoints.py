@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints import manifest, skim
 from hpctl.jobs.checkpoints.files import opened
-from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.checkpoints.last import Checkpoint, every, judge, last_complete
 from hpctl.jobs.checkpoints.reasons import NotWhole
 from hpctl.jobs.checkpoints.skim import Machine
 
@@ -69,3 +71,84 @@ def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path: Path, pickled: ob
         finally:
             tracemalloc.stop()
     assert peak < 300 * 1024 * 1024
+
+
+@pytest.mark.parametrize("piece", [b"N0", b"I1\n0", b"X\0\0\0\x000", b"(1"])
+def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
+) -> None:
+    """It holds nothing, so that only time bounds it: the whole of it takes seconds."""
+    monkeypatch.setattr(skim, "LOOK_S", 0.2)
+    monkeypatch.setattr(skim, "CHUNK", 1 << 16)
+    whole = make(tmp_path, 1)
+    (tmp_path / "step-9").mkdir()
+    (tmp_path / "step-9" / ".metadata").write_bytes(b"\x80\x04" + piece * (SIZE // len(piece)))
+    (tmp_path / "step-9" / "__0_0.distcp").write_bytes(b"x")
+    began = time.thread_time()
+    search = last_complete(tmp_path)
+    assert time.thread_time() - began < 1.5
+    assert search.found is not None
+    assert search.found.path == whole
+    (passed,) = search.passed_over
+    assert passed.unreadable
+    assert "takes more than 0.2 s to decode" in passed.why
+
+
+NAMES = (
+    "manifest.json", ".metadata", "metadata.json", "common.pt", "latest", "trainer_state.json",
+    "model.safetensors", "model.safetensors.index.json", "mp_rank_00_model_states.pt", "model.pt",
+    "meta.pt", "latest_checkpointed_iteration.txt", "pytorch_model.bin", "optimizer.pt",
+)  # fmt: skip
+"""Files by which one format or another is known."""
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def endless_file(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        here = os.getcwd()
+        os.chdir(path.parent)
+        try:
+            made.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("hostile", [fifo, to_itself, endless_file, bound_socket])
+def test_loops_fifos_and_devices_hold_nobody_up(tmp_path: Path, hostile: object) -> None:
+    """As each file that hpctl opens, as a checkpoint, and as a directory that leads to itself."""
+    assert callable(hostile)
+    whole = make(tmp_path, 1)
+    for step, name in enumerate(NAMES, 2):
+        directory = tmp_path / f"step-{step}"
+        directory.mkdir()
+        hostile(directory / name)
+    for step in (101, 102):
+        directory = make(tmp_path, step)
+        (directory / "data").unlink()
+        hostile(directory / "data")
+    for name in ("iter_0000900", "step-901.pt", "step-902.ckpt", "latest", "latest_x.txt"):
+        hostile(tmp_path / name)
+    (tmp_path / "step-903").symlink_to(tmp_path)
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    began = time.monotonic()
+    for deep in (False, True):
+        search = last_complete(tmp_path, deep=deep)
+        assert search.found is not None
+        assert search.found.path == whole
+        good = [found for found in every(tmp_path, deep=deep) if isinstance(found, Checkpoint)]
+        assert [found.path for found in good] == [whole]
+    assert not isinstance(judge(tmp_path / "step-901.pt"), Checkpoint)
+    assert time.monotonic() - began < 10

@@ -19,11 +19,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from hpctl.cli.main import cli
+from hpctl.cloud.aws import AwsAccount
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, OutcomeKind, ProviderView
-from hpctl.ports import Unavailable
+from hpctl.ports import HpctlError, InDoubt, Unavailable
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -323,3 +326,107 @@ def test_an_answer_to_an_order_is_about_its_own_ids(cloud: Cloud, order: str, na
     accepted = name in ("accepts it and another", "says both")
     if not accepted:
         assert outcomes[InstanceId(GOOD_ID)].kind is not OutcomeKind.ACCEPTED
+
+
+# --- the operator's commands --------------------------------------------------------------------
+
+COMMANDS = {
+    "list": ("ListClusters", {"ClusterSummaries": []}),
+    "describe": ("DescribeCluster", {**CLUSTER, "CreationTime": 1767225600}),
+    "nodes": ("ListClusterNodes", LIST),
+    "events": ("ListClusterEvents", {"Events": []}),
+}
+
+
+def hpctl(cloud: Cloud, *words: str) -> Result:
+    """A command as from the shell, on the head node of no cluster."""
+    endpoint = ("--endpoint-url", f"http://127.0.0.1:{cloud.port}", "--region", "us-east-1")
+    return CliRunner().invoke(cli, ["cluster", words[0], *words[1:], *endpoint])
+
+
+def one_error(done: Result) -> bool:
+    """Whether it ended with an error for people; what main() prints is its first line."""
+    text = str(done.exception)
+    known = isinstance(done.exception, HpctlError) and text.startswith("sagemaker:")
+    return known and len(text) < 3000 and "\n" not in text
+
+
+@pytest.fixture
+def commands(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    monkeypatch.setattr("hpctl.cloud.aws.READ_ATTEMPTS", 1)
+    monkeypatch.delenv("HPCTL_CONFIG", raising=False)
+    for operation, answer in COMMANDS.values():
+        cloud.say(operation, answer)
+    return cloud
+
+
+def words(command: str) -> tuple[str, ...]:
+    return (command, *{"describe": ["c"], "list": []}.get(command, ["--cluster", "c"]))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_shows_a_good_answer(commands: Cloud, command: str) -> None:
+    done = hpctl(commands, *words(command))
+    assert (done.exit_code, done.exception) == (0, None), done.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", sorted({*BROKEN} - {"an empty object"}))
+def test_a_command_says_that_it_is_no_answer(commands: Cloud, command: str, name: str) -> None:
+    commands.say(COMMANDS[command][0], BROKEN[name])
+    done = hpctl(commands, *words(command))
+    assert one_error(done) or (done.exit_code == 0 and name == "nothing"), repr(done.exception)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("status", [301, 400, 403, 404, 500, 503])
+def test_a_command_says_that_a_proxy_answers(commands: Cloud, command: str, status: int) -> None:
+    commands.say(COMMANDS[command][0], b"<html>sign in first</html>" * 1000, status)
+    assert one_error(hpctl(commands, *words(command)))
+
+
+FIELDS = [
+    *(("describe", CLUSTER, field) for field in CLUSTER),
+    *(("nodes", LIST, field) for field in ("ClusterNodeSummaries", "NextToken")),
+    *(("list", {}, field) for field in ("ClusterSummaries", "NextToken")),
+    *(("events", {}, field) for field in ("Events", "NextToken")),
+]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize(("command", "whole", "field"), FIELDS, ids=lambda v: v if v else "")
+def test_a_command_takes_no_wrong_type(
+    commands: Cloud, command: str, whole: dict[str, Any], field: str, value: object
+) -> None:
+    if field == "NextToken" and value == "x":
+        return  # a token like any other: below
+    commands.say(COMMANDS[command][0], {**COMMANDS[command][1], **whole, field: value})
+    done = hpctl(commands, *words(command))
+    assert done.exit_code == 0 or one_error(done), repr(done.exception)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("field", sorted(NODE))
+def test_a_command_takes_no_node_of_a_wrong_type(
+    commands: Cloud, field: str, value: object
+) -> None:
+    commands.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, field: value}]})
+    done = hpctl(commands, *words("nodes"))
+    assert done.exit_code == 0 or one_error(done), repr(done.exception)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one token again", "always a new token"])
+def test_a_command_reads_no_pages_without_end(commands: Cloud, same: bool) -> None:
+    commands.answers["ListClusterNodes"] = paged(None, same=same)
+    assert one_error(hpctl(commands, *words("nodes")))
+    assert sum(operation == "ListClusterNodes" for operation, _ in commands.asked) <= 1001
+
+
+@pytest.mark.parametrize("name", sorted({*BROKEN}))
+def test_an_order_of_a_command_that_cannot_be_read_is_in_doubt(commands: Cloud, name: str) -> None:
+    commands.say("DeleteCluster", BROKEN[name])
+    endpoint = f"http://127.0.0.1:{commands.port}"
+    service = AwsAccount(region="us-east-1", endpoint_url=endpoint).service("sagemaker")
+    with pytest.raises(InDoubt):
+        service.order("delete_cluster", ClusterName="c")
+    assert sum(operation == "DeleteCluster" for operation, _ in commands.asked) == 1

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import yaml
+
+from tests.adversary.bed import drop, public_directory, python
 
 
 def free_port() -> int:
@@ -139,16 +142,51 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
             client.close()
 
 
-def test_two_daemons_of_one_cluster_with_two_state_directories_are_told(tmp_path: Path) -> None:
-    conf = tmp_path / "slurm.conf"
-    conf.touch()
+@pytest.fixture
+def conf() -> Iterator[Path]:
+    """The cluster's slurm.conf, which every user may read."""
+    with public_directory() as directory:
+        (directory / "slurm.conf").touch()
+        yield directory / "slurm.conf"
+
+
+def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(
+    tmp_path: Path, conf: Path
+) -> None:
     places = [tmp_path / "one", tmp_path / "two"]
     for place in places:
         place.mkdir()
     logs = [place / "log" for place in places]
-    with daemon(places[0], free_port(), conf=conf):
+    with daemon(places[0], free_port(), conf=conf) as first:
         waits(lambda: b"running mode" in logs[0].read_bytes())
-        waits(lambda: b"trouble=" in logs[0].read_bytes())
-        with daemon(places[1], free_port(), conf=conf):
-            waits(lambda: b"both act on this cluster" in logs[1].read_bytes())
-    assert b"both act" not in logs[0].read_bytes()
+        with daemon(places[1], free_port(), conf=conf) as second:
+            assert second.wait(30) not in (0, None)
+        said = logs[1].read_text()
+        assert f"another hpctl daemon (pid {first.pid}) works on the cluster of {conf}" in said
+        assert f"ps -fp {first.pid}" in said
+        assert "running mode" not in said
+        assert first.poll() is None
+    assert "another" not in logs[0].read_text()
+    # Once the first is gone, the second has the cluster.
+    with daemon(places[1], free_port(), conf=conf):
+        waits(lambda: b"running mode" in logs[1].read_bytes())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(
+    tmp_path: Path, conf: Path
+) -> None:
+    """Whatever that user calls the program."""
+    source = (
+        f"import fcntl; f = open({str(conf)!r}); fcntl.flock(f, 2); print(1, flush=True); input()"
+    )
+    words = [python(), "-I", "-c", source, "-m", "hpctl", "daemon", "run"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd="/", **drop()) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"1\n"
+        with daemon(tmp_path, free_port(), conf=conf):
+            log = tmp_path / "log"
+            waits(lambda: b"running mode" in log.read_bytes())
+            waits(lambda: b"another process holds" in log.read_bytes())
+        stranger.kill()

@@ -24,23 +24,9 @@ from hpctl.heads import Head as At
 from hpctl.heads import Unproved, check_proof
 from hpctl.jobs.tell import MUNGE_SOCKET, tell
 from tests.intakes import Head, Session, credential, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
-@pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
-    running = Head(munges)
-    running.server.start()
-    yield running
-    running.server.stop()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|")
 LINK = re.compile(r"\[[^]]+\]\(#([\w-]+)\)")
 
 LOG = Path(__file__).parent / "kmsg"
+LAST_LINE = Path(__file__).parent / "last_line"
 TRAINING = Path(__file__).parents[1] / "jobs" / "logs" / "samples" / "megatron.txt"
 WRONG_CLUSTER = Path(__file__).parent / "validate" / "cluster.yaml"
 ROLE = "arn:aws:iam::111122223333:role/hyperpod"
@@ -48,6 +49,7 @@ SHOWS = {
     ],
     "doctor": [("doctor",)],
     "agent-check": [("agent", "check", "--kmsg", str(LOG), "--only", "kernel")],
+    "triage": [("triage", str(LAST_LINE))],
     "logs-test": [("logs", "test", "--preset", "megatron", str(TRAINING))],
     "policy-test": [("policy", "test", "--scenario", str(STORY))],
     "policy-check": [("policy", "check", str(STORY))],
@@ -59,7 +61,6 @@ SHOWS = {
     "checkpoint-ls": [("checkpoint", "ls", CHECKPOINTS)],
     "checkpoint-verify": [("checkpoint", "verify", f"{CHECKPOINTS}/step-8")],
     "checkpoint-last": [("checkpoint", "last", CHECKPOINTS, "--tier", __file__)],
-    "checkpoint-repair": [("checkpoint", "repair-latest", "--dry-run", CHECKPOINTS)],
     "advise": [
         ("checkpoint", "advise", CHECKPOINTS, "--nodes", "4", "--save-cost", "30s"),
     ],

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
+from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     Attempt,
     JobId,
@@ -39,13 +40,20 @@ class SimSlurm(Slurmctld):
         jobs = {job.id: shown(job) for job in self.jobs.values() if self.kept(job, now)}
         return SchedulerView(now, {n: self.node(v) for n, v in self.nodes.items()}, jobs)
 
-    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def marks(self) -> Mapping[NodeName, str]:
+        """Promised in ports.Scheduler."""
+        nodes = self.view().nodes
+        return {name: mark for name, node in nodes.items() if (mark := mark_of(node))}
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
 
         def do(node: Node, reason: str) -> None:
             node.close(reason, self.now())
 
-        return self._update(nodes, rules.drain, do)
+        return self._update(nodes, rules.drain_unmarked if spare_marks else rules.drain, do)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""

@@ -44,6 +44,7 @@ from hpctl.slurm import parse, parse_json, reservations, squeue
 from hpctl.slurm.records import Hostlists
 from hpctl.store.codec import decode
 from tests.contract.journal.events import signal, taken
+from tests.fuzz import intake
 from tests.stubs.ras.job import Job, as_json, as_text, job
 from tests.unit import checkpoint_files
 
@@ -171,6 +172,7 @@ JSON_JOBS = (
 )
 TARGETS: dict[str, Target] = {
     "report": Target(wire.read, (wire.MalformedReportError,), (wire.encode(_report()),)),
+    "intake": Target(partial(intake.run, directory=DISK), (), intake.SEEDS),
     "ack": Target(wire.decode_ack, (wire.MalformedReportError,), (b'{"ack":1}',)),
     "request": Target(
         wire.read_request,

@@ -34,8 +34,7 @@ pathlib.Path(get("HPCTL_CHECKPOINT_DIR"), f"pid-{{rank}}-{{life}}").write_text(s
 {more}
 train.main()
 """
-"""The example's program, as a rank that tells its process id: a forked one's environment in /proc
-is that of the template."""
+"""The example's program, as a rank that tells its process id."""
 
 
 def program(directory: Path, more: str = "") -> list[str]:

@@ -34,7 +34,7 @@ def shared() -> Iterator[Path]:
 @pytest.fixture
 def calm(tmp_path: Path) -> Iterator[Launchers]:
     """The same training undisturbed, without Slurm, on one node."""
-    run = Launchers(tmp_path, [*program(tmp_path), *WORDS], nodes=1, options=["--warm"])
+    run = Launchers(tmp_path, [*program(tmp_path), *WORDS], nodes=1)
     yield run
     run.close()
 

@@ -18,7 +18,6 @@ __all__ = ["with_torch"]
 
 STEPS = 40
 WORDS = (f"--steps={STEPS}", "--checkpoint-every=7", "--step-s=0.02")
-CHECKPOINTING = "torch.distributed.checkpoint,torch.distributed.fsdp"
 
 TROUBLED = """
 calm = train.batch
@@ -46,8 +45,8 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Launchers]:
     """Undisturbed runs of four ranks and of two."""
     four, two = (tmp_path_factory.mktemp(name) for name in ("calm4", "calm2"))
     runs = {
-        4: Launchers(four, [*program(four), *WORDS], nodes=1, nproc=4, options=["--warm"]),
-        2: Launchers(two, [*program(two), *WORDS], nodes=1, options=["--warm"]),
+        4: Launchers(four, [*program(four), *WORDS], nodes=1, nproc=4),
+        2: Launchers(two, [*program(two), *WORDS], nodes=1),
     }
     try:
         for run in runs.values():
@@ -84,7 +83,7 @@ def test_an_exception_and_a_hang_change_no_bit(
     calm: dict[int, Launchers], launchers: list[Launchers], tmp_path: Path
 ) -> None:
     words = [*program(tmp_path, TROUBLED), *WORDS]
-    run = Launchers(tmp_path, words, options=["--warm"])
+    run = Launchers(tmp_path, words)
     launchers.append(run)
     run.await_text("rank 2 sits down", 90)
     assert tell("127.0.0.1", run.run_id, run.secret, "restart: no step for long") == "ok"
@@ -108,12 +107,11 @@ def test_an_exception_and_a_hang_change_no_bit(
 def test_a_sharded_run_comes_back_from_its_distributed_checkpoint(
     launchers: list[Launchers], tmp_path: Path
 ) -> None:
-    options = ["--warm", f"--warm-import=torch,torch._dynamo,{CHECKPOINTING}"]
     words = [*program(tmp_path), "--fsdp", *WORDS]
-    calm = Launchers(tmp_path / "calm", words, nodes=1, options=options)
+    calm = Launchers(tmp_path / "calm", words, nodes=1)
     launchers.append(calm)
     assert calm.wait(120) == [0], calm.text()
-    run = Launchers(tmp_path / "killed", words, nodes=1, options=options)
+    run = Launchers(tmp_path / "killed", words, nodes=1)
     launchers.append(run)
     kill_one(run, 0, 24)
     assert run.wait(120) == [0], run.text()

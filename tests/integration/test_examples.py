@@ -62,6 +62,47 @@ def test_each_script_is_sound_and_taken_as_it_stands(script: Path, tmp_path: Pat
         assert "warning" not in line.lower() or str(tmp_path) in line, done.stderr
 
 
+HPCTL = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("resume", "rank", "said"),
+    [("iter_0000080", "0", "80"), ("iter_0000080", "1", ""), ("", "0", "")],
+)
+def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
+    tmp_path: Path, resume: str, rank: str, said: str
+) -> None:
+    for name, text in (("hpctl", HPCTL), ("python", '#!/bin/sh\necho "$@"\n')):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    pointer = tmp_path / "latest_checkpointed_iteration.txt"
+    pointer.write_text("")  # as a write that was cut off leaves it
+    done = subprocess.run(
+        ["bash", EXAMPLES / "megatron/train.sbatch", "--num-layers", "2"],
+        env={
+            "PATH": os.environ["PATH"],
+            "RANK": rank,
+            "MEGATRON_LM": "/lm",
+            "HPCTL_PYTHON": f"{tmp_path}/hpctl",
+            "PYTHON": f"{tmp_path}/python",
+            "HPCTL_CHECKPOINT_DIR": str(tmp_path),
+            "HPCTL_RESUME_FROM": resume and f"{tmp_path}/{resume}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    words = f"-u /lm/pretrain_gpt.py --load {tmp_path} --save {tmp_path} --save-interval 500"
+    insist = " --exit-on-missing-checkpoint" if resume else ""
+    assert done.stdout == f"{words} --ckpt-format torch_dist --num-layers 2{insist}\n"
+    assert pointer.read_text() == said
+
+
 @pytest.mark.slurm
 def test_megatron_comes_back_from_a_lost_rank_and_a_torn_checkpoint(
     live: Chaos, shared: Path
@@ -90,6 +131,7 @@ def megatron(live: Chaos, folder: Path) -> int:
         "--step-s=0.1",
     ]  # fmt: skip
     env = {
+        "PYTHON": sys.executable,
         "PYTHONPATH": ROOT,
         "MEGATRON_LM": str(STAND_IN),
         "GPUS_PER_NODE": "1",

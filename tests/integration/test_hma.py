@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.hma import Mode, play
+from hpctl.daemon.main import MARKS_S
 from tests.conftest import SandboxFactory
 from tests.integration.chaos import REPLACE, Chaos, cluster, stays
 from tests.integration.live import Live, until
@@ -162,6 +166,55 @@ def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None
             live.sandbox.run(["scancel", str(job)])
         assert live.calls(REPLACE) == 0
         live.settle()
+
+
+SOONER = """#!/bin/sh
+# HyperPod's health agent marks the node that {armed} names just before we look at it.
+if [ "$1 $2" = "show node" ] && [ "$3" = "$(cat {armed} 2>/dev/null)" ]; then
+    rm {armed}
+    {scontrol} update NodeName="$3" State=FAIL Reason=Action:Replace
+fi
+exec {scontrol} "$@"
+"""
+
+
+def test_mode_assist_leaves_a_mark_that_came_a_moment_before_our_drain(tmp_path: Path) -> None:
+    armed = tmp_path / "armed"
+    for name in ("scontrol", "squeue", "sinfo", "scancel"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    scontrol = (tmp_path / "scontrol").readlink()
+    (tmp_path / "scontrol").unlink()
+    (tmp_path / "scontrol").write_text(SOONER.format(armed=armed, scontrol=scontrol))
+    (tmp_path / "scontrol").chmod(0o755)
+    config = {"slurm": {"bin": str(tmp_path)}}
+    with cluster(config, nodes=4, mode="assist", node_recovery="Automatic") as live:
+        job = live.start("srun sleep 600")
+        victim = str(live.job(job).nodes[0])
+        before = live.instance(victim)
+        armed.write_text(victim)
+        live.xid(victim)
+        until(lambda: live.running(job, restarts=1), 20, "the job is moved")
+        assert not armed.exists()
+        live.returned(victim)
+        assert live.node(victim).in_service
+        assert live.instance(victim) != before, "by the service"
+        assert [r.phase for r in live.of(victim)] == ["returned"]
+        assert live.calls(REPLACE) == 0
+        live.settle()
+
+
+def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
+    config = {"loop": {"reconcile_s": 30.0, "lease_s": 90.0}}
+    with cluster(config, nodes=3) as live:
+        for _ in range(2):
+            (victim,) = live.victims(1)
+            time.sleep(3.0)  # what wakes the loop by itself is over
+            live.mark(victim)
+            marked = time.monotonic()
+            mark(live, victim)
+            until(lambda v=victim: bool(live.of(v)), 25, "a recovery")  # type: ignore[misc]
+            assert time.monotonic() - marked < MARKS_S + 3.0
+            live.returned(victim)
 
 
 def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(

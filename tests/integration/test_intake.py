@@ -10,7 +10,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,9 @@ from hpctl.daemon import intake
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.ports import Unavailable
 from tests.intakes import NOON, Head, credential, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
-@pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
-    running = Head(munges)
-    running.server.start()
-    yield running
-    running.server.stop()
 
 
 def assert_refused(head: Head, answer: tuple[int, dict[str, Any]], status: int, code: str) -> None:

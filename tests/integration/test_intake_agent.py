@@ -20,7 +20,7 @@ from hpctl.core.model import BootId, Finding, Report, Verdict
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.agent_process import AgentProcess
 from tests.intakes import Head, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 
@@ -59,12 +59,6 @@ class Inbox(Head):
         app = intake_app(IntakeSettings(self.realm.head), self.store, ADDRESSES.get)
         self.server = IntakeServer(app, "127.0.0.1", self.server.port)
         self.server.start()
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
 
 
 @pytest.fixture

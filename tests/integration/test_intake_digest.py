@@ -18,7 +18,7 @@ from hpctl.daemon.book import Book
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.agent_process import AgentProcess
 from tests.intakes import Head
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 N1 = NodeName("n1")
@@ -67,12 +67,6 @@ def until(condition: Callable[[], object], timeout_s: float = 15) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -15,24 +14,15 @@ import pytest
 from hpctl import munge, wire
 from hpctl.core.model import Report
 from tests.intakes import NOON, Head, Session, beat, credential, report
-from tests.munged import ADDRESSES, Realm, realm
+from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
-
-
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
-    running = Head(munges)
-    running.heard = lambda heartbeat: running.beats.append(heartbeat) is None
-    running.server.start()
-    yield running
-    running.server.stop()
+def head(head: Head) -> Head:
+    head.heard = lambda heartbeat: head.beats.append(heartbeat) is None
+    return head
 
 
 def refused(answer: tuple[int, dict[str, str]], status: int, code: str, head: Head) -> None:

@@ -31,7 +31,7 @@ from hpctl.daemon.job_route import routes
 from hpctl.daemon.jobs import Desk
 from hpctl.jobs.tell import MUNGE_SOCKET, Reply, tell
 from hpctl.ports import Unavailable
-from tests.munged import Realm, realm
+from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -99,12 +99,6 @@ class Head:
         connection.close()
         found = re.findall(r'^hpctl_job_reports_refused_total\{code="(\w+)"\} (\S+)$', text, re.M)
         return {code: int(float(count)) for code, count in found}
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
 
 
 @pytest.fixture

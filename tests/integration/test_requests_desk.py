@@ -23,7 +23,7 @@ from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.requests import PER_MINUTE, RequestDesk, routes
 from hpctl.store.sql import Store
-from tests.munged import Realm, realm
+from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -84,12 +84,6 @@ class Head:
         answer = json.loads(response.read())
         connection.close()
         return response.status, answer
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_explain_of_a_healthy_job_says_whether_it_is_protected(live: Chaos) -> N
     live.sandbox.run(["scancel", str(plain), str(job.number)])
 
 
-SOAK_KINDS = ("xid-79", "xid-48", "xid-154", "kill-node")
+SOAK_KINDS = ("xid-79", "xid-48", "xid-154", "hma-reboot", "hma-replace", "kill-node")
 
 
 @pytest.fixture(scope="module")

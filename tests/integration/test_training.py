@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.checkpoints.last import last_complete
-from hpctl.sandbox.training.group import PeerLost, Place, address_of, join
+from hpctl.sandbox.training.group import PeerLost, Place, join
 from hpctl.sandbox.training.record import attempts, last_step
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -256,8 +256,3 @@ def test_a_stranger_with_the_wrong_nonce_is_not_admitted(tmp_path: Path) -> None
     assert groups[0].nonce == groups[1].nonce
     for group in groups.values():
         group.close()
-
-
-def test_hyperpods_node_names_are_addresses() -> None:
-    assert address_of("ip-127-0-1-3") == "127.0.1.3"
-    assert address_of("gpu-3") == "gpu-3"

@@ -15,9 +15,11 @@ import pytest
 from hpctl.jobs.checkpoints.last import last_complete
 from hpctl.jobs.submit import checkpoint_dir
 from hpctl.sandbox.api import Sandbox
+from tests.conftest import SandboxFactory
 from tests.integration.test_training import ROOT, Run, final
 
 pytestmark = pytest.mark.slurm
+AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
 WORDS = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
 
 
@@ -40,6 +42,12 @@ def field(slurm: Sandbox, job: str, name: str) -> str:
     text = slurm.run(["scontrol", "--oneliner", "show", "job", job]).stdout
     found = [word for word in text.split() if word.startswith(f"{name}=")]
     return found[0].partition("=")[2] if found else ""
+
+
+def field_of_node(slurm: Sandbox, node: str, name: str) -> str:
+    text = slurm.run(["scontrol", "--oneliner", "show", "node", node]).stdout
+    (found,) = (word for word in text.split() if word.startswith(f"{name}="))
+    return found.partition("=")[2]
 
 
 def wait(slurm: Sandbox, job: str, *states: str, timeout: float = 120.0) -> str:
@@ -99,6 +107,34 @@ def test_a_requeued_job_resumes_to_the_same_bits(slurm: Sandbox, shared: Path) -
     text = out.read_text()  # --open-mode=append kept the first run's lines
     assert "step 1 loss" in text
     assert f"hpctl: resuming from {directory}/step-{resumed_from:08d}" in text
+
+
+MEET = """#!/bin/sh -eu
+#SBATCH --nodes=2 --ntasks-per-node=1
+export HPCTL_ELASTIC_SECRET=0123456789abcdef
+srun "$HPCTL_PYTHON" -m hpctl.jobs.elastic -- sh -c 'echo "rank $RANK meets at $MASTER_ADDR"'
+exec srun "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 3 --step-s 0
+"""
+
+
+@pytest.mark.parametrize("node_names", ["ip", "group"])
+def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
+    sandbox_factory: SandboxFactory, shared: Path, node_names: str
+) -> None:
+    plain = {"nodes": 3, "agents": False, "emulator": False, "slurm_conf": AT_ONCE}
+    slurm = sandbox_factory(node_names=node_names, **plain)
+    script, out = shared / "job.sh", shared / "out"
+    script.write_text(MEET)
+    # Not the first nodes: an address that is made up from the rank would pass there.
+    last = slurm.nodes[1:]
+    words = [f"--nodelist={','.join(last)}", f"--checkpoint-dir={shared}/save"]
+    job = submit(slurm, *words, "-o", str(out), str(script))
+    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
+    address = field_of_node(slurm, last[0], "NodeAddr")
+    assert address.startswith("127.0.1.")
+    said = sorted(line for line in out.read_text().splitlines() if line.startswith("rank "))
+    assert said == [f"rank {rank} meets at {address}" for rank in (0, 1)]
+    assert "done: 3 steps" in out.read_text()
 
 
 def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) -> None:

@@ -257,6 +257,34 @@ def test_a_file_that_is_not_the_manifests_is_named(machine: Machine) -> None:
     assert (code, "no MANIFEST beside these scripts" in last_line(out)) == (1, True)
 
 
+BARE = """#!/bin/sh
+echo hpctl, version 0.1.0
+exit $(cat /root/broken 2>/dev/null || echo 0)
+"""
+
+
+def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
+    machine: Machine,
+) -> None:
+    shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
+    sign(machine.path(BUCKET))
+    why = ": no hpctl on this node: no wheels in this bundle: hpctl lifecycle bundle --wheels"
+    said = last_line(birth(machine, "compute"))
+    assert said.startswith("hpctl lifecycle: INCOMPLETE node=ip-10-9-1-20 role=compute "), said
+    assert said.endswith(why)
+    assert states(machine)["run"]["why"] == why[2:]
+    machine.write("/usr/local/bin/hpctl", BARE, 0o755)
+    assert last_line(birth(machine, "compute")).startswith("hpctl lifecycle: OK ")
+    machine.write("/root/broken", "1")
+    assert last_line(birth(machine, "compute")).endswith(why)
+    weights = {"failure_wait_s": 0, "steps": {"hpctl": "off"}}
+    machine.write(f"{BUCKET}/config.json", json.dumps(weights))
+    sign(machine.path(BUCKET))
+    said = last_line(birth(machine, "compute"))
+    assert "INCOMPLETE" in said
+    assert said.endswith("config.json turns the step off: delete hpctl from its steps")
+
+
 def test_a_required_step_that_fails_keeps_the_node_out_and_says_why(machine: Machine) -> None:
     machine.write(
         "/sbin/mount.lustre", "#!/bin/sh\necho mount.lustre: no route to host; exit 5\n", 0o755

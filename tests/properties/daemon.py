@@ -129,10 +129,14 @@ def _names(events: Sequence[Event]) -> str:
 
 @dataclass(slots=True)
 class Mishaps:
-    """What happens to the next mutating calls on Slurm: lost before, or after it was done."""
+    """What happens to the next mutating calls on Slurm: lost before, or after it was done.
+
+    `mark`: HyperPod's health agent marks the nodes between our look and our next drain of them.
+    """
 
     lost_before: int = 0
     lost_after: int = 0
+    mark: str = ""
 
 
 class SchedulerDoor:
@@ -172,8 +176,20 @@ class SchedulerDoor:
 
         return self._boundary.cross(f"{kind} {','.join(map(str, targets))}", whole)
 
-    def drain(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        return self._call("drain", nodes, lambda: self._slurm.drain(nodes))  # type: ignore
+    def marks(self) -> Mapping[NodeName, str]:
+        return self._slurm.marks()
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
+        mark, self.mishaps.mark = self.mishaps.mark, ""
+        for name in nodes if mark else ():
+            self._world.marks(name, mark)
+        return self._call(
+            "drain",
+            nodes,  # type: ignore[arg-type]
+            lambda: self._slurm.drain(nodes, spare_marks=spare_marks),
+        )
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         return self._call("down", nodes, lambda: self._slurm.down(nodes))  # type: ignore

@@ -90,7 +90,8 @@ class Oracle(Watcher):
         self.accepted: list[tuple[str, str]] = []
         self.signals: set[tuple[str, str]] = set()
         self.before_call: dict[NodeName, tuple[bool, bool, str]] = {}
-        self.words: dict[JobId, JobReported] = {}
+        self.words: dict[tuple[JobId, int], JobReported] = {}
+        """The newest word of each run: one of a former run says nothing of this one."""
         self.unreached: set[str] = set()
         """Instances that nobody could reach, whatever ailed them."""
 
@@ -118,7 +119,7 @@ class Oracle(Watcher):
                 case StepResolved():
                     self._resolved(event)
                 case JobReported():
-                    self.words[event.report.job] = event
+                    self.words[event.report.job, event.report.restarts] = event
                 case _:
                     pass
 
@@ -183,7 +184,10 @@ class Oracle(Watcher):
         again = [
             i
             for i, t in self.told.items()
-            if t.by_itself and (t.job, t.restarts) == (e.attempt.job, e.attempt.restarts)
+            if t.by_itself
+            and (t.job, t.restarts) == (e.attempt.job, e.attempt.restarts)
+            # Its supervisor took the wish back, and the run went on: it may have another.
+            and t.ended != "went_on"
         ]
         by_itself = e.trouble is not None
         _require(not (by_itself and again), 8, f"{e.recovery} treats again what {again} treated")
@@ -206,7 +210,7 @@ class Oracle(Watcher):
         )
 
     def _wished(self, job: Job) -> bool:
-        word = self.words.get(job.id)
+        word = self.words.get((job.id, job.restarts))
         return word is not None and word.report.wish is not Wish.NONE
 
     def _headless(self, job: Job) -> bool:
@@ -214,7 +218,7 @@ class Oracle(Watcher):
 
     def _silent(self, job: Job, told: Told) -> bool:
         """Watched for long enough, without a word from its supervisor."""
-        word = self.words.get(job.id)
+        word = self.words.get((job.id, job.restarts))
         assert self.daemon is not None
         # The wall clock may have been set since, in either direction.
         by_wall = self.world.clock.now() - told.opened

@@ -1,4 +1,4 @@
-"""A cluster at work, and one hostile node and job in it, through the real parse to the real cycle.
+"""A cluster at work, and hostile nodes and jobs in it, through the real parse to the real cycle.
 
 Real: the readers of squeue's and scontrol's text, the wire, the cloud's listing, the Comment and
 its policy, assess, plan, advance, executor, loop, and the journal's codec. Ours: the commands,
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,9 @@ from tests.fakes.slurm_text import listed, node_text, row
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NODE, JOB, UID = NodeName("n8"), 9, 666
-"""The hostile node, job and user."""
+"""The first hostile node, job and user; those after it are the next numbers."""
+OTHERS = 7
+"""The nodes n1 to n7 are nobody's but the operator's."""
 RULES = rules()
 POLICY = Policy(
     mode=Mode.ASSIST,
@@ -56,6 +60,18 @@ class Words:
     report: Mapping[str, Any] | None = None
     told: Mapping[str, Any] | None = None
     cloud: Mapping[str, Any] | None = None
+
+
+Said = Sequence["Words | None"]
+"""What each stranger says, by place. None: the node is there, the job and its words are not."""
+
+
+def targets(strangers: int) -> set[str]:
+    """The nodes, jobs and instances of so many strangers."""
+    places = range(strangers)
+    return {f"{k}{OTHERS + 1 + i}" for i in places for k in ("n", "i-")} | {
+        str(JOB + i) for i in places
+    }
 
 
 class _Clock:
@@ -82,22 +98,27 @@ class _Commands(Runner):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
-        words: Words | None = object.__getattribute__(self, "words")
+        said: Said = object.__getattribute__(self, "said")
         if name == "sinfo":
-            return "\n".join(f"n{i}" for i in range(1, 9)).encode()
+            return "\n".join(f"n{i}" for i in _numbers(said)).encode()
         if name == "squeue":
             formats = environ.get("SQUEUE_FORMAT2") or environ["SQUEUE_FORMAT"]
             mark = formats.partition(";")[0].rpartition("m")[2]
             lone = next((a.partition("=")[2] for a in args if a.startswith("--jobs=")), "")
-            return _squeue(mark, "SQUEUE_FORMAT2" in environ, lone, words)
+            return _squeue(mark, "SQUEUE_FORMAT2" in environ, lone, said)
         if args[0] == "--version":
             return b"slurm-wlm 22.05.8"
         if args[:2] == ("show", "node"):
-            return _nodes(words).encode("utf-8", "replace")
+            return _nodes(said).encode("utf-8", "replace")
         return b""
 
 
-def _squeue(mark: str, fields: bool, lone: str, words: Words | None) -> bytes:
+def _numbers(said: Said) -> range:
+    """Of all nodes."""
+    return range(1, OTHERS + 1 + len(said))
+
+
+def _squeue(mark: str, fields: bool, lone: str, said: Said) -> bytes:
     registered = 'hpctl:{"policy":{"backoff":{"first_s":30}}}'
     jobs: dict[str, Mapping[str, str]] = {
         "1": {"NodeList": "n[1-2]", "BatchHost": "n1"},
@@ -106,49 +127,59 @@ def _squeue(mark: str, fields: bool, lone: str, words: Words | None) -> bytes:
         "3": {"NodeList": "n4", "BatchHost": "n4", "Comment": "hpctl:{}"},
         "4": {"State": "PENDING", "NodeList": "", "Reason": "Resources", "BatchHost": ""},
     }  # fmt: skip
-    if words is not None:
-        base = {"UserID": str(UID), "Partition": "other", "NodeList": NODE, "BatchHost": NODE}
-        jobs[str(JOB)] = {**base, **words.job}
-    jobs = {i: said for i, said in jobs.items() if lone in ("", i)}
+    for i, words in enumerate(said):
+        if words is not None:
+            node = f"n{OTHERS + 1 + i}"
+            base = {"UserID": str(UID + i), "Partition": "other", "NodeList": node,
+                    "BatchHost": node}  # fmt: skip
+            jobs[str(JOB + i)] = {**base, **words.job}
+    jobs = {i: fields for i, fields in jobs.items() if lone in ("", i)}
     if not fields:
-        excluded = {f"j{JOB}": words.excluded} if words is not None else {}
-        return listed(mark, **excluded)
+        hostile = enumerate(said, JOB)
+        return listed(mark, **{f"j{i}": words.excluded for i, words in hostile if words})
     return b"".join(
-        row(mark, **{"JobID": i, "Partition": "all", **said}) for i, said in jobs.items()
+        row(mark, **{"JobID": i, "Partition": "all", **fields}) for i, fields in jobs.items()
     )
 
 
-def _nodes(words: Words | None) -> str:
-    texts = [node_text(f"n{i}") for i in range(1, 8)]
+def _nodes(said: Said) -> str:
+    texts = [node_text(f"n{i}") for i in range(1, OTHERS + 1)]
     texts[5] = node_text("n6", "IDLE+DRAIN", " Reason=somebody else [root@2026-11-21T11:00:00]")
-    other = node_text(NODE).replace("Partitions=all,dev", "Partitions=other")
-    if words is not None:
-        other = other.replace("OS=Linux", f"OS={words.node}")
-    return "\n".join([*texts, other]) + "\n"
+    for i, words in enumerate(said, OTHERS + 1):
+        other = node_text(f"n{i}").replace("Partitions=all,dev", "Partitions=other")
+        texts.append(other.replace("OS=Linux", f"OS={words.node}") if words else other)
+    return "\n".join(texts) + "\n"
 
 
 @dataclass
 class Outcome:
-    """What came of it: everything but the hostile ones' own, and what raised."""
+    """What came of it: everything but the hostile ones' own, and what raised.
+
+    `reached`: of the hostile ones, the jobs and nodes that were read from Slurm, the reports and
+    job's words that the intake took, and what the journal has about them.
+    """
 
     decisions: list[tuple[Any, ...]]
     flaws: list[Flaw]
     state: State
     journal: list[Event]
+    reached: Counter[str]
 
 
-def play(words: Words | None) -> Outcome:
-    """A few cycles with the hostile words, or (None) without their speakers' job and speech."""
+def play(*said: Words | None) -> Outcome:
+    """A few cycles with what these say."""
     clock, journal, told = _Clock(), MemoryJournal(), list[JobReported]()
     commands = _Commands()
-    object.__setattr__(commands, "words", words)
+    object.__setattr__(commands, "said", said)
     scheduler = CliScheduler(commands, now=clock.now)
     book = Book({}, journal.record, lambda: None, clock)
-    for report in _reports():
-        book.accept(report)
-    if words is not None:
-        _speak(words, book, journal, told)
-    cloud = CloudWatch(_Cloud(words, clock), lambda: None, 30.0)  # type: ignore[arg-type]
+    book.accept(*_reports(_numbers(said)))
+    reached = Counter[str]()
+    for place, words in enumerate(said):
+        if words is not None:
+            _speak(place, words, book, told, reached)
+    journal.append(told)
+    cloud = CloudWatch(_Cloud(said, clock), lambda: None, 30.0)  # type: ignore[arg-type]
     observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
 
     def news() -> list[JobReported]:
@@ -170,8 +201,13 @@ def play(words: Words | None) -> Outcome:
         loop.cycle(POLICY, RULES)
         flaws += loop.flaws
         clock.at += timedelta(seconds=1)
-    events = list(journal.events())
-    return Outcome(_of_others(events), flaws, loop.state, events)
+    events, hostile = list(journal.events()), targets(len(said))
+    decisions = _of_others(events, hostile)
+    read = {*map(str, observer.slurm.jobs), *observer.slurm.nodes, *(f.target for f in flaws)}
+    reached["jobs"] = sum(str(JOB + place) in read for place in range(len(said)))
+    reached["nodes"] = sum(f"n{OTHERS + 1 + place}" in read for place in range(len(said)))
+    reached["events"] = len(events) - len(decisions) - reached["told"]
+    return Outcome(decisions, flaws, loop.state, events, reached)
 
 
 def restarted(outcome: Outcome) -> State:
@@ -179,9 +215,10 @@ def restarted(outcome: Outcome) -> State:
     return replay(decode(n, *encode(event)) for n, event in enumerate(outcome.journal))
 
 
-def _reports() -> list[Report]:
+@cache
+def _reports(numbers: range) -> list[Report]:
     found = []
-    for i in range(1, 9):
+    for i in numbers:
         bad = Finding("kernel.xid", Verdict.FAIL, NOW, NOW, "0000:3b:00", "79")
         findings = (bad,) if i in (1, 5) else ()
         name, boot = NodeName(f"n{i}"), BootId(f"b{i}")
@@ -189,35 +226,41 @@ def _reports() -> list[Report]:
     return found
 
 
-def _speak(words: Words, book: Book, journal: MemoryJournal, told: list[JobReported]) -> None:
+def _speak(
+    place: int, words: Words, book: Book, told: list[JobReported], reached: Counter[str]
+) -> None:
     """The report and the job's word, as the intake takes or refuses them."""
+    number = OTHERS + 1 + place
     if words.report is not None:
-        base = {"node": NODE, "instance": "i-8", "boot": "b8", "seq": 2, "sent_at": NOW.isoformat(),
-                "agent_start": NOW.isoformat()}  # fmt: skip
-        body = json.dumps({"v": 1, "report": {**base, **words.report, "node": NODE}})
+        base = {"node": f"n{number}", "instance": f"i-{number}", "boot": f"b{number}", "seq": 2,
+                "sent_at": NOW.isoformat(), "agent_start": NOW.isoformat()}  # fmt: skip
+        body = json.dumps({"v": 1, "report": {**base, **words.report, "node": f"n{number}"}})
         with contextlib.suppress(wire.MalformedReportError):
             book.accept(wire.decode(body.encode("utf-8", "replace")))
+            reached["reports"] += 1
     if words.told is not None:
-        body = json.dumps({"v": 1, "job_report": {"restarts": 2, **words.told, "job": JOB}})
-        try:
+        body = json.dumps({"v": 1, "job_report": {"restarts": 2, **words.told, "job": JOB + place}})
+        body = body.replace(f'"{NODE}"', f'"n{number}"')
+        with contextlib.suppress(wire.MalformedReportError):
             report: JobReport = job_wire.decode(body.encode("utf-8", "replace"))
-        except wire.MalformedReportError:
-            return
-        told.append(JobReported(NOW, report, UID))
-        journal.append(told)
+            told.append(JobReported(NOW, report, UID + place))
+            reached["told"] += 1
 
 
 class _Cloud:
     """ListClusterNodes' summaries, read as the provider reads them."""
 
-    def __init__(self, words: Words | None, clock: _Clock) -> None:
-        self._words, self._clock = words, clock
+    def __init__(self, said: Said, clock: _Clock) -> None:
+        self._clock = clock
+        theirs: list[Mapping[str, Any]] = [{}] * OTHERS + [
+            words.cloud or {} if words else {} for words in said
+        ]
+        self._said = [
+            {**_summary(i), **their} for i, their in zip(_numbers(said), theirs, strict=True)
+        ]
 
     def view(self) -> ProviderView:
-        said = [_summary(i) for i in range(1, 9)]
-        if self._words is not None and self._words.cloud is not None:
-            said[7] = {**said[7], **self._words.cloud}
-        found, flaws = sagemaker.instances_of(said, frozenset())
+        found, flaws = sagemaker.instances_of(self._said, frozenset())
         return replace(
             ProviderView(self._clock.now(), present=True, instances={i.id: i for i in found}),
             flaws=tuple(flaws),
@@ -234,7 +277,7 @@ def _summary(number: int) -> dict[str, Any]:
     }
 
 
-def _of_others(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+def _of_others(events: Sequence[Event], hostile: Container[str]) -> list[tuple[Any, ...]]:
     """Each event that is not about the hostile ones, by target in place of its id."""
     about: dict[str, str] = {}
     found = []
@@ -248,7 +291,7 @@ def _of_others(events: Sequence[Event]) -> list[tuple[Any, ...]]:
             continue
         target = event.target if isinstance(event, HoldNoted) else said.get("target", "")
         target = about.get(said.get("recovery", ""), target)
-        if target in (NODE, str(JOB), "i-8"):
+        if target in hostile:
             continue
         said = {k: about.get(v, v) if isinstance(v, str) else v for k, v in said.items()}
         for own in ("recovery", "cause"):

@@ -359,7 +359,12 @@ def _run(
 
 
 def test_machine_keeps_every_promise() -> None:
-    """At least STEPS rules, the same ones on every run."""
+    """At least STEPS rules, the same ones on every run of the same source.
+
+    Hypothesis draws from a digest of `ClusterMachine`'s text, and which rules may run depends on
+    what hpctl did: any change of either makes other examples. What one finds goes to
+    test_machine_found.py, which plays it without Hypothesis.
+    """
     Count.steps = Count.crashes = Count.recoveries = Count.examples = 0
     Count.signals = set()
     _run(RUNS, STEPS_A_RUN, derandomize=True, database=None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpctl.core.compat import UTC
-from hpctl.core.marks import MARKS
+from hpctl.core.marks import MARKS, mark_of
 from hpctl.core.model import (
     BootId,
     Finding,
@@ -208,6 +208,7 @@ class World:
         machine.started = self.clock.now()
         defect = machine.defect
         machine.agent_silent = machine.slurmd_dead = False
+        self._marked_since(machine)
         if fresh or (defect is not None and defect.reboot_cures):
             machine.defect = None
         elif defect is not None:
@@ -216,9 +217,24 @@ class World:
     # --- HyperPod's other actors --------------------------------------------------------------
 
     def marks(self, node: NodeName, mark: str, *, drain: bool = False) -> None:
-        """HyperPod's health agent closes a node, rightly or not: its word makes the node ill."""
-        self.afflicted.setdefault(self.provider.instance_of(node), []).append(Defect("", mark))
+        """HyperPod's health agent closes a node, rightly or not: its word makes the node ill.
+
+        The word is about the node's name: about the instance that serves it, and while that is
+        being replaced about the one that comes, of which hpctl may not know yet.
+        """
+        served = self.machines[node].generation.instance
+        for instance in {served, self.provider.instance_of(node)}:
+            self.afflicted.setdefault(instance, []).append(Defect("", mark))
         self.slurm.operator(node, **{"drain" if drain else "fail": mark})
+
+    def _marked_since(self, machine: Machine) -> None:
+        """A mark that is younger than the boot by the clock that was set back since is a word about
+        that boot: to Slurm, to the service and to hpctl it looks like one that came after."""
+        node = self.slurm.nodes[machine.node]
+        mark, at = mark_of(self.slurm.node(node)), node.reason_at
+        if mark and at is not None and at > self.clock.now():
+            afflicted = self.afflicted.setdefault(machine.generation.instance, [])
+            afflicted.append(Defect("", mark))
 
     def _service(self) -> None:
         """NodeRecovery=Automatic acts on a marked node that no job holds, and gives it back."""

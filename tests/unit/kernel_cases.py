@@ -74,8 +74,13 @@ CASES = [
      "kernel.block", "buffer-error", "dm-0", WATCH),
     ("md/raid1:md0: Disk failure on nvme3n1, disabling device.",
      "kernel.block", "raid-degraded", "md0", WATCH),
-    ("md/raid0:md127: Disk failure on nvme3n1 detected, failing array.",
+    ("md/raid0md127: Disk failure on nvme3n1 detected, failing array.",
      "kernel.block", "raid-lost", "md127", NOW),
+    ("md/linearmd1: Disk failure on nvme3n1p1 detected, failing array.",
+     "kernel.block", "raid-lost", "md1", NOW),
+    ("md/raid10:md2: Disk failure on nvme3n1, disabling device.",
+     "kernel.block", "raid-degraded", "md2", WATCH),
+    ("attempt to access beyond end of device", "kernel.block", "io-error", "", WATCH),
     # file systems
     ("EXT4-fs (nvme0n1p1): Remounting filesystem read-only",
      "kernel.fs", "readonly", "nvme0n1p1", NOW),
@@ -102,7 +107,30 @@ CASES = [
     ("BTRFS info (device sdb1 state EA): forced readonly", "kernel.fs", "readonly", "sdb1", NOW),
     ("BTRFS: error (device dm-0: state A) in btrfs_run_delayed_refs:2207: errno=-5 IO failure",
      "kernel.fs", "error", "dm-0", WATCH),
+    ("EXT4-fs (nvme1n1): I/O error while writing superblock",
+     "kernel.fs", "error", "nvme1n1", WATCH),
+    ("EXT4-fs (nvme1n1): Invalid checksum for backup superblock 32768",
+     "kernel.fs", "error", "nvme1n1", WATCH),
+    ("XFS (nvme1n1): Metadata CRC error detected at xfs_agf_read_verify+0xd0/0xf0 [xfs], "
+     "xfs_agf block 0x1", "kernel.fs", "error", "nvme1n1", WATCH),
+    ("XFS (nvme1n1): SB validate failed with error -74.", "kernel.fs", "error", "nvme1n1", WATCH),
+    ('XFS (nvme1n1): metadata I/O error in "xfs_buf_ioend_handle_error+0x10e/0x3f0 [xfs]" at daddr '
+     "0x1 len 8 error 5", "kernel.fs", "error", "nvme1n1", WATCH),
+    ("XFS (nvme1n1): Metadata I/O Error (0x1) detected at xfs_trans_read_buf_map+0x1/0x2 [xfs] "
+     "(fs/xfs/xfs_trans_buf.c:296).  Shutting down filesystem.",
+     "kernel.fs", "readonly", "nvme1n1", NOW),
+    ("BTRFS warning (device nvme1n1): csum failed root 5 ino 257 off 0 csum 0x1 expected csum 0x2 "
+     "mirror 1", "kernel.fs", "error", "nvme1n1", WATCH),
     # out of memory
+    ("Out of memory: Killed process 4321 (python) total-vm:1kB, anon-rss:0kB",
+     "kernel.oom", "node", "", WATCH),
+    ("Out of memory: Kill process 4321 (python) score 1000 or sacrifice child",
+     "kernel.oom", "node", "", WATCH),
+    ("Memory cgroup out of memory: Killed process 4321 (python) total-vm:1kB, anon-rss:0kB",
+     "kernel.oom", "cgroup", "", NOTHING),
+    # A user's control group that is named after another's line.
+    (oom("/user.slice/u,task_memcg=/system.slice/munge.service", task="munged"),
+     "kernel.oom", "cgroup", "", NOTHING),
     (oom(V1, "/step_0/task_3"), "kernel.oom", "job", "", NOTHING),
     (oom(V2, "/step_batch/user/task_0"), "kernel.oom", "job", "", NOTHING),
     (oom("/user.slice/user-1000.slice", "/session-3.scope"), "kernel.oom", "cgroup", "", NOTHING),
@@ -207,7 +235,49 @@ CASES = [
     ("Internal error: Oops: 0000000096000004 [#1] SMP", "kernel.crash", "oops", "", WATCH),
     ("Unable to handle kernel paging request at virtual address ffff80001",
      "kernel.crash", "oops", "", WATCH),
+    ("divide error: 0000 [#1] PREEMPT SMP NOPTI", "kernel.crash", "oops", "", WATCH),
+    ("Oops: divide error: 0000 [#1] PREEMPT SMP NOPTI", "kernel.crash", "oops", "", WATCH),
+    ("stack segment: 0000 [#1] SMP", "kernel.crash", "oops", "", WATCH),
+    ("MCE: Killing python:4321 due to hardware memory corruption fault at 7f0012345678",
+     "kernel.memory", "uncorrected", "", NOW),
+    ("end_request: I/O error, dev sda, sector 1234", "kernel.block", "io-error", "sda", WATCH),
+    ("BTRFS: I/O error while writing superblock", "kernel.fs", "error", "", WATCH),
+    ("EXT4-fs warning (device nvme1n1): ext4_end_bio:343: I/O error 10 writing to inode 12",
+     "kernel.fs", "error", "nvme1n1", WATCH),
+    ("Aborting journal on device nvme1n1-8.", "kernel.fs", "error", "", WATCH),
+    ("mlx5_core 0000:5e:00.0: temp_warn:161:(pid 0): High temperature on sensors with bit set 0 1",
+     "kernel.mlx5", "health", "0000:5e:00.0", WATCH),
+    # of a process
+    ("pt_main_thread[4711]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in "
+     "libnccl.so.2[7f7c7ac00000+d3d3000]", "kernel.process", "nccl", "", NOTHING),
+    ("python invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, "
+     "oom_score_adj=0", "kernel.process", "oom-killer", "", NOTHING),
+    # limits
+    ("unregister_netdevice: waiting for veth1 to become free. Usage count = 2",
+     "kernel.limits", "netdevice", "", WATCH),
+    ("ena 0000:00:05.0 eth0: Keep alive watchdog timeout.", "kernel.limits", "reset", "", WATCH),
+    ("VFS: file-max limit 1048576 reached", "kernel.limits", "files", "", WATCH),
+    ("nf_conntrack: nf_conntrack: table full, dropping packet",
+     "kernel.limits", "conntrack", "", WATCH),
+    ("neighbour: arp_cache: neighbor table overflow!", "kernel.limits", "neighbors", "", WATCH),
+    ("TCP: out of memory -- consider tuning tcp_mem", "kernel.limits", "sockets", "", WATCH),
+    ("NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out",
+     "kernel.limits", "queue", "eth0", WATCH),
+    ("mlx5_core 0000:05:00.0 enp5s0: NETDEV WATCHDOG: CPU: 3: transmit queue 3 timed out 5412 ms",
+     "kernel.limits", "queue", "enp5s0", WATCH),
+    # NVIDIA's modules
+    ("NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+     "kernel.nvidia", "nvlink", "", AFTER),
+    ("NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+     "kernel.nvidia", "nvlink", "", AFTER),
+    ("NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x26:0xffff:1482)",
+     "kernel.nvidia", "init", "0000:18:00.0", WATCH),
+    ("NVRM: API mismatch: the client has the version 570.86.10, but",
+     "kernel.nvidia", "version", "", WATCH),
+    ("nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further "
+     "processing", "kernel.nvidia", "peermem", "", WATCH),
     # file servers
+    ("NFS: __nfs4_reclaim_open_state: Lock reclaim failed!", "kernel.nfs", "locks-lost", "", WATCH),
     ("nfs: server 10.0.0.5 not responding, still trying",
      "kernel.nfs", "not-responding", "10.0.0.5", WATCH),
     ("nfs: server fs-1.efs not responding, timed out",
@@ -238,6 +308,32 @@ CASES = [
      "actual: req id[2] offset[0x8]", "kernel.efa", "register", "rdmap0s6", NOW),
     ("mlx5_core 0000:5e:00.0: poll_health:805:(pid 0): Fatal error 1 detected",
      "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
+    ("efa 0000:00:06.0 efa_0: Reset indication didn't turn off",
+     "kernel.efa", "reset", "efa_0", NOW),
+    ("mlx5_core 0000:5e:00.0: wait_func:1134:(pid 77): 2ERR_QP(0x507) timeout. Will cause a leak "
+     "of a command resource", "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: cb_timeout_handler:864:(pid 7): cmd[3]: CREATE_MKEY(0x200) Async, "
+     "timeout. Will cause a leak of a command resource",
+     "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: wait_func_handle_exec_timeout:1113:(pid 7): cmd[0]: "
+     "DESTROY_EQ(0x302) No done completion from FW, timeout. Will cause a leak of a command "
+     "resource", "kernel.mlx5", "fatal", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: print_health_info:430:(pid 0): synd 0x8: unrecoverable hardware "
+     "error", "kernel.mlx5", "unrecoverable", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: print_health_info:424:(pid 0): Health issue observed, unrecoverable "
+     "hardware error, severity(0) EMERGENCY:",
+     "kernel.mlx5", "unrecoverable", "0000:5e:00.0", NOW),
+    ("mlx5_core 0000:5e:00.0: print_health_info:430:(pid 0): synd 0x1: firmware internal error",
+     "kernel.mlx5", "health", "0000:5e:00.0", WATCH),
+    ("mlx5_core 0000:5e:00.1 enp94s0f1: TX timeout detected",
+     "kernel.mlx5", "timeout", "0000:5e:00.1", WATCH),
+    ("mlx5_core 0000:5e:00.1 enp94s0f1: RX timeout on channel: 3, ICOSQ: 0x1 RQ: 0x2, CQ: 0x3",
+     "kernel.mlx5", "timeout", "0000:5e:00.1", WATCH),
+    ("mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
+     "kernel.mlx5", "module", "0000:5e:00.0", WATCH),
+    ("mlx5_core 0000:5e:00.0: mlx5_cmd_out_err:838:(pid 77): ACCESS_REG(0x805) op_mod(0x1) failed, "
+     "status bad resource(0x5), syndrome (0x305684), err(-22)",
+     "kernel.mlx5", "command", "0000:5e:00.0", NOTHING),
     ("mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, High Temperature",
      "kernel.mlx5", "module", "0000:5e:00.0", WATCH),
     ("mlx5_core 0000:5e:00.0: mlx5_pcie_event:304:(pid 0): Detected insufficient power on the "
@@ -259,6 +355,10 @@ CASES = [
 ]  # fmt: skip
 
 BENIGN = [
+    "infiniband mlx5_0: Wait for completion (polling) timeout",
+    "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
+    # A network interface is named by who makes it, in a namespace of theirs too.
+    "Oops: entered promiscuous mode",
     "",
     "nvme nvme0: 12/0/0 default/read/poll queues",
     "nvme nvme0: Abort status: 0x371",
@@ -283,8 +383,6 @@ BENIGN = [
     "BTRFS info (device sda1): disk space caching is enabled",
     "BTRFS info (device loop7): forced readonly",
     "oom_reaper: reaped process 4321 (python), now anon-rss:0kB",
-    "Memory cgroup out of memory: Killed process 4321 (python) total-vm:1kB, anon-rss:0kB",
-    "python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
     "EDAC MC: Ver: 3.0.0",
     "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0",
     "mce: CPU supports 22 MCE banks",

@@ -17,7 +17,7 @@ import pytest
 from hpctl.core.compat import SAFE_PATH
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.elastic import account, linux, template
+from hpctl.jobs.elastic import account, linux
 from hpctl.jobs.elastic.environment import rank_environment
 from hpctl.jobs.elastic.failure import failure_of, shell_code
 from hpctl.jobs.elastic.options import parse
@@ -35,16 +35,16 @@ SECRET = "0123456789abcdef"
 def test_a_script_a_module_and_a_command() -> None:
     script = program(["train.py", "--lr", "1"], "/py")
     assert script.argv == ("/py", "-u", "train.py", "--lr", "1")
-    assert (script.warm, script.module) == (("train.py", "--lr", "1"), False)
+    assert script.script == "train.py"
     module = program(["-m", "pkg.train", "x"], "/py")
     assert module.argv == ("/py", "-u", "-m", "pkg.train", "x")
-    assert (module.warm, module.module) == (("pkg.train", "x"), True)
+    assert module.script == ""
     whole = program(["python3.11", "-u", "train.py"])
     assert whole.argv == ("python3.11", "-u", "train.py")
-    assert whole.warm == ("train.py",)
+    assert whole.script == "train.py"
     odd = program(["python3", "-X", "dev", "train.py"])
     assert odd.argv == ("python3", "-X", "dev", "train.py")
-    assert odd.warm == ()
+    assert odd.script == ""
     assert program(["./train", "x"]).argv == ("./train", "x")
 
 
@@ -56,13 +56,16 @@ def test_nothing_to_run(words: list[str]) -> None:
 
 def test_what_command_gives_is_what_the_parser_reads() -> None:
     line = elastic.command(
-        ["train.py", "--max-restarts", "9"], 4, max_restarts=2, window_s=60, warm=True,
+        ["train.py", "--max-restarts", "9"],
+        4,
+        max_restarts=2,
+        window_s=60,
         final_exit_codes=(93, 5),
-    )  # fmt: skip
+    )
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
     options = parse(line[4:], {elastic.RESULT: "/x/account.json"})
-    assert options.program.warm == ("train.py", "--max-restarts", "9")
-    assert (options.nproc, options.warm, options.result) == (4, True, Path("/x/account.json"))
+    assert options.program.argv[2:] == ("train.py", "--max-restarts", "9")
+    assert (options.nproc, options.result) == (4, Path("/x/account.json"))
     assert options.limits.max_restarts == 2
     assert options.limits.window_s == 60.0
     assert options.limits.final_exit_codes == {93, 5}
@@ -132,9 +135,30 @@ def test_an_environment_that_cannot_be(changed: dict[str, str]) -> None:
         place({**STEP, **changed})
 
 
-def test_a_hyperpod_name_that_does_not_resolve_is_an_address() -> None:
+SCONTROL = """#!/bin/sh
+echo "$@" >>{asked}
+[ "$4" = gpu-compute-3 ] || {{ echo "Node $4 not found"; exit 1; }}
+echo "NodeName=gpu-compute-33 NodeAddr=10.9.9.9 State=IDLE"
+echo "NodeName=gpu-compute-3 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=x State=IDLE Comment=a"
+"""
+
+
+def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    (tmp_path / "scontrol").write_text(SCONTROL.format(asked=asked))
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert address_of("ip-10-9-8-7") == "10.9.8.7"
+    assert address_of("10.9.8.6") == "10.9.8.6"
+    assert not asked.exists(), "a name that spells its address costs slurmctld nothing"
+    assert address_of("gpu-compute-3") == "10.9.8.7"
     assert address_of("localhost") == "localhost"
+    assert asked.read_text() == "-o show node gpu-compute-3\n-o show node localhost\n"
+    (tmp_path / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert address_of("gpu-compute-3") == "gpu-compute-3"
 
 
 # --- what ranks get and leave -----------------------------------------------------------------
@@ -285,16 +309,6 @@ def test_a_directory_that_cannot_be_read_is_tried_again(
     told = resume({"HPCTL_CHECKPOINT_DIR": str(gone)}, 1, was_empty=True)
     assert "cannot be read" in told.refused
     assert pauses == [2.0, 5.0, 10.0]
-
-
-# --- the template -----------------------------------------------------------------------------
-
-
-def test_an_open_accelerator_is_seen(tmp_path: Path) -> None:
-    for number, target in enumerate(("/dev/null", "/dev/nvidiactl", "pipe:[7]", "/dev/nvidia0")):
-        (tmp_path / str(number)).symlink_to(target)
-    assert template.open_devices(str(tmp_path)) == ["/dev/nvidia0", "/dev/nvidiactl"]
-    assert template.open_devices() == []
 
 
 # --- Linux ------------------------------------------------------------------------------------

@@ -61,12 +61,12 @@ def test_a_first_look_has_no_rate():
 def test_the_instance_type_says_how_much_there_should_be(tmp_path, name):
     files = {"/proc/meminfo": "MemTotal:  1048576 kB\nMemFree: 1 kB\nMemAvailable:  524288 kB\n"}
     seen = host_memory.gather(machine(tmp_path, {**files, **edac("0", "7")}, instance_type=name))
-    assert seen == Sample(0.0, 1024.0, 512.0, 2048 * 1024.0, (Counts("mc0", 0, 7),))
-    assert judged(seen) == [("short", "", Verdict.FAIL)]
+    assert seen == Sample(0.0, 1024.0, 512.0, 2048 * 1024.0, (Counts("mc0", 0, 7),), False)
+    assert judged(seen) == [("short", "", Verdict.FAIL), ("leftovers", "", Verdict.WARN)]
 
 
 def test_an_unknown_instance_type_lacks_nothing(tmp_path):
-    files = {"/proc/meminfo": "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n"}
+    files = {"/proc/meminfo": "MemTotal: 1048576 kB\nMemAvailable: 900000 kB\n"}
     assert judged(host_memory.gather(machine(tmp_path, files, instance_type="laptop"))) == []
 
 
@@ -93,3 +93,23 @@ def test_without_edac(tmp_path):
 def test_a_counter_that_is_none(tmp_path):
     with pytest.raises(CannotTell):
         host_edac.gather(machine(tmp_path, edac("many")))
+
+
+@pytest.mark.parametrize(
+    ("available", "jobs", "codes"),
+    [(0.7, False, ["leftovers"]), (0.71, False, []), (0.1, True, []), (0.1, None, [])],
+)
+def test_memory_that_is_in_use_while_no_job_runs(available, jobs, codes):
+    seen = Sample(0.0, TIB, TIB * available, None, (), jobs)
+    assert [code for code, _, _ in judged(seen)] == codes
+
+
+@pytest.mark.parametrize(("comm", "jobs"), [("slurmstepd", True), ("sshd", False)])
+def test_a_job_is_looked_for_only_where_much_is_in_use(tmp_path, comm, jobs):
+    stat = f"77 ({comm}) S 1 77 77 0 -1 0 " + "0 " * 40
+    full = machine(tmp_path, {
+        "/proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 100 kB", "/proc/77/stat": stat,
+    })  # fmt: skip
+    assert host_memory.gather(full).jobs is jobs
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    assert host_memory.gather(full).jobs is None

@@ -135,3 +135,10 @@ def test_the_units_are_read_from_systemctl(tmp_path, monkeypatch):
     monkeypatch.setattr(host_units, "_probes", Probes(5.0))
     (unit,) = host_units.gather(machine(tmp_path))
     assert (unit.name, unit.active) == ("munge.service", "active")
+
+
+def test_a_service_that_udev_starts_is_missed_only_where_it_is_enabled():
+    name = "nvidia-persistenced.service"
+    assert judged(block(name, FAILED, enabled="static")) == []
+    assert judged(block(name, STOPPED, enabled="static")) == []
+    assert judged(block(name, FAILED)) == [("nvidia", name, FAIL)]

@@ -257,6 +257,22 @@ def test_a_node_that_is_back_before_the_silence_was_long_enough_saves_no_cripple
     assert do.kind is StepKind.REQUEUE
 
 
+def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on() -> None:
+    excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
+    silent = excised.on(Signal.STOP_WANTED, at(61), "no word")
+    word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
+    facts = JobFacts(LEFT, gone=True, word=word)
+    assert moved(silent, facts) is Signal.WENT_ON
+    for vain in (
+        JobFacts(LEFT, word=word, headless=True),
+        JobFacts(LEFT, word=JobReport(JobId(1), 0, progress=7)),
+        JobFacts(LEFT, word=replace(word, wish=Wish.REQUEUE)),
+    ):
+        assert isinstance(advance(silent, vain, OWN, at(62)), Do)
+    # One that a node's fault stops has no say in that.
+    assert isinstance(advance(rec(Phase.STOPPING), facts, OWN, at(62)), Do)
+
+
 def test_a_run_that_was_let_go_on_may_be_hit_again() -> None:
     went_on = rec(Phase.WATCHING).on(Signal.WENT_ON, at(5), "")
     assert went_on.let_run

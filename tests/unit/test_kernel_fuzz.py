@@ -41,7 +41,14 @@ def test_no_line_breaks_the_reader_or_the_report(texts: list[str]) -> None:
 @pytest.mark.parametrize("text", [case[0] for case in CASES])
 def test_no_line_is_long_in_being_judged(text: str) -> None:
     """Made as long as a record can be, at every place where a user's word may stand."""
-    fillers = (":1, blocked a=[x](0x1," * 400, "9" * 6000, " " * 6000)
+    fillers = (
+        ":1, blocked a=[x](0x1," * 400,
+        "9" * 6000,
+        " " * 6000,
+        "A" * 6000,
+        "0000:18:00.0 " * 500,
+        "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 200,
+    )
     kernel = Kernel(lambda _pid, _at: "")
     records = [
         Record(0, 1, NOON, (text[:at] + filler + text[at:])[:RECORD_BYTES])

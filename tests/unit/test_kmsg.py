@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import selectors
 import subprocess
 import sys
 import time
@@ -83,11 +84,60 @@ def append(path: Path, data: bytes) -> None:
 def test_a_file_is_followed_from_its_start(path: Path) -> None:
     log = open_log(path)
     assert isinstance(log, KernelFile)
-    assert log.fileno() is None
     assert texts(log) == ["old"]
     assert texts(log) == []
     append(path, format_record("new", 2) + b" SUBSYSTEM=pci\ngarbage\n" + format_record("newer", 3))
     assert texts(log) == ["new", "newer"]
+    log.close()
+
+
+def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path: Path) -> None:
+    log = open_log(path)
+    texts(log)
+    with selectors.DefaultSelector() as selector:
+        assert log.fileno() is not None
+        selector.register(log, selectors.EVENT_READ)
+        assert selector.select(0.05) == []
+        append(path, format_record("new", 2))
+        assert selector.select(5)
+        assert texts(log) == ["new"]
+        assert selector.select(0) == []
+        replacement = path.with_name("other")
+        replacement.write_bytes(format_record("of another file", 1))
+        replacement.replace(path)
+        assert selector.select(5)
+        assert texts(log) == ["of another file"]
+        append(path, format_record("which is watched too", 2))
+        assert selector.select(5)
+        assert texts(log) == ["which is watched too"]
+    log.close()
+
+
+def test_without_inotify_a_file_is_polled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_path: Path) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(kmsg, "Inotify", none_left)
+    log = open_log(path)
+    assert log.fileno() is None
+    assert texts(log) == ["old"]
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Nov 10 12:00:00 host kernel: [1.2] NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off",
+        "[1.2] NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
+        '{"MESSAGE": "x"}',
+    ],
+)
+def test_a_file_of_another_format_is_refused(path: Path, line: str) -> None:
+    path.write_text(line + "\n")
+    log = open_log(path)
+    with pytest.raises(Unavailable, match="not in the format of /dev/kmsg") as caught:
+        log.read()
+    assert "hpctl triage" in caught.value.hint
     log.close()
 
 

@@ -25,6 +25,7 @@ from hpctl.core.node_advance import advance
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord
+from hpctl.core.tell_next import awaited
 from hpctl.sandbox.faults import sxid_line, xid_line
 from hpctl.sandbox.hma import wish
 from tests.fakes.values import OWN, at, generation, slurm_job, slurm_node
@@ -157,6 +158,18 @@ def test_in_mode_assist_a_node_is_set_down_under_its_mark() -> None:
     down = advance(closed, ready, ASSIST, at(2))
     assert isinstance(down, Do)
     assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
+
+
+def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for() -> None:
+    left = did(rec(Phase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
+    order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
+    late = advance(left, FACTS, ASSIST, at(1e6))
+    assert isinstance(late, Move)
+    assert late.signal is Signal.DEADLINE
+    assert order in late.why
+    assert order in awaited(left, ASSIST).what
+    assert order not in awaited(left, OWN).what
+    assert order not in awaited(left.on(Signal.MARKED, at(1), "", None), ASSIST).what
 
 
 @pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])

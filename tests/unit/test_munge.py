@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -14,15 +13,9 @@ import pytest
 from hpctl import munge
 from hpctl.core.compat import UTC
 from hpctl.ports import Unavailable
-from tests.munged import Realm, realm
+from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
-    with realm() as running:
-        yield running
 
 
 def test_a_credential_says_who_where_when_and_what(munges: Realm) -> None:

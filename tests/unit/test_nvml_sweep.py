@@ -58,6 +58,7 @@ class Nvml:
             "nvmlDeviceGetUtilizationRates": Anything(),
             "nvmlDeviceGetRowRemapperHistogram": Anything(),
             "nvmlDeviceGetComputeRunningProcesses": [Anything()],
+            "nvmlDeviceGetVbiosVersion": "96.00.74.00.01",
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -214,3 +215,16 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
 
     assert loaded("hpctl.agent.nvml.child") == set()
     assert "pynvml" not in loaded("hpctl.agent.nvml.client")
+
+
+@pytest.mark.parametrize(("code", "corrupt"), [(14, True), (3, None), (None, False)])
+def test_the_inforom_is_validated_once_a_session(
+    page: InFlight, code: int | None, corrupt: bool | None
+) -> None:
+    nvml = Nvml()
+    if code is not None:
+        nvml.answers["nvmlDeviceValidateInforom"] = nvml.NVMLError(code)
+    sweep = Sweep(Driver(nvml, page, SWEEP))
+    assert sweep.read()["gpus"][0]["inforom_corrupt"] is corrupt
+    assert sweep.read()["gpus"][0]["inforom_corrupt"] is corrupt
+    assert nvml.asked["nvmlDeviceValidateInforom"] == len(sweep.gpus)

@@ -15,6 +15,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, replay
+from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     BootId,
     Clears,
@@ -35,6 +36,7 @@ from hpctl.daemon.book import Book
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
 from hpctl.ports import Unavailable
+from tests.fakes.values import slurm_node
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = (NodeName("n1"), NodeName("n2"))
@@ -146,6 +148,49 @@ def test_a_cloud_that_answers_nonsense_is_told_of() -> None:
     assert cloud.trouble == ""
 
 
+class Counted(Still):
+    """A cloud that counts how often it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.read = threading.Event()
+
+    def view(self) -> Any:
+        self.reads += 1
+        self.read.set()
+        return ProviderView(self.at, present=True)
+
+    def again(self, timeout_s: float) -> bool:
+        """Whether it is read once more within the time."""
+        again = self.read.wait(timeout_s)
+        self.read.clear()
+        return again
+
+
+@pytest.mark.parametrize("fresh_s", [0.0, 3600.0])
+def test_a_reading_that_blocks_something_is_taken_again_once(
+    fresh_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpctl.daemon.observe.FRESH_S", fresh_s)
+    counted = Counted()
+    cloud = CloudWatch(counted, lambda: None, 3600)  # type: ignore[arg-type]
+    cloud.start()
+    try:
+        assert counted.again(10)
+        one, two = ("n1", "provider_acts"), ("n2", "wrong_instance")
+        cloud.look(3600, {one})
+        assert counted.again(10 if fresh_s == 0 else 0.1) is (fresh_s == 0)
+        cloud.look(3600, {one})
+        assert not counted.again(0.1), "it is known"
+        cloud.look(3600, {one, two})
+        assert counted.again(10 if fresh_s == 0 else 0.1) is (fresh_s == 0)
+        cloud.look(3600, {two})
+        assert not counted.again(0.1), "one less"
+    finally:
+        cloud.stop()
+
+
 def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:
     still = Still()
     cloud = CloudWatch(still, lambda: None, 30)  # type: ignore[arg-type]
@@ -189,6 +234,49 @@ def test_what_hindered_it_counts_when_it_lasted(
     assert able_since(False, 100) == world.at
     assert able_since(False, 150) == world.at
     assert able_since(True, 100 + seconds) == (world.at if begins_anew else T0)
+
+
+class Marked(Flaky):
+    """A Slurm with one node, which somebody may have closed; asked for marks, it tells."""
+
+    reason = ""
+
+    def view(self) -> Any:
+        flags = frozenset({"FAIL"} if self.reason else ())
+        return replace(
+            super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}
+        )
+
+    def marks(self) -> dict[NodeName, str]:
+        return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
+
+
+def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> None:
+    slurm = Marked()
+    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
+    cloud.view = ProviderView(T0, present=True)
+    book = Book({}, lambda _: None, lambda: None, slurm)
+    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    observer.look(replay([]), rules())
+    assert not observer.marked()
+    slurm.reason = "bad fan, Ann"
+    assert not observer.marked()
+    slurm.reason = "Action:Reboot : Not responding"
+    assert observer.marked()
+    assert not observer.marked()
+    slurm.reason = "Action:Replace"
+    assert observer.marked(), "another one"
+    slurm.reason = ""
+    assert not observer.marked()
+    slurm.reason = "Action:Replace"
+    observer.look(replay([]), rules())
+    assert not observer.marked(), "the look has seen it"
+    slurm.up = False
+    assert not observer.marked(), "the next look tells"
+    slurm.up, slurm.reason, cloud.view = True, "Action:Reboot", ProviderView(T0)
+    observer.look(replay([]), rules())
+    slurm.reason = "Action:Replace"
+    assert not observer.marked(), "without HyperPod nobody marks"
 
 
 def test_an_operators_return_clears_what_only_he_clears(tmp_path: Path) -> None:

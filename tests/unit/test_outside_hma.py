@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from hpctl.agent.outside.hma import UNIT, HealthAgentJournal, Line
 from hpctl.agent.outside.hma_records import Detection, Malformed, read
+from hpctl.agent.outside.hma_watch import HealthAgentWatch
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears
 
@@ -70,9 +72,11 @@ CASES = {
         dcgm("PCIe Error", {"Replays": 9}, ": "),
         ("hma.dcgm", "PCIe_Error", "", '{"Replays":9}', "fail"),
     ),
-    "a number that is none": (
-        dcgm("XID Error", {"ErrNum": "79"}),
-        ("hma.dcgm", "XID_Error", "", '{"ErrNum":"79"}', "fail"),
+    "a number as text": (dcgm("XID Error", {"ErrNum": "79"}), ("hma.xid", "79", "", "", "fail")),
+    "a whole float": (dcgm("XID Error", {"ErrNum": 79.0}), ("hma.xid", "79", "", "", "fail")),
+    "behind syslog's words": (
+        "Jul 20 22:53:17 ip-10-1-0-5 hma[812]: " + dcgm("XID Error", {"ErrNum": 79}),
+        ("hma.xid", "79", "", "", "fail"),
     ),
     "npd, reboot": (
         npd(reason="XidHardwareFailure", message=now_true("NvidiaErrorReboot")),
@@ -130,12 +134,60 @@ def test_its_time_is_the_event_s_then_the_record_s_then_ours() -> None:
     assert found(mine).finding(HEARD).first == datetime(2026, 7, 20, 22, 53, 17, tzinfo=UTC)
     none = json.dumps({"condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})
     assert found(none).finding(HEARD).first == HEARD
-    zap = json.dumps({"ts": 1784588000.5, "condition": "XID Error", "data": {}, **MARKED})
+    zap = json.dumps({"ts": 1784588000.5, "condition": "PCIe Error", "data": {}, **MARKED})
     assert found(zap).at == datetime.fromtimestamp(1784588000.5, UTC)
     ahead = record(condition="XID Error", data={"ErrNum": 79}).replace("2026", "2036")
     assert found(ahead).finding(HEARD).first == HEARD
     odd = record(condition="XID Error", data={"ErrNum": 79}).replace("2026-07-20T22:53:17Z", "soon")
     assert found(odd).at is None
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+05:00",
+        "9999-12-31T23:59:59Z",
+        "9999-12-31T23:59:59-05:00",
+        1e300,
+        -1e17,
+        True,
+    ],
+)
+def test_a_time_that_no_clock_shows_is_none(when: object) -> None:
+    """Go's zero time among them: the record counts, from when it was heard."""
+    line = json.dumps({"ts": when, "condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})
+    assert found(line).at is None
+    assert found(line).finding(HEARD).first == HEARD
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59-05:00"])
+def test_such_a_record_is_reported_and_so_is_one_that_is_refused(when: str) -> None:
+    class Log:
+        cut = 0
+
+        def read(self, wait_s: float) -> list[Line]:
+            record = {"ts": when, "condition": "XID Error", "data": {"ErrNum": 79}, **MARKED}
+            wrong = {"ts": when, "condition": "XID Error", "data": {"ErrNum": True}, **MARKED}
+            return [Line(json.dumps(record)), Line(json.dumps(wrong))]
+
+        def close(self) -> None:
+            pass
+
+    watch = HealthAgentWatch(Log(), HEARD, lambda: None)
+    assert watch.turn(0.0)
+    assert [(f.check, f.code) for f in watch.findings()] == [
+        ("hma.xid", "79"), ("hma.log", "malformed"),
+    ]  # fmt: skip
+
+
+def test_a_journal_s_stamp_that_no_clock_shows_ends_nothing() -> None:
+    journal = HealthAgentJournal()
+    for stamp in ("9" * 30, "9" * 18, "9" * 6000, "", "-1"):
+        entry = {"MESSAGE": "x", "_UID": "0", "_SYSTEMD_UNIT": UNIT, "__REALTIME_TIMESTAMP": stamp}
+        line = journal._line(json.dumps(entry).encode())
+        assert line is not None
+        assert line.text == "x"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +210,9 @@ def test_its_other_lines_say_nothing_of_the_node(line: str) -> None:
     ("line", "says"),
     [
         (dcgm("XID Error", {"ErrNum": 79})[:-20], "not JSON"),
-        (json.dumps([MARKED]), "no JSON object"),
+        (dcgm("XID Error", {"ErrNum": True}), "ErrNum is no number"),
+        (dcgm("XID Error", {"ErrNum": 79.5}), "ErrNum is no number"),
+        (dcgm("XID Error", {}), "ErrNum is no number"),
         (record(msg="something new", **{"verdict: ": {"a": 1}}), "unknown shape: Health"),
         (npd(message="no reason"), "without 'reason'"),
         (record(**{"Event detail": {"Reason": 7}}), "without 'Reason'"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.check import NotHere, Observation
+from hpctl.agent.check import Machine, NotHere, Observation
 from hpctl.agent.checks import rdma_errors, rdma_link
 from hpctl.agent.counters import Trace
 from hpctl.agent.gauges import NAMES
@@ -203,3 +203,21 @@ def test_a_device_that_vanishes_is_told_until_it_returns_even_if_it_was_the_only
     assert links(node) == [("gone", "mlx5_0")]
     tree.add_mlx5("mlx5_0")
     assert links(node) == []
+
+
+def test_a_port_that_came_back_slower_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    folder.mkdir(parents=True)
+    for name, text in (("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")):
+        (folder / name).write_text(f"{text}\n")
+
+    def at(rate: str) -> list[tuple[str, str]]:
+        (folder / "rate").write_text(f"{rate}\n")
+        seen = rdma_link.gather(Machine(tmp_path))
+        return [(o.code, o.device) for o in rdma_link.judge(seen, None, {})]
+
+    assert at("400 Gb/sec (4X NDR)") == []
+    assert at("400 Gb/sec (4X NDR)") == []
+    assert at("100 Gb/sec (1X NDR)") == [("slow", "mlx5_0")]
+    assert at("") == []
+    assert at("400 Gb/sec (4X NDR)") == []

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
+import pytest
+
+from hpctl.core.compat import UTC
+from hpctl.core.journal import HoldLifted, HoldNoted
+from hpctl.core.model import RuleId
 from hpctl.daemon.main import Daemon
 
 
@@ -19,6 +25,28 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path: Path) -
     assert daemon._observer.stopped() == ""
     after.touch()
     assert str(after) in daemon._observer.stopped()
+    daemon._store.close()
+    daemon._waker.close()
+    daemon._lock.close()
+
+
+@pytest.mark.parametrize(("gate", "busy"), [("provider_acts", True), ("budget", False)])
+def test_what_the_clouds_last_reading_holds_has_it_read_again(
+    gate: str, busy: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "hpctl.yaml"
+    path.write_text(f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\n")
+    daemon = Daemon(str(path))
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", RuleId("xid-79"), False)
+    daemon.loop.append([held])
+    daemon._look_at_cloud()
+    cluster = daemon.config.cluster
+    assert daemon._cloud.interval_s == (cluster.busy_poll_s if busy else cluster.poll_s)
+    assert daemon._cloud._hurry.is_set() is busy
+    daemon.loop.append([HoldLifted(now, "n1")])
+    daemon._look_at_cloud()
+    assert daemon._cloud.interval_s == cluster.poll_s
     daemon._store.close()
     daemon._waker.close()
     daemon._lock.close()

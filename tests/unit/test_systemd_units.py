@@ -15,13 +15,11 @@ import pytest
 from hpctl.agent import settings
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.cli.main import cli
-from hpctl.heads import DEFAULT_PORT
+from hpctl.heads import DEFAULT_PORT, SLURM_USER
 
 UNITS = Path(__file__).resolve().parents[2] / "lifecycle_scripts/systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
 PROGRAM = "/opt/hpctl/bin/hpctl"
-OTHERS = ("-+/bin/chgrp",)
-"""What is the system's own."""
 
 
 def rows(unit: Path) -> list[tuple[str, str]]:
@@ -44,8 +42,6 @@ def started(unit: Path) -> Iterator[tuple[click.Command, list[str]]]:
         if not key.startswith("Exec"):
             continue
         program, *words = shlex.split(value)
-        if program in OTHERS:
-            continue
         assert program == PROGRAM
         command: click.Command = cli
         context = click.Context(cli)
@@ -101,6 +97,17 @@ def test_the_agent_may_what_its_checks_need() -> None:
     assert unit["ProtectHome"] == "read-only"
     # A child inside a call of NVIDIA's driver is never killed.
     assert unit["KillMode"] == "process"
+
+
+def test_the_daemon_is_slurms_user_without_a_capability() -> None:
+    unit = settings_of("hpctl-daemon.service")
+    assert unit["User"] == unit["Group"] == SLURM_USER
+    assert unit["CapabilityBoundingSet"] == ""
+    assert "AmbientCapabilities" not in unit
+    # No command of it is run with more: systemd's prefixes for that.
+    assert not [value for key, value in unit.items() if key[:4] == "Exec" and value[0] in "-+!@:"]
+    # Others read the copy of the journal, and lock nothing that the daemon writes.
+    assert (unit["StateDirectoryMode"], unit["UMask"]) == ("0711", "0077")
 
 
 def test_the_limits_hold_the_budget_and_the_slice_holds_the_unit() -> None:

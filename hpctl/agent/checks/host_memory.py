@@ -1,13 +1,15 @@
-"""Main memory: less than the instance type has, hardly any left, corrected errors in a stream."""
+"""Main memory: too little, hardly any left, left in use, corrected errors in a stream."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation
 from hpctl.agent.checks import host_edac
+from hpctl.agent.checks.host_disk import STEP
+from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
 
 # GiB as Amazon EC2 lists them for each instance type.
@@ -37,6 +39,18 @@ class Sample:
     available_mib: float
     nominal_mib: float | None
     errors: tuple[host_edac.Counts, ...] = ()
+    jobs: bool | None = None
+    """Whether Slurm runs a job here; None where nobody looked, for too little is in use."""
+
+    @property
+    def used_pct(self) -> float:
+        """Of all memory what cannot be had, caches not counted."""
+        return 100 * (1 - self.available_mib / self.total_mib) if self.total_mib else 0.0
+
+
+_LOOK_PCT = 20.0
+"""Memory in use from which on it is worth a look at all processes for a job's."""
+_scan = Scan()
 
 
 def gather(machine: Machine) -> Sample:
@@ -49,17 +63,20 @@ def gather(machine: Machine) -> Sample:
         errors = host_edac.gather(machine)
     except (NotHere, CannotTell):
         errors = ()
-    return Sample(
+    seen = Sample(
         machine.monotonic(),
         found["MemTotal"],
         found["MemAvailable"],
         None if nominal is None else nominal * 1024.0,
         errors,
     )
+    if seen.used_pct < _LOOK_PCT:
+        return seen
+    return replace(seen, jobs=any(task.comm == STEP for task in _scan.tasks(machine)))
 
 
 def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
-    """`short` against the instance type, `low` when almost none is left, `ce-rate`."""
+    """`short` against the instance type, `low` when almost none is left, `leftovers`, `ce-rate`."""
     if seen.nominal_mib is not None:
         percent = 100 * seen.total_mib / seen.nominal_mib
         if percent < limits["short_pct"]:
@@ -68,6 +85,9 @@ def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Obser
     if seen.available_mib < limits["low_mib"]:
         detail = f"{seen.available_mib:.0f} MiB available"
         yield Observation("low", verdict=Verdict.WARN, detail=detail)
+    if seen.jobs is False and seen.used_pct >= limits["idle_pct"]:
+        detail = f"{seen.used_pct:.0f} % of memory is in use, and no job runs"
+        yield Observation("leftovers", verdict=Verdict.WARN, detail=detail)
     if before is None or seen.at <= before.at:
         return
     earlier = {counts.controller: counts.corrected for counts in before.errors}

@@ -19,6 +19,9 @@ UNITS = {
     FABRIC_MANAGER: "fabricmanager",
     "slurmd.service": "slurmd",
     "munge.service": "munge",
+    "nvidia-imex.service": "nvidia",
+    "nvidia-persistenced.service": "nvidia",
+    "nvidia-dcgm.service": "nvidia",
     "sagemaker-host-agent.service": "hyperpod",
     "sagemaker-health-monitoring-agent.service": "hyperpod",
     "sagemaker-role-proxy-agent.service": "hyperpod",
@@ -30,6 +33,8 @@ TIMEOUT_S = 5.0
 NVSWITCH = "/sys/bus/pci/drivers/nvidia-nvswitch"
 _HAS_NVSWITCH = re.compile(r"(ml\.)?(p4de?|p5|p5en?|p6-b[23]00)\.(24|48)xlarge")
 _ENABLED = frozenset({"enabled", "enabled-runtime", "static", "generated"})
+_STARTED_BY_OTHERS = frozenset({"nvidia"})
+"""Codes whose units udev starts and stops where they are static: only enabled ones are missed."""
 _RUNS = frozenset({"active", "reloading", "refreshing"})
 
 _probes = Probes(TIMEOUT_S)
@@ -99,6 +104,8 @@ def judge(
     for unit in seen:
         wanted = unit.needed and unit.load == "loaded" and unit.enabled in _ENABLED
         if not wanted or unit.active in _RUNS:
+            continue
+        if unit.enabled == "static" and UNITS[unit.name] in _STARTED_BY_OTHERS:
             continue
         fabric = unit.name == FABRIC_MANAGER
         if not unit.conditions and not fabric:

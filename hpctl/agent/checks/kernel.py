@@ -20,12 +20,15 @@ from hpctl.agent.checks import (
     kernel_crash,
     kernel_fabric,
     kernel_fs,
+    kernel_limits,
     kernel_lockup,
     kernel_memory,
     kernel_neuron,
+    kernel_nvidia,
     kernel_nvme,
     kernel_oom,
     kernel_pcie,
+    kernel_process,
     kernel_remote,
     xid,
 )
@@ -35,6 +38,9 @@ from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.core.health import Key, key
 from hpctl.core.model import Finding, Verdict
 
+LONGEST = 2048
+"""Characters of a message that are judged: the kernel makes none longer (PRINTK_MESSAGE_MAX), and
+no pattern is slow on as many."""
 HEAD = 4
 """How many of a line's first characters choose its families."""
 TRACE_FOLLOWS = timedelta(seconds=2)
@@ -64,7 +70,9 @@ _MODULES = (
     kernel_block,
     kernel_fabric,
     kernel_fs,
+    kernel_limits,
     kernel_memory,
+    kernel_nvidia,
     kernel_nvme,
     kernel_oom,
     kernel_remote,
@@ -72,6 +80,8 @@ _MODULES = (
 _PCIE = _family(kernel_pcie.gather, kernel_pcie.judge)
 _NEURON = _family(kernel_neuron.gather, kernel_neuron.judge)
 _MEMORY = _family(kernel_memory.gather, kernel_memory.judge)
+_PROCESS = _family(kernel_process.gather, kernel_process.judge)
+_LIMITS = _family(kernel_limits.gather, kernel_limits.judge)
 
 
 def _by_head() -> dict[str, tuple[Family, ...]]:
@@ -88,7 +98,9 @@ _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
 _AER, _BUS = kernel_pcie.WORDS
 (_APEI,) = kernel_memory.WORDS
 (_NRT,) = kernel_neuron.WORDS
-_BY_WORD = ((_AER, _PCIE), (_BUS, _PCIE), (_APEI, _MEMORY), (_NRT, _NEURON))
+(_QUEUE,) = kernel_limits.WORDS
+_KILLER, _NCCL = kernel_process.WORDS
+_BY_WORD = ((_AER, _PCIE), (_BUS, _PCIE), (_APEI, _MEMORY), (_NRT, _NEURON), (_QUEUE, _LIMITS))
 
 
 @dataclass(slots=True)
@@ -119,13 +131,25 @@ class Kernel:
             if record.facility != KERNEL_FACILITY and not accept_user:
                 continue
             text = record.text
+            if len(text) > LONGEST:
+                text = text[:LONGEST]
+                record = replace(record, text=text)
             head = text[:HEAD]
             if self._trouble is not None:
                 self._trace(record, found)
             if head in _TROUBLE:
                 self._stuck(record, found)
             # Spelled out: a storm runs through this line.
-            elif head in _BY_HEAD or _AER in text or _BUS in text or _APEI in text or _NRT in text:
+            elif (
+                head in _BY_HEAD
+                or _AER in text
+                or _BUS in text
+                or _APEI in text
+                or _NRT in text
+                or _QUEUE in text
+                or _KILLER in text
+                or _NCCL in text
+            ):
                 if (known := equal.get(text)) is None:
                     equal[text] = _Equal(record, record.at)
                 else:
@@ -138,6 +162,7 @@ class Kernel:
     def _see(self, lines: _Equal, found: Found) -> None:
         text = lines.first.text
         if of_a_process(text):
+            self._ask(_PROCESS, lines, found)
             return
         for word, family in _BY_WORD:
             if word in text and self._ask(family, lines, found):

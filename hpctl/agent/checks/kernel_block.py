@@ -1,11 +1,14 @@
 """Block devices that fail I/O, and arrays that lose a disk (block/blk-core.c, fs/buffer.c, md).
 
-    print_req_error: I/O error, dev sda, sector 1234                               (to Linux 5.2)
+    end_request: I/O error, dev sda, sector 1234                                   (to Linux 4.0)
+    print_req_error: I/O error, dev sda, sector 1234                               (to 5.2)
     blk_update_request: I/O error, dev nvme1n1, sector 1234 op 0x0:(READ) ...      (to 5.15)
     I/O error, dev nvme1n1, sector 1234 op 0x1:(WRITE) flags 0x0 phys_seg 1 ...    (since)
     critical medium error, dev nvme1n1, sector 1234 op 0x0:(READ) ...
     Buffer I/O error on dev nvme1n1p1, logical block 12, lost async page write
-    md/raid0:md0: Disk failure on nvme3n1 detected, failing array.
+    attempt to access beyond end of device                                         (to 5.12)
+    md/raid0md0: Disk failure on nvme3n1 detected, failing array.
+    md/raid1:md0: Disk failure on nvme3n1, disabling device.
 
 Loop, RAM, network and removable devices are left out: what fails there is not the node's disk.
 """
@@ -19,17 +22,19 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.block"
-HEADS = ("blk_", "prin", "I/O ", "crit", "Buff", "md/r")
+HEADS = ("blk_", "prin", "end_", "I/O ", "crit", "Buff", "atte", "md/r", "md/l")
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w!-]+)"
 _REQUEST = re.compile(
-    r"(?:(?:blk_update_request|print_req_error): )?"
+    r"(?:(?:blk_update_request|print_req_error|end_request): )?"
     rf"(?P<what>I/O|critical medium) error, dev {_DEVICE}, sector \d+"
 )
-_BUFFER = re.compile(rf"Buffer I/O error on dev(?:ice)? {_DEVICE}, logical block \d+")
+_BUFFER = re.compile(rf"Buffer I/O error on dev(?:ice)? {_DEVICE}(?:, logical block \d+|$)")
 _ARRAY = re.compile(
-    r"md/raid\w*:(?P<device>[\w-]+): (?:"
-    r"(?P<lost>Disk failure on \S+ detected, failing array)|(?P<degraded>Disk failure on ))"
+    # raid0.c and linear.c print no colon before the array's name, the others do.
+    r"md/(?:raid0|linear):?(?P<lost>[\w-]+): Disk failure on \S{1,64} detected, failing array"
+    r"|md/raid\w*:(?P<degraded>[\w-]+): Disk failure on "
 )
+_BEYOND_END = "attempt to access beyond end of device"
 _SERIOUS = frozenset({"raid-lost"})
 
 
@@ -41,8 +46,10 @@ def gather(record: Record) -> Line | None:
         return line(CHECK, code, record, match["device"])
     if (match := _BUFFER.match(text)) is not None:
         return line(CHECK, "buffer-error", record, match["device"])
+    if text.startswith(_BEYOND_END):
+        return line(CHECK, "io-error", record)
     if (match := _ARRAY.match(text)) is not None:
-        return line(CHECK, f"raid-{match.lastgroup}", record, match["device"])
+        return line(CHECK, f"raid-{match.lastgroup}", record, str(match[str(match.lastgroup)]))
     return None
 
 

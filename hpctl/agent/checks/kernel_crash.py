@@ -6,6 +6,7 @@ r"""The kernel's own failures: a panic, an oops, a bug that it tripped over.
     kernel BUG at mm/slub.c:305!
     general protection fault, probably for non-canonical address 0xdead...: 0000 [#1] PREEMPT SMP
     Oops: general protection fault, probably for non-canonical address ...   (since Linux 6.10)
+    divide error: 0000 [#1] PREEMPT SMP                                      (and other traps)
     Oops: 0002 [#1] SMP NOPTI
     Internal error: Oops: 0000000096000004 [#1] SMP                          (Arm)
     Unable to handle kernel paging request at virtual address ...            (Arm)
@@ -24,15 +25,16 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.crash"
-HEADS = ("Kern", "BUG:", "kern", "gene", "Oops", "Inte", "Unab", "inva")
-_PANIC = "Kernel panic - not syncing"
+_TRAPS = ("divi", "inva", "stac", "doub", "int3", "boun", "segm", "alig", "over", "copr", "cont")
+HEADS = ("Kern", "BUG:", "kern", "gene", "Oops", "Inte", "Unab", "PANI", *_TRAPS)
+_PANIC = re.compile(r"Kernel [Pp]anic - not syncing|PANIC: double fault")
 _OOPS = re.compile(
     r"BUG: (?:unable to handle |kernel NULL pointer dereference)"
-    r"|kernel BUG at "
-    r"|general protection fault\b.*\[#\d+\]"
-    r"|invalid opcode: [0-9a-f]{4} \[#\d+\]"
-    r"|Oops: "
-    r"|Internal error: "
+    r"|kernel BUG at [\w./+-]{1,200}:\d+!"
+    r"|(?:Oops: |Internal error: |general protection fault\b).*\[#\d+\]"
+    r"|(?:divide error|invalid opcode|stack segment|double fault|int3|bounds|segment not present"
+    r"|invalid TSS|alignment check|overflow|coprocessor segment overrun|control protection fault"
+    r"|stack-segment)[:,] .*\[#\d+\]"
     r"|Unable to handle kernel "
 )
 _SERIOUS = frozenset({"panic", "driver"})
@@ -40,7 +42,7 @@ _SERIOUS = frozenset({"panic", "driver"})
 
 def gather(record: Record) -> Line | None:
     """Whether the kernel failed, and how."""
-    if record.text.startswith(_PANIC):
+    if _PANIC.match(record.text) is not None:
         return line(CHECK, "panic", record)
     if _OOPS.match(record.text) is not None:
         return line(CHECK, "oops", record)

@@ -6,6 +6,8 @@
     XFS (nvme1n1): Log I/O Error (0x2) detected at xlog_ioend_work+0x60/0xb0 [xfs]
         (fs/xfs/xfs_log.c:1377).  Shutting down filesystem.                            (since)
     XFS (nvme1n1): Filesystem has been shut down due to log error (0x2).
+    EXT4-fs (nvme1n1): I/O error while writing superblock
+    EXT4-fs (nvme1n1): Invalid checksum for backup superblock 32768
     BTRFS info (device nvme1n1): forced readonly                                       (to 5.17)
     BTRFS info (device nvme1n1: state EA): forced readonly                             (since)
 
@@ -23,16 +25,39 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.fs"
-HEADS = ("EXT4", "EXT3", "EXT2", "XFS ", "BTRF")
+HEADS = ("EXT4", "EXT3", "EXT2", "XFS ", "BTRF", "I/O ", "JBD2", "Abor")
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w.!-]+)"
 _EXT = re.compile(rf"EXT[234]-fs \({_DEVICE}\): Remounting filesystem read-only")
-_EXT_ERROR = re.compile(rf"EXT[234]-fs error \(device {_DEVICE}\)")
-_XFS = re.compile(
-    rf"XFS \({_DEVICE}\): (?:.*Shutting down filesystem|Filesystem has been shut ?down due to )"
+_EXT_ERROR = re.compile(
+    rf"EXT[234]-fs error \(device {_DEVICE}\)"
+    rf"|EXT[234]-fs \({_DEVICE.replace('device', 'device2')}\): "
+    r"(?:previous )?(?:I/O error while writing superblock|[Ii]nvalid checksum|checksum invalid"
+    r"|Delayed block allocation failed|failed to convert unwritten extents|.{0,60}corrupt)"
 )
-_XFS_ERROR = re.compile(rf"XFS \({_DEVICE}\): (?:Metadata corruption detected|log I/O error)")
+# xfs_do_force_shutdown names the reason first; no word of a user's stands in these lines.
+_XFS = re.compile(
+    rf"XFS \({_DEVICE}\): (?:(?:(?:(?:Log|Metadata|Data) )?I/O Error"
+    r"|Corruption of (?:in-memory data|on-disk metadata)|Block device removal"
+    r"|User initiated shutdown|Unknown)[^:\[]{0,20}"
+    r"(?:\(0x[0-9a-f]+\) )?(?:[Dd]etected|received).*Shutting down filesystem"
+    r"|Filesystem has been shut ?down due to |xfs_log_force: error -?\d+ returned)"
+)
+_XFS_ERROR = re.compile(
+    rf"XFS \({_DEVICE}\): (?:Metadata corruption detected|Metadata CRC error detected"
+    r"|[Mm]etadata I/O error|log I/O error|SB validate failed|SB \w+ check failed"
+    r"|Superblock has |Corruption detected|[Cc]orruption warning|writeback error)"
+)
 _BTRFS = re.compile(rf"BTRFS info \(device {_DEVICE}:?(?: state \w+)?\): forced readonly")
-_BTRFS_ERROR = re.compile(rf"BTRFS: error \(device {_DEVICE}:?(?: state \w+)?\) in ")
+_BTRFS_ERROR = re.compile(
+    rf"BTRFS:? (?:error|critical|warning) \(device {_DEVICE}:?(?: state \w+)?\)(?: in "
+    r"|: (?:.*(?:csum failed|checksum (?:verify failed|error))|bad tree block|corrupt "
+    r"|parent transid|bdev .* errs))"
+)
+_UNSAID = re.compile(
+    rf"(?:(?:XFS \({_DEVICE}\): |BTRFS: )?I/O error while writing superblock"
+    rf"|EXT[234]-fs warning \(device {_DEVICE.replace('device', 'device2')}\): ext4_end_bio:"
+    r"|JBD2: (?:Detected IO errors|Error -?\d+ detected|I/O error)|Aborting journal on device )"
+)
 _ORDERED = ("xfs_fs_goingdown", "User initiated shutdown")
 _SERIOUS = frozenset({"readonly"})
 
@@ -45,9 +70,10 @@ def gather(record: Record) -> Line | None:
             if any(word in text for word in _ORDERED):
                 return None
             return line(CHECK, "readonly", record, match["device"])
-    for shape in (_EXT_ERROR, _XFS_ERROR, _BTRFS_ERROR):
+    for shape in (_EXT_ERROR, _XFS_ERROR, _BTRFS_ERROR, _UNSAID):
         if (match := shape.match(text)) is not None:
-            return line(CHECK, "error", record, match["device"])
+            named = match.groupdict()
+            return line(CHECK, "error", record, named["device"] or named.get("device2") or "")
     return None
 
 

@@ -19,10 +19,20 @@ EVIDENCE_CHARS = 512
 NAME_CHARS = 128
 """Of a device's or server's name, which may be as long as its owner likes."""
 # The kernel's own lines about a process begin with its name, which is its owner's to choose: up
-# to 15 characters (control characters stay escaped). That of a segfault ends with a file's name.
+# to 15 characters (control characters stay escaped). Some end with a file's name, or a control
+# group's. What may follow the process's name, by the kernel's sources, Linux 4.14 to 6.18:
+#   NAME[PID]       segfault at, unhandled exception, bad frame in, attempts to use CLI/STI, ...
+#   NAME (PID), NAME(PID)   drop_caches, used greatest stack depth, dirtied inode, Uses, ...
+#   NAME/PID        potentially unexpected fatal signal (to 5.0), took a split_lock trap
+#   NAME: WHAT, mode:0x(GFP...),nodemask=,cpuset=GROUP   warn_alloc: page allocation, vmalloc
+#   NAME invoked oom-killer, NAME cpuset=GROUP           mm/oom_kill.c
+# and a few with words of their own.
 _OF_A_PROCESS = re.compile(
     r"(?:\\x[0-9a-fA-F]{2}|.){1,15}"
-    r"(?:\[\d{1,10}\]: | invoked oom-killer: |: page allocation failure: )"
+    r"(?:\[\d{1,10}\]| ?\(\d{1,10}\)|/\d{1,10}\b| invoked oom-killer:? | cpuset=|: .*,? mode:0x"
+    r"|: (?:page allocation (?:failure|stall)|vmalloc (?:error|size|allocation)"
+    r"|attempt to access beyond end of device|sending ioctl |potentially unexpected fatal signal)"
+    r"| (?:uses|attempts|tried|trying|took|is using|called) )"
 )
 
 
@@ -45,6 +55,7 @@ def of_a_process(text: str) -> bool:
     """Whether a line begins with the name of a process, which may be any family's first words.
 
     XFS (a): x[4711]: segfault at 0 ip ... error 6 in Shutting down filesystem[55d0+1000]
+    NVRM:[4711] bad frame in rt_sigreturn frame:... in x 0000:18:00.0 fallen off the bus[55d0+1000]
     """
     return _OF_A_PROCESS.match(text) is not None
 

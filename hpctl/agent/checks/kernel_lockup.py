@@ -24,7 +24,7 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.lockup"
-HEADS = ("watc", "NMI ", "BUG:", "INFO", "rcu:")
+HEADS = ("watc", "NMI ", "BUG:", "INFO", "rcu:", "task")
 LONG_S = 60
 """A soft lockup that lasted so long by the kernel's own word; it first tells after 22 s."""
 _SOFT = re.compile(
@@ -39,7 +39,7 @@ _RCU = re.compile(
     r"|(?:detected stalls|detected expedited stalls) on CPUs/tasks)"
 )
 _TASK = re.compile(
-    r"INFO: task .{0,80}:(?P<pid>\d{1,10}) (?:is )?blocked .{0,80}for more than \d+ seconds"
+    r"(?:INFO: )?task .{0,80}:(?P<pid>\d{1,10}) (?:is )?blocked .{0,80}for more than \d+ seconds"
 )
 _FRAME = re.compile(
     r"(?:RIP: [0-9a-f]{4}:|pc : )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "

@@ -10,6 +10,7 @@ r"""Main memory and processors that report errors: MCE, EDAC and firmware (APEI)
     {1}[Hardware Error]: event severity: corrected                          (APEI)
     {1}[Hardware Error]:   error_type: 3, multi-bit ECC                     (APEI, memory)
     Memory failure: 0x3fc1d2a: Sending SIGBUS to python:4321 due to hardware memory corruption
+    MCE: Killing python:4321 due to hardware memory corruption fault at 7f0012345678
     Memory failure: 0x3fc1d2a: recovery action for clean LRU page: Recovered
 
 The severity of an APEI record alone says little: PCIe errors come the same way. Without its
@@ -29,7 +30,9 @@ CHECK = "kernel.memory"
 HEADS = ("EDAC", "mce:", "MCE:", "Memo", "[Har")
 WORDS = ("}[Hardware Error]: ",)
 _EDAC = re.compile(
-    r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) (?P<where>.{0,80}?)(?: \(|$)"
+    # What comes after `on` is the DIMM's own name; what follows in brackets is where it is.
+    r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) "
+    r"(?P<where>.{0,80}?on .{1,80}?) \(\w+[:#]"
 )
 _BANK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?: Exception)?: "
@@ -48,7 +51,8 @@ _SAYS = re.compile(
     r"|(?P<logged2>event severity: (?:recoverable|fatal)))"
 )
 _POISON = re.compile(
-    r"Memory failure: 0x[0-9a-f]+: (?:"
+    r"MCE: Killing .{0,80}:(?P<consumed>\d{1,10}) due to hardware memory corruption"
+    r"|Memory failure: 0x[0-9a-f]+: (?:"
     r"Sending SIGBUS to .{0,80}:(?P<pid>\d{1,10}) due to hardware memory corruption"
     r"|Killing .{0,80}:(?P<killed>\d{1,10}) due to hardware memory corruption"
     r"|recovery action for "
@@ -75,7 +79,7 @@ def gather(record: Record) -> Line | None:
     if (match := _POISON.match(text)) is not None:
         # A page that was free, or clean and so on its disk, is taken out of use: nothing is lost.
         code = "deferred" if match["unhurt"] else "uncorrected"
-        return line(CHECK, code, record, pid=match["pid"] or match["killed"])
+        return line(CHECK, code, record, pid=match["pid"] or match["killed"] or match["consumed"])
     return None
 
 
@@ -85,7 +89,7 @@ def judge(said: Line) -> Finding:
 
 
 def _dimm(match: re.Match[str]) -> str:
-    """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`: what comes after `on` is the DIMM's own name."""
+    """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
     name = match["where"].rpartition(" on ")[2] if " on " in match["where"] else ""
     return f"{match['device']} {name}".strip()
 

@@ -9,6 +9,7 @@
     nvme nvme1: Disabling device after reset failure: -19           (since)
     block nvme1n1: no available path - failing I/O
 
+
 A command that timed out may have been only slow (EBS volumes are NVMe too). A controller that
 went down and was reset is a bad sign; one that did not come back is gone, and its data with it.
 """

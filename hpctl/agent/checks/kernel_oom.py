@@ -4,11 +4,14 @@
         oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,
         task=python,pid=4321,uid=1000
 
-One such line for each kill since Linux 5.0. The constraint says who ran out: a control group (the
-job's own limit: its fault), the memory nodes that a task may use, or the machine. A daemon that
-the cluster needs among the killed is a fault of the node, whatever the constraint; a process
-that only bears such a name (a user's own `hpctl run`, too) is told apart by its owner and by the
-control group it lives in.
+    Out of memory: Killed process 4321 (python) total-vm:...
+    Memory cgroup out of memory: Killed process 4321 (python) total-vm:...
+
+One line of the first kind for each kill since Linux 5.0; the others come after it. The constraint
+says who ran out: a control group (the job's own limit: its fault), the memory nodes that a task
+may use, or the machine. A daemon that the cluster needs among the killed is a fault of the node,
+whatever the constraint; a process that only bears such a name (a user's own `hpctl run`, too) is
+told apart by its owner and by the control group it lives in.
 """
 
 from __future__ import annotations
@@ -22,12 +25,20 @@ from hpctl.agent.slurm_job import job_of_cgroup
 from hpctl.core.model import Finding
 
 CHECK = "kernel.oom"
-HEADS = ("oom-",)
+HEADS = ("oom-", "Out ", "Memo")
 _KILL = re.compile(
     r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]+),"
     r".*?task_memcg=(?P<cgroup>/.*?),task=(?P<task>.{0,16}),pid=(?P<pid>\d{1,10}),uid=(?P<uid>\d+)\s*$"
 )
+_KILLED = re.compile(
+    r"(?P<scope>Memory cgroup out of memory|Out of memory(?: and no killable processes)?"
+    r"(?: \([\w]+\))?): Kill(?:ed)? process (?P<pid>\d{1,10})\b"
+)
+_MARKS = (",task_memcg=/", ",task=")
+"""Each once in a line, unless a user's control group or process is named after them."""
 _CODES = {"NONE": "node", "CPUSET": "numa", "MEMORY_POLICY": "numa"}
+_FEW = 8
+"""More marks than that stand in no real line, and would be slow to match."""
 _ROOTS = ("slurmd", "slurmstepd", "hpctl")
 _MUNGED = "munged"
 _PEOPLE = "/user.slice/"
@@ -37,8 +48,18 @@ _SERIOUS = frozenset({"daemon"})
 
 def gather(record: Record) -> Line | None:
     """Which constraint, which job, and whether a daemon of the cluster was killed."""
-    if (match := _KILL.match(record.text)) is None:
+    text = record.text
+    if (killed := _KILLED.match(text)) is not None:
+        code = "cgroup" if killed["scope"].startswith("Memory") else "node"
+        return line(CHECK, code, record, pid=killed["pid"])
+    if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
         return None
+    if (match := _KILL.match(text)) is None:
+        return None
+    if any(text.count(mark) > 1 for mark in _MARKS):
+        # Whose process that was can be read in two ways: nobody's daemon, and nobody's job.
+        memcg = match["constraint"] == "MEMCG"
+        return line(CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
     job = job_of_cgroup(match["cgroup"])
     said = line(CHECK, _code(match, job), record, pid=match["pid"])
     return replace(said, job=job, detail=match["task"] if said.code == "daemon" else "")

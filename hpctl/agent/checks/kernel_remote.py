@@ -2,6 +2,7 @@
 
     nfs: server 10.0.0.5 not responding, still trying
     nfs: server 10.0.0.5 OK
+    NFS: __nfs4_reclaim_open_state: Lock reclaim failed!
     Lustre: fsx-OST0000-osc-ffff8a: Connection to fsx-OST0000 (at 10.0.1.5@tcp) was lost; in ...
     Lustre: fsx-OST0000-osc-ffff8a: Connection restored to 10.0.1.5@tcp (at 10.0.1.5@tcp)
     LustreError: 167-0: fsx-MDT0000-mdc-ffff8a: This client was evicted by fsx-MDT0000; in ...
@@ -23,12 +24,13 @@ from hpctl.core.model import Clears, Finding, Verdict
 
 NFS = "kernel.nfs"
 LUSTRE = "kernel.lustre"
-HEADS = ("nfs:", "Lust")
+HEADS = ("nfs:", "NFS:", "nfs4", "__nf", "Lust")
 ENDED = "ok:"
 """Before a code: the line that ends what the code began."""
 _NFS = re.compile(
     r"nfs: server (?P<server>\S+) (?:(?P<lost>not responding, (?:still trying|timed out))|OK\b)"
 )
+_RECLAIM = re.compile(r"(?:NFS: )?\w{1,60}: Lock reclaim failed\b")
 _TARGET = r"(?P<target>[\w.@:-]+?)(?:-(?:osc|mdc|lwp)-\w+)?"
 _LUSTRE = re.compile(
     rf"Lustre(?:Error)?: (?:[\dx]+-\d+: )?{_TARGET}: (?:"
@@ -53,6 +55,8 @@ def gather(record: Record) -> Line | None:
     if (match := _NFS.match(text)) is not None:
         code = "not-responding" if match["lost"] else f"{ENDED}not-responding"
         return line(NFS, code, record, match["server"])
+    if _RECLAIM.match(text) is not None:
+        return line(NFS, "locks-lost", record)
     if (match := _LUSTRE.match(text)) is not None:
         return line(LUSTRE, _CODES[str(match.lastgroup)], record, match["target"])
     if _LBUG.match(text) is not None:

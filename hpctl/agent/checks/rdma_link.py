@@ -1,4 +1,4 @@
-"""Whether InfiniBand and RoCE ports that worked still do.
+"""Whether InfiniBand and RoCE ports that worked still do, and as fast as they did.
 
 A port that was never active in this run of the agent is one that nobody cabled.
 """
@@ -21,6 +21,8 @@ class Sample:
     ports: tuple[Port, ...]
     were_active: frozenset[str] = frozenset()
     gone: tuple[str, ...] = ()
+    fastest: tuple[tuple[str, float], ...] = ()
+    """Gb/s that a port has had at best."""
 
 
 @dataclass(slots=True)
@@ -29,11 +31,12 @@ class _Seen:
 
     devices: set[str]
     active: set[str]
+    fastest: dict[str, float]
 
 
 @lru_cache(maxsize=4)
 def _seen(root: Path) -> _Seen:
-    return _Seen(set(), set())
+    return _Seen(set(), set(), {})
 
 
 def gather(machine: Machine) -> Sample:
@@ -47,15 +50,21 @@ def gather(machine: Machine) -> Sample:
         found = ()
     now = ports(found)
     gone = tuple(sorted(seen.devices - {device.name for device in found}))
-    sample = Sample(now, frozenset(seen.active), gone)
+    sample = Sample(now, frozenset(seen.active), gone, tuple(seen.fastest.items()))
+    for port in now:
+        if port.active:
+            seen.fastest[port.name] = max(port.gbps, seen.fastest.get(port.name, 0.0))
     seen.devices.update(device.name for device in found)
     seen.active.update(port.name for port in now if port.active)
     return sample
 
 
 def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
-    """Ports that were active and are not, and devices that went."""
+    """Ports that were active and are not, that became slower, and devices that went."""
+    fastest = dict(seen.fastest)
     for port in seen.ports:
+        if port.active and 0 < port.gbps < (best := fastest.get(port.name, 0.0)):
+            yield Observation("slow", port.name, detail=f"{port.gbps:g} of {best:g} Gb/s")
         if not port.active and port.name in seen.were_active:
             yield Observation(
                 "down", port.name, detail=f"port is {port.state}, link {port.phys_state or '?'}"

@@ -114,6 +114,17 @@ _MEMORY: tuple[Spec, ...] = (
         },
     ),
     Spec(
+        "gpu.settings",
+        "gpu_settings",
+        "InfoROM; VBIOS, persistence mode, clocks unlike the node's other GPUs or the default",
+        f"{_NVML}: nvmlDeviceValidateInforom, GetVbiosVersion, GetPersistenceMode; NVIDIA/DCGM",
+        every_s=300,
+        seen=(2, 2),
+        gone_s=700,
+        grace_s=300,
+        shed=4,
+    ),
+    Spec(
         "gpu.retired",
         "gpu_retired",
         "retired memory pages (GPUs before Ampere)",

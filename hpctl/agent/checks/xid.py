@@ -20,6 +20,7 @@ from datetime import datetime
 
 from hpctl.agent.checks import xid74
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
+from hpctl.core.decode import unnamed
 from hpctl.core.model import Finding, Verdict
 
 CHECK_XID = "kernel.xid"
@@ -30,18 +31,21 @@ RECOVERY_ACTION = "154"
 CHANNEL_TORN_DOWN = "45"
 NVLINK_ERROR = "74"
 
-_PCI = r"(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+_PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(
     rf"NVRM:\s*Xid\s*\((?:PCI:)?{_PCI}[^)]*\):\s*(?P<code>\d{{1,5}})\b,?\s*(?P<rest>.*)"
 )
-_OFF_BUS = re.compile(rf"NVRM:.*?{_PCI}.*\bfallen off the bus\b")
+_OFF_BUS = re.compile(
+    rf"NVRM: (?:(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_PCI}\W.{{0,200}})?\bfallen off the bus\b"
+)
 _SXID = re.compile(
     rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_PCI}\):\s*(?P<code>\d{{4,6}})\b,?\s*(?P<rest>.*)"
 )
 _SKIPPED = re.compile(r"\((?P<skipped>\d{1,9}) more errors skipped\)")
 _NVLINK5 = re.compile(
-    r"(?P<unit>[A-Z][A-Z0-9_]+)\s+(?P<severity>Fatal|Nonfatal|Non-fatal)\s+XC\s?\d+\s+i\s?\d+\s+"
-    r"Link\s+(?P<link>-?\d{1,6})\s+[(\[](?P<registers>0x[0-9a-fA-F]+(?:\s+0x[0-9a-fA-F]+)*)"
+    r"\b(?P<unit>[A-Z][A-Z0-9_]{1,40})\s{1,4}(?P<severity>Fatal|Nonfatal|Non-fatal)\s{1,4}XC\s?\d{1,3}"
+    r"\s{1,4}i\s?\d{1,3}\s{1,4}Link\s{1,4}(?P<link>-?\d{1,6})\s{1,4}"
+    r"[(\[](?P<registers>0x[0-9a-fA-F]{1,8}(?:\s{1,4}0x[0-9a-fA-F]{1,8}){0,15})"
 )
 _NVLINK = re.compile(
     r"\blink\s+(?P<link>\d{1,3})\s*\((?P<registers>0x[0-9a-fA-F]{1,8}(?:,\s*0x[0-9a-fA-F]{1,8}){6})\)"
@@ -105,7 +109,8 @@ def gather(record: Record, *, accept_user: bool = False) -> GpuError | None:
         device, code = normalise(match["pci"]), match["code"]
         return GpuError(CHECK_SXID, device, code, match["rest"], line, record.at)
     if (match := _OFF_BUS.match(text)) is not None:
-        return GpuError(CHECK_XID, normalise(match["pci"]), FALLEN_OFF_THE_BUS, "", line, record.at)
+        device = normalise(match["pci"]) if match["pci"] else ""
+        return GpuError(CHECK_XID, device, FALLEN_OFF_THE_BUS, "", line, record.at)
     return None
 
 
@@ -128,7 +133,7 @@ def judge(error: GpuError) -> Finding:
 
 def normalise(pci: str) -> str:
     """A PCI address as sysfs spells it: `0000:c1:00.0`."""
-    domain, _, rest = pci.lower().partition(":")
+    domain, _, rest = ("0000:" * (pci.count(":") < 2) + pci.lower()).partition(":")
     address = f"{int(domain, 16):04x}:{rest}"
     return address if "." in address else f"{address}.0"
 
@@ -145,10 +150,11 @@ def _xid_detail(error: GpuError) -> str:
     if error.code == RECOVERY_ACTION and (match := _ACTION.match(error.rest)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
-    if error.code == NVLINK_ERROR and (match := _NVLINK.search(error.rest)) is not None:
+    rest = unnamed(error.rest)
+    if error.code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
         kind = xid74.kind([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"
-    if (match := _NVLINK5.search(error.rest)) is not None:
+    if (match := _NVLINK5.search(rest)) is not None:
         # Interrupt info and error status are the first two registers (NVIDIA's Xid guide).
         severity = "Fatal" if match["severity"] == "Fatal" else "Nonfatal"
         registers = ",".join(r.lower() for r in match["registers"].split()[:2])

@@ -159,6 +159,9 @@ class Gpu:
     uuid: str = ""
     pci: str = ""
     name: str = ""
+    vbios: str = ""
+    inforom_corrupt: bool | None = None
+    """nvmlDeviceValidateInforom, when the child began."""
     error: NvmlError | None = None
     recovery_action: int | None = None
     """[230]: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX
@@ -167,6 +170,11 @@ class Gpu:
     """nvmlDeviceGetUtilizationRates().gpu, percent."""
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
+    sm_clock_application_mhz: int | None = None
+    """What jobs may clock up to; somebody may have lowered it from sm_clock_default_mhz."""
+    sm_clock_default_mhz: int | None = None
+    persistence: bool | None = None
+    """nvmlDeviceGetPersistenceMode."""
     clock_reasons: int | None = None
     """nvmlDeviceGetCurrentClocksEventReasons: shown, never judged alone."""
     power_mw: int | None = None

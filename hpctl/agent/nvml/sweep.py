@@ -45,6 +45,9 @@ SM_CLOCK, CORE_TEMPERATURE, THRESHOLD_SLOWDOWN, THRESHOLD_MEM_MAX = 1, 0, 1, 2
 Fields = dict[str, Any]
 
 
+CORRUPTED_INFOROM = 14
+
+
 class OtherGpus(Exception):
     """NVML counts another number of GPUs than when the session began: its handles are void."""
 
@@ -94,7 +97,17 @@ class OneGpu:
         device = Device(self._driver, self._index, handle)
         self.identity["uuid"] = device.ask("nvmlDeviceGetUUID") or ""
         self.identity["name"] = device.ask("nvmlDeviceGetName") or ""
+        self.identity["vbios"] = device.ask("nvmlDeviceGetVbiosVersion") or ""
+        self.identity["inforom_corrupt"] = self._inforom_corrupt(handle)
         self.handle, self._device = handle, device
+
+    def _inforom_corrupt(self, handle: Any) -> bool | None:
+        """Once a session: it reads the flash."""
+        try:
+            self._driver.call("nvmlDeviceValidateInforom", handle, gpu=self._index)
+        except NvmlFailed as failed:
+            return True if failed.code == CORRUPTED_INFOROM else None
+        return False
 
     def read(self, *, slow: bool) -> Fields:
         """A `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
@@ -158,7 +171,11 @@ def _read_seldom(device: Device) -> Fields:
     threshold = "nvmlDeviceGetTemperatureThreshold"
     mig = device.ask("nvmlDeviceGetMigMode")
     processes = device.ask("nvmlDeviceGetComputeRunningProcesses")
+    persistence = device.ask("nvmlDeviceGetPersistenceMode")
     return {
+        "persistence": None if persistence is None else bool(persistence),
+        "sm_clock_application_mhz": device.ask("nvmlDeviceGetApplicationsClock", SM_CLOCK),
+        "sm_clock_default_mhz": device.ask("nvmlDeviceGetDefaultApplicationsClock", SM_CLOCK),
         "sm_clock_max_mhz": device.ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
         "temperature_slowdown_c": device.ask(threshold, THRESHOLD_SLOWDOWN),
         "memory_temperature_max_c": device.ask(threshold, THRESHOLD_MEM_MAX),

@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from hpctl.agent.outside.trust import why_not, why_not_directory
-from hpctl.core.compat import UTC
+from hpctl.core.bounds import at_stamp
 from hpctl.ports import Unavailable
 
 UNIT = "sagemaker-health-monitoring-agent.service"
@@ -37,6 +37,7 @@ UNIT_DIRECTORIES = (
 )
 MAX_LINE = 64 * 1024
 CHUNK = 64 * 1024
+_STAMP_DIGITS = 18
 LINES = 256
 """Most lines of one read."""
 
@@ -251,8 +252,8 @@ class HealthAgentJournal:
         text = entry.message
         if isinstance(text, list):
             text = bytes(b & 0xFF for b in text).decode(errors="replace")
-        at = datetime.fromtimestamp(int(entry.at) / 1e6, UTC) if entry.at.isdecimal() else None
-        return Line(text, at)
+        stamp = entry.at if entry.at.isdecimal() and len(entry.at) <= _STAMP_DIGITS else "0"
+        return Line(text, at_stamp(int(stamp) / 1e6))
 
 
 def open_source(path: Path | None) -> Source:

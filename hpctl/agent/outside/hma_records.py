@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from hpctl.agent.checks.xid import normalise
+from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.compat import UTC, iso_time
 from hpctl.core.model import Clears, Finding, Verdict
 
@@ -77,7 +78,9 @@ def read(line: str) -> Detection | None:
     if not any(sign in line for sign in _SIGNS):
         return None
     try:
-        record = msgspec.json.decode(line)
+        # syslog puts its own words before it.
+        begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
+        record = msgspec.json.decode(line[begin:])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise Malformed(f"a detection that is not JSON: {error}") from error
     if not isinstance(record, dict):
@@ -136,11 +139,18 @@ def _dcgm(fields: Mapping[str, Any], line: str) -> Detection:
     at, condition = _time(fields.get("ts")), _text(fields, "condition")
     data = fields.get("data")
     values = _plain_keys(data) if isinstance(data, dict) else {}
-    number = values.get("ErrNum")
-    if condition.lower().startswith("xid") and isinstance(number, int):
-        return Detection("xid", str(number), line, at)
+    if condition.lower().startswith("xid"):
+        return Detection("xid", _number(values.get("ErrNum")), line, at)
     words = msgspec.json.encode(data).decode() if data else ""
     return Detection("dcgm", _slug(condition), line, at, words=words)
+
+
+def _number(value: object) -> str:
+    """An Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
+    text = str(value).removesuffix(".0")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
+        raise Malformed(f"an Xid whose ErrNum is no number: {value!r:.80}")
+    return str(int(text))
 
 
 def _plain_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
@@ -178,11 +188,14 @@ def _action(reason: str, condition: str) -> str:
 
 
 def _time(value: object) -> datetime | None:
-    """ISO 8601 or seconds since 1970, as zap writes either."""
+    """ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1) and
+    for times that no clock shows."""
     try:
-        if isinstance(value, int | float):
-            return datetime.fromtimestamp(value, UTC)
-        at = iso_time(str(value))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            at = datetime.fromtimestamp(value, UTC)
+        else:
+            at = iso_time(str(value))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return at if EARLIEST < at < LATEST else None

@@ -86,8 +86,8 @@ class HealthAgentWatch(threading.Thread):
     def _take(self, line: Line, heard: datetime) -> None:
         try:
             detection = read(line.text)
-        except Malformed as error:
-            self._note("malformed", str(error), line.text)
+        except (Malformed, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            self._note("malformed", str(error) or type(error).__name__, line.text)
             return
         if detection is not None:
             self._add(detection, line, heard)

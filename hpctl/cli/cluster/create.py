@@ -69,7 +69,7 @@ def create(
         confirm(f"Create cluster {name} with {_bill(request)}? They are paid for from now on.", yes)
     made = apply.create(aws, request, waiting.patience)
     if made.adopted:
-        click.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
+        output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
     judge = in_service(apply.counts(request), waiting.patience_s)
     last = follow(aws, name, judge, waiting) if waiting.wait else None
     view = ClusterChangeView(

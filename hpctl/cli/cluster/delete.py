@@ -100,7 +100,7 @@ def delete(
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
         return tell(ClusterChangeView(output.now(), "delete", name, "unchanged", why), as_json)
     for line in lost(first, here):
-        click.echo(output.folded(line), err=True)
+        output.echo(output.folded(line), err=True)
     if dry_run:
         order = CallView("DeleteCluster", {"ClusterName": here.cluster})
         view = ClusterChangeView(output.now(), "delete", name, "dry_run", orders=(order,))
@@ -144,7 +144,7 @@ def lost(first: Progress, here: Place) -> list[str]:
 def _typed(cluster: str) -> None:
     def ask() -> bool:
         question = "Type the cluster's name to delete it"
-        typed: str = click.prompt(question, default="", show_default=False, err=True)
+        typed: str = output.prompt(question, default="", show_default=False)
         return typed.strip() == cluster
 
     if not answered(ask):

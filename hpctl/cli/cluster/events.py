@@ -196,12 +196,12 @@ def _follow(
                 new = read(here.aws, here.cluster, after=after - OVERLAP, **asked)
                 rows = node_rows(here.aws, here.cluster, details=False)
             except Unavailable as error:
-                click.echo(f"hpctl: {error}; trying again", err=True)
+                output.echo(f"hpctl: {error}; trying again", err=True)
                 continue
             fresh = [event for event in new if event.id not in told]
             told |= {event.id for event in fresh}
             after = max(after, begun)
             for line in render_cluster.event_lines(lines(fresh, rows)):
-                click.echo(line)
+                output.echo(line)
     except KeyboardInterrupt:
         return

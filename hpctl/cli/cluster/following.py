@@ -71,7 +71,7 @@ def looking_options(command: F) -> F:
                 "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
                 "`hpctl cluster wait`."
             )
-            click.echo(output.folded(said), err=True)
+            output.echo(output.folded(said), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     duration = DurationType()
@@ -137,7 +137,7 @@ def settled(
     while True:
         now, moving, value = look()
         if now != said and not quiet:
-            click.echo(f"  {name}: {now} ...", err=True)
+            output.echo(f"  {name}: {now} ...", err=True)
         said = now
         if not moving or time.monotonic() >= until:
             return value
@@ -147,7 +147,7 @@ def settled(
 def confirm(question: str, yes: bool) -> None:
     """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
     asked = output.folded(question, len(" [y/N]: "))
-    if not yes and not answered(lambda: click.confirm(asked, err=True)):
+    if not yes and not answered(lambda: output.confirm(asked)):
         refused()
 
 
@@ -158,14 +158,14 @@ def answered(ask: Callable[[], bool]) -> bool:
     except click.Abort as abort:
         if by_ctrl_c(abort):
             raise
-        click.echo(err=True)
+        output.echo(err=True)
         return False
 
 
 def refused() -> None:
     """Leave: nothing was confirmed."""
     said = "Not confirmed, so nothing was done (--yes confirms beforehand)."
-    click.echo(output.folded(said), err=True)
+    output.echo(output.folded(said), err=True)
     output.leave(Exit.PROBLEM)
 
 

@@ -75,13 +75,13 @@ def import_(
     if path:
         write(path, view.yaml)
     if as_json:
-        click.echo(output.to_json("cluster-import", view))
+        output.echo(output.to_json("cluster-import", view))
     elif path:
-        click.echo(f"{path} says what {view.cluster} is: {', '.join(view.groups)}.")
+        output.echo(f"{path} says what {view.cluster} is: {', '.join(view.groups)}.")
         for one in view.unsaid:
-            click.echo(f"{'The request' if request else 'The service'} does not tell {one}.")
+            output.echo(f"{'The request' if request else 'The service'} does not tell {one}.")
     else:
-        click.echo(view.yaml, nl=False)
+        output.echo(view.yaml, nl=False)
 
 
 def _requested(file: str, path: str) -> ClusterImportView:

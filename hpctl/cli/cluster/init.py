@@ -119,13 +119,13 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
     groups = tuple(group.name for group in spec.groups)
     view = ClusterInitView("" if dry_run else str(path), spec.name, groups, text)
     if as_json:
-        click.echo(output.to_json("cluster-init", view))
+        output.echo(output.to_json("cluster-init", view))
     elif dry_run:
-        click.echo(text, nl=False)
-        click.echo(output.DRY_RUN, err=True)
+        output.echo(text, nl=False)
+        output.echo(output.DRY_RUN, err=True)
     else:
-        click.echo(f"{path} says what {spec.name} is: {', '.join(groups)}.")
-        click.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
+        output.echo(f"{path} says what {spec.name} is: {', '.join(groups)}.")
+        output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
 
 def _head(path: Path) -> str:
@@ -163,6 +163,6 @@ def _asked(question: Question) -> Any:
         return convert(text)
 
     shown = question.default is not None and question.default != ""
-    return click.prompt(
-        question.text, default=question.default, show_default=shown, value_proc=one, err=True
+    return output.prompt(
+        question.text, default=question.default, show_default=shown, value_proc=one
     )

@@ -154,7 +154,7 @@ def software_update(
     view = _view(here, "UpdateClusterSoftware", request, rows)
     _warn(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
     if batch:
-        click.echo(output.folded(f"hpctl: {maintenance.NO_BATCHES}"), err=True)
+        output.echo(output.folded(f"hpctl: {maintenance.NO_BATCHES}"), err=True)
     if dry_run:
         return _show(view, as_json)
     confirm("update the software?", yes)
@@ -319,13 +319,13 @@ def _with(view: MaintenanceView, **changed: Any) -> MaintenanceView:
 
 
 def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
-    click.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
-    click.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
+    output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
+    output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
     if view.jobs is None:
-        click.echo("  what runs there is unknown: Slurm is not at hand", err=True)
+        output.echo("  what runs there is unknown: Slurm is not at hand", err=True)
     else:
         running = ", ".join(map(str, view.jobs)) or "none"
-        click.echo(f"  jobs there: {running}", err=True)
+        output.echo(f"  jobs there: {running}", err=True)
 
 
 def _followed(view: MaintenanceView, looks: Iterator[Work]) -> tuple[MaintenanceView, bool]:
@@ -339,7 +339,7 @@ def _followed(view: MaintenanceView, looks: Iterator[Work]) -> tuple[Maintenance
             said = work_lines(last)
             if said != told:
                 for line in said:
-                    click.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+                    output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
                 told = said
     except KeyboardInterrupt:
         return _with(view, outcome="interrupted", groups=last.groups), True

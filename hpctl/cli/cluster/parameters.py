@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpctl.cli import output
 from hpctl.cli.cluster.file import may_write, write
 from hpctl.cli.cluster.spec_file import spec_argument
 
@@ -36,4 +37,4 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     if target:
         write(target, text)
     if as_json or not target:
-        click.echo(text, nl=False)
+        output.echo(text, nl=False)

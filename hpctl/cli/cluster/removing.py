@@ -105,7 +105,7 @@ def carry_out(walk: Walk) -> tuple[dict[str, NodeProgress], bool]:
             _tell(walk.looks())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
-            click.echo("hpctl: interrupted; giving back what was not ordered ...", err=True)
+            output.echo("hpctl: interrupted; giving back what was not ordered ...", err=True)
         walk.let_go()
         return walk.progress, True
     return walk.progress, False
@@ -141,7 +141,7 @@ def _tell(looks: Iterator[tuple[NodeProgress, ...]]) -> None:
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
             lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
         for text in lines:
-            click.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
+            output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
             spoke = time.monotonic()
 
 

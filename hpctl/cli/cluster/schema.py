@@ -18,4 +18,4 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 -- JSON either way
     """
     from hpctl.clusters.schema import text
 
-    click.echo(text(), nl=False)
+    output.echo(text(), nl=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hpctl.cli import output
 from hpctl.cli.arguments import NODES
 from hpctl.cli.cluster.at_hand import Place, complete_node, fleet_of, place, place_options
 from hpctl.clusters.names import NodeRow, resolve
@@ -43,7 +44,7 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
         command=command,
     )
     if show:
-        click.echo(shlex.join(words))
+        output.echo(shlex.join(words))
         return
     _installed()
     # The session owns the terminal from here on: its signals, its exit code.

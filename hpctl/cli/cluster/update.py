@@ -167,7 +167,7 @@ class _Run:
         if self.migration:
             for file in self.migration.files:
                 said = f"{file} is removed from S3 and kept in {self.migration.backup}/."
-                click.echo(output.folded(said), err=True)
+                output.echo(output.folded(said), err=True)
             about = " There is no way back; submit no jobs meanwhile."
         confirm(f"Change cluster {self.changes.cluster} so?{about}", yes)
 

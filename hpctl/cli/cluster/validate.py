@@ -119,7 +119,7 @@ def validate(
                 view = _with_rest(view, _checked(file, error.rest, aws, scripts, only), error)
             except HpctlError as why:
                 # The file's own problems are known whatever AWS says.
-                click.echo(f"hpctl: nothing else was checked: {why}", err=True)
+                output.echo(f"hpctl: nothing else was checked: {why}", err=True)
     else:
         aws = None if offline else open_aws(profile, region, endpoint_url)
         view = _checked(file, spec, aws, scripts, only)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpctl.cli import output
 from hpctl.cli.arguments import PrefixType, ThereType
 from hpctl.cli.aws_options import aws_options, open_aws
 from hpctl.cli.cluster.following import confirm
@@ -72,7 +73,7 @@ def push(
         confirm(f"Delete {len(plan.left_over)} objects in {target}?", yes)
     if not dry_run:
         told = (
-            (lambda _: None) if as_json else (lambda path: click.echo(f"sending {path}", err=True))
+            (lambda _: None) if as_json else (lambda path: output.echo(f"sending {path}", err=True))
         )
         bundle_push.push(aws, read, target, plan, told)
         if deletes:

@@ -104,7 +104,7 @@ def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
     said, known = "", None
     for known in looks:
         if known.lifecycle != said and not quiet:
-            click.echo(f"  {known.id} is {known.lifecycle} ...", err=True)
+            output.echo(f"  {known.id} is {known.lifecycle} ...", err=True)
         said = known.lifecycle
     assert known is not None
     return known

@@ -33,7 +33,7 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     last = next(looks) if dry_run else _last(looks, quiet=as_json)
     output.show("storage-preload", last, as_json, render_storage.preloaded)
     if dry_run and not as_json:
-        click.echo(output.DRY_RUN)
+        output.echo(output.DRY_RUN)
     if last.failed:
         output.leave(output.Exit.PROBLEM)
 

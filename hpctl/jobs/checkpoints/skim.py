@@ -12,12 +12,13 @@ rest is a table. Measured in benchmarks/checkpoints.py.
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 
 from hpctl.jobs.checkpoints.files import File
-from hpctl.jobs.checkpoints.reasons import NotWhole
+from hpctl.jobs.checkpoints.reasons import CannotTell, NotWhole
 from hpctl.jobs.checkpoints.skim_opcodes import RARE
 from hpctl.jobs.checkpoints.skim_values import OTHER, RECALLED, Saved, Sink
 
@@ -33,6 +34,9 @@ _NEW = b")\x81\x94}\x94("
 _RECENT = 1 << 16
 MOST = 1_000_000
 """Marks, values on the stack and distinct texts: what no framework writes and memory must hold."""
+LOOK_S = 300.0
+"""Seconds of processor time for one pickle: what the .metadata of a checkpoint of ten million
+tensors takes. A thousand bytes may cost as much as a thousand tensors, and files have no end."""
 _SIZE = b"\x86\x94\x85\x94R\x94"
 """A pair, a tuple of it, a call with that: torch.Size of two dimensions."""
 
@@ -49,6 +53,7 @@ class Machine:
     ) -> None:
         """`fields` of dicts are kept; `sink` makes what takes a dict that stands under `key`."""
         self.file, self.key, self.sink, self.fields = file, key, sink, fields
+        self.until = time.thread_time() + LOOK_S
         self.at = 0
         self.buffer, self.position, self.limit = b"", 0, -1
         self.stack: list[object] = []
@@ -64,7 +69,8 @@ class Machine:
         self.numbers: dict[str, int] = {}
 
     def top(self) -> object:
-        """The top object. Raises NotWhole for a pickle that is none, OSError."""
+        """The top object. Raises NotWhole for a pickle that is none, CannotTell where it takes
+        longer than LOOK_S, OSError."""
         try:
             return self.run()
         except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
@@ -143,6 +149,8 @@ class Machine:
     def refill(self, position: int, held: int = 0) -> tuple[bytes, int, int]:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
         self.bound(max(held, len(self.below)))
+        if time.thread_time() > self.until:
+            raise CannotTell(f"{self.file.name} takes more than {LOOK_S:g} s to decode")
         left = max(0, self.file.size - self.at)
         if not left and position >= len(self.buffer):
             raise ValueError("it ends in the middle")

@@ -27,7 +27,6 @@ def command(
     max_restarts: int = 3,
     window_s: float = 3600.0,
     final_exit_codes: Sequence[int] = (93, 16, 17),
-    warm: bool = False,
 ) -> list[str]:
     """What srun starts, one task a node, to run `words` as a group of ranks.
 
@@ -40,7 +39,6 @@ def command(
         f"--max-restarts={max_restarts}",
         f"--window={window_s:g}",
         f"--final-exit-codes={codes}",
-        *(["--warm"] if warm else []),
     ]
     return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *words]
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hpctl.core.bounds import printable
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
@@ -89,7 +90,7 @@ class Account:
             temporary.write_text(json.dumps(document, indent=1))
             temporary.replace(self.path)
         except OSError as error:
-            print(f"hpctl elastic: no account: {error}", file=sys.stderr, flush=True)
+            print(printable(f"hpctl elastic: no account: {error}"), file=sys.stderr, flush=True)
             self.path = None
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpctl.core.bounds import printable
 from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs.elastic import failure, wire
 from hpctl.jobs.elastic.account import Account
@@ -243,7 +244,7 @@ class Controller:
 
 def say(text: str) -> None:
     """One line of the launchers' own in the job's output."""
-    print(f"hpctl elastic: {text}", file=sys.stderr, flush=True)
+    print(printable(f"hpctl elastic: {text}", lines=True), file=sys.stderr, flush=True)
 
 
 def _free_port() -> int:

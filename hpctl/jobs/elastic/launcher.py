@@ -19,7 +19,6 @@ from hpctl.jobs.elastic.group import LOST, STOPPED
 from hpctl.jobs.elastic.options import Options
 from hpctl.jobs.elastic.place import Place
 from hpctl.jobs.elastic.ranks import Ranks, WillNotDie
-from hpctl.jobs.elastic.warm import Template
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 """Between two tries to reach the first node's launcher."""
@@ -37,15 +36,7 @@ class Launcher:
         self._stopping = False
         self._line: wire.Line | None = None
         self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
-        template = None
-        if options.warm and not options.program.warm:
-            say("no warm starts: the command is not a plain `python script.py` or `python -m`")
-        elif options.warm:
-            self._environment.setdefault(
-                "OMP_NUM_THREADS", "1"
-            )  # as for the ranks; see template.py
-            template = Template(options.program, options.warm_imports, self._environment)
-        self._ranks = Ranks(options.program, self._ended, template)
+        self._ranks = Ranks(options.program, self._ended)
 
     async def run(self) -> int:
         """Until the controller says the end, the step is ended, or the controller is gone."""
@@ -114,7 +105,7 @@ class Launcher:
                     error_file=self._error_file(local),
                 )
             )
-        await self._ranks.start(environments)
+        self._ranks.start(environments)
 
     async def _stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -192,7 +183,6 @@ class Launcher:
         self._orders.put_nowait({"signal": number.name})
 
     async def _leave(self) -> None:
-        await self._ranks.close()
         if self._line is not None:
             await self._line.close()
         shutil.rmtree(self._files, ignore_errors=True)

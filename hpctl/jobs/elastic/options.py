@@ -13,10 +13,6 @@ from hpctl.jobs.elastic.group import Limits
 from hpctl.jobs.elastic.program import Program, program
 from hpctl.ports import HpctlError
 
-WARM_IMPORTS = "torch,torch.distributed,torch._dynamo,torch._inductor.config"
-"""The last two are what DDP and the optimisers import by themselves when they are first used, and
-take longer than torch itself (2.13)."""
-
 LEAST_SILENCE_S = 0.5
 
 
@@ -34,8 +30,6 @@ class Options:
     timing: Timing
     grace_s: float
     stop_grace_s: float
-    warm: bool
-    warm_imports: str
     result: Path | None
 
 
@@ -56,8 +50,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         timing=Timing(words.join_timeout, words.silence),
         grace_s=words.grace,
         stop_grace_s=words.stop_grace,
-        warm=words.warm or words.warm_import is not None,
-        warm_imports=words.warm_import or WARM_IMPORTS,
         result=Path(told) if told else None,
     )
 
@@ -103,12 +95,6 @@ def _parser() -> argparse.ArgumentParser:
         help="until every launcher is there (600)")  # fmt: skip
     add("--silence", type=_some_seconds, default=15.0, metavar="S",
         help="a launcher that says nothing for so long is gone (15)")  # fmt: skip
-    add("--warm", action="store_true", help="fork ranks from a process that has imported torch")
-    add(
-        "--warm-import",
-        metavar="MODULES",
-        help="what it imports (torch and what DDP needs); implies --warm",
-    )
     add("--python", default="", metavar="PATH", help="interpreter of the ranks")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpctl.core.hostlist import HostlistError, expand
+from hpctl.core.join import is_address, spelled
 from hpctl.jobs.elastic import SECRET
 from hpctl.ports import HpctlError
 
-_HYPERPOD = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)\Z")
 LEAST_SECRET = 16
+ASK_S = 10.0
+"""How long slurmctld has to say where a node is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,20 @@ def place(
 
 
 def address_of(name: str) -> str:
-    """A name that resolves, or the address in a HyperPod node's name where it does not."""
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        if match := _HYPERPOD.match(name):
-            return ".".join(match.groups())
-    return name
+    """Where a node is reached: the address that its name spells, else Slurm's NodeAddr.
+
+    Where Slurm has none either: the name. Names by instance group (`gpu-compute-1`, with
+    `UseInstanceNames`) resolve nowhere, or to an instance that was replaced since.
+    """
+    if address := name if is_address(name) else spelled(name):
+        return address
+    # Only where it is asked: the reader of Slurm's text doubles what a launcher imports.
+    from hpctl.slurm.parse import node_lines, nodes
+    from hpctl.slurm.run import Runner
+
+    ran = Runner(timeout=ASK_S).run("scontrol", "-o", "show", "node", name)
+    known, _ = nodes(node_lines(ran.text))
+    return next((node.address for node in known if node.name == name and node.address), name)
 
 
 def in_use(environment: Mapping[str, str] = os.environ) -> str:

@@ -1,4 +1,4 @@
-"""What the ranks run: the words after `--`, as a command and, if it is Python, for the template."""
+"""What the ranks run: the words after `--`, as a command."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`argv` starts a rank. `warm` is what the template runs in its stead (a script or module with
-    its arguments), empty where the words are no plain Python call; `python` runs the template."""
+    """`argv` starts a rank. `script` is the Python file that it runs, empty for anything else."""
 
     argv: tuple[str, ...]
-    python: str
-    warm: tuple[str, ...] = ()
-    module: bool = False
+    script: str = ""
 
     def check(self) -> None:
         """Raises FileNotFoundError where the script is not there, which Python itself would tell
         by exit code 2 alone."""
-        if self.warm and not self.module:
-            Path(self.warm[0]).stat()
+        if self.script:
+            Path(self.script).stat()
 
 
 def program(words: Sequence[str], python: str = "") -> Program:
@@ -41,21 +38,20 @@ def program(words: Sequence[str], python: str = "") -> Program:
         raise HpctlError("nothing to run", "Give the training script after `--`.")
     if words[0].endswith(".py") or words[0] == "-m":
         interpreter = python or default_python()
-        return _python(interpreter, (interpreter, "-u"), tuple(words))
+        return _python(interpreter, tuple(words))
     if _PYTHON.match(words[0]):
         rest = tuple(words[1:])
         if rest[:1] == ("-u",):
             rest = rest[1:]
         if rest and (rest[0] == "-m" or not rest[0].startswith("-")):
-            return _python(words[0], (words[0], "-u"), rest)
-    return Program(tuple(words), python)
+            return _python(words[0], rest)
+    return Program(tuple(words))
 
 
-def _python(interpreter: str, start: tuple[str, ...], rest: tuple[str, ...]) -> Program:
+def _python(interpreter: str, rest: tuple[str, ...]) -> Program:
     if rest == ("-m",):
         raise HpctlError("-m without a module", "Give the module's name after -m.")
-    module = rest[0] == "-m"
-    return Program((*start, *rest), interpreter, rest[1:] if module else rest, module)
+    return Program((interpreter, "-u", *rest), "" if rest[0] == "-m" else rest[0])
 
 
 def default_python() -> str:

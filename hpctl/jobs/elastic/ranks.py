@@ -14,11 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import linux
 from hpctl.jobs.elastic.program import Program
-from hpctl.jobs.elastic.warm import Template
 from hpctl.jobs.elastic.wire import wait_for
 
 KILL_S = 30.0
@@ -33,37 +32,18 @@ class WillNotDie(Exception):
     """Processes that SIGKILL did not end."""
 
 
-@dataclass(slots=True)
-class _Rank:
-    local: int
-    process: subprocess.Popen[bytes] | None = None
-    """None for one that the template forked."""
-
-
 class Ranks:
     """The ranks of this node. Make it in the main thread of a running asyncio loop."""
 
-    def __init__(self, program: Program, ended: Ended, template: Template | None = None) -> None:
-        self._program, self._ended, self._template = program, ended, template
-        self._alive: dict[int, _Rank] = {}
+    def __init__(self, program: Program, ended: Ended) -> None:
+        self._program, self._ended = program, ended
+        self._alive: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._changed = asyncio.Event()
         linux.adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
-    async def start(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start one rank for each environment: from the template where it is fit, else anew."""
-        template = self._template
-        if template is not None and await template.ready():
-            for local, environment in enumerate(environments):
-                pid = await template.fork(environment)
-                if pid:
-                    self._alive[pid] = _Rank(local)
-                    template.watch(pid, self._forked_ended)
-                    if not template.pid and not linux.lives(pid):
-                        self._over(pid, -signal.SIGKILL)  # both died before we knew of the rank
-                else:
-                    self._spawn(local, environment)
-            return
+    def start(self, environments: Sequence[Mapping[str, str]]) -> None:
+        """Start one rank for each environment."""
         for local, environment in enumerate(environments):
             self._spawn(local, environment)
 
@@ -89,11 +69,6 @@ class Ranks:
                 await wait_for(self._changed.wait(), left)
         await self._sweep()
 
-    async def close(self) -> None:
-        """End the template too."""
-        if self._template is not None:
-            self._template.close()
-
     async def _sweep(self) -> None:
         limit = time.monotonic() + KILL_S
         pause = 0.001
@@ -107,8 +82,7 @@ class Ranks:
             pause = min(0.1, pause * 2)
 
     def _left(self) -> set[int]:
-        found = linux.descendants(os.getpid()) | set(self._alive)
-        return found - {self._template.pid} if self._template is not None else found
+        return linux.descendants(os.getpid()) | set(self._alive)
 
     def _spawn(self, local: int, environment: Mapping[str, str]) -> None:
         parent = os.getpid()
@@ -122,14 +96,18 @@ class Ranks:
                 preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 (one thread forks)
             )
         except OSError as error:
-            print(f"hpctl elastic: cannot start a rank: {error}", file=sys.stderr, flush=True)
+            print(
+                printable(f"hpctl elastic: cannot start a rank: {error}"),
+                file=sys.stderr,
+                flush=True,
+            )
             code = 126 if isinstance(error, PermissionError) else 127
             asyncio.get_running_loop().call_soon(self._ended, local, code)
             return
-        self._alive[process.pid] = _Rank(local, process)
+        self._alive[process.pid] = (local, process)
 
     def _reap(self) -> None:
-        """Every child that has ended: ranks, the template, and orphans that became ours."""
+        """Every child that has ended: ranks, and orphans that became ours."""
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
@@ -139,22 +117,11 @@ class Ranks:
                 return
             killed = found.si_code != os.CLD_EXITED
             status = -found.si_status if killed else found.si_status
-            if self._template is not None and found.si_pid == self._template.pid:
-                self._template.ended()
-            elif found.si_pid in self._alive:
-                self._over(found.si_pid, status)
-
-    def _forked_ended(self, pid: int, status: int) -> None:
-        """The template tells of one of its children; it holds the process id until we answer."""
-        if pid in self._alive:
-            self._over(pid, status)
-
-    def _over(self, pid: int, status: int) -> None:
-        rank = self._alive.pop(pid)
-        if rank.process is not None:
-            rank.process.returncode = status
-        self._changed.set()
-        self._ended(rank.local, status)
+            if found.si_pid in self._alive:
+                local, process = self._alive.pop(found.si_pid)
+                process.returncode = status
+                self._changed.set()
+                self._ended(local, status)
 
 
 def _kill_group(pid: int, number: int) -> None:

@@ -61,11 +61,6 @@ def resume(
         found = _look(directory, tiers, nodes)
     if found.refused and found.looked is False and was_empty:
         return Resume()
-    if found.path:
-        from hpctl.jobs.checkpoints.pointers import mend_where_asked
-
-        for line in mend_where_asked(Path(directory), environment):
-            print(f"hpctl elastic: {line}", file=sys.stderr, flush=True)
     return Resume(found.path, found.step, found.refused, empty=found.empty)
 
 

@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 
+from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import SECRET, wire
 from hpctl.jobs.elastic.place import address_of, in_use
 from hpctl.ports import Unavailable
@@ -52,7 +53,7 @@ def main() -> int:
         answer = tell(address_of(words.host), words.run_id, os.environ.get(SECRET, ""), words.line)
     except Unavailable as error:
         answer = f"no: {error}"
-    print(answer)
+    print(printable(answer, lines=True))
     return 0 if answer.startswith("ok") else 1
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from hpctl.core.bounds import printable
 from hpctl.jobs.ras.client import address, query
 from hpctl.jobs.ras.document import RasError
 from hpctl.jobs.ras.judge import APART_S, Sample, culprits
@@ -27,12 +28,12 @@ def main() -> int:
         time.sleep(max(0.0, words.apart))
         second = Sample(query(where), time.monotonic())
     except RasError as error:
-        print(f"{error}\n{error.hint}", file=sys.stderr)
+        print(printable(f"{error}\n{error.hint}", lines=True), file=sys.stderr)
         return 3
     found = culprits(first, second)
     ranks = max((one.size or 0 for one in second.report.communicators), default=0)
-    print(f"NCCL {second.report.nccl_version}, {ranks} ranks in the largest communicator")
-    print(f"{found.cause}: {found.why}")
+    nccl = f"NCCL {second.report.nccl_version}, {ranks} ranks in the largest communicator"
+    print(printable(f"{nccl}\n{found.cause}: {found.why}", lines=True))
     return 1 if found.members else 0
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpctl.jobs.checkpoints.last import Search, last_complete
-from hpctl.jobs.checkpoints.pointers import mend_where_asked
 from hpctl.jobs.resuming import PAUSES_S
 from hpctl.jobs.run.ending import Point
 from hpctl.jobs.run.settings import Settings
@@ -55,16 +54,6 @@ def resume_point(given: Settings, sleep: Callable[[float], object] = time.sleep)
         "It does not start from scratch over them. Mend it, or submit with an empty"
         " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
     )
-
-
-def mended(given: Settings, resume: Point) -> list[str]:
-    """Mend the program's own pointers where the job asks for it; a line about each.
-
-    A launcher inside the step does it by itself, before each generation of its ranks.
-    """
-    if given.directory is None or resume.path is None or given.torch is not None:
-        return []
-    return mend_where_asked(given.directory, given.environ)
 
 
 def beside(resume: Point, directory: Path | None) -> Point:

@@ -29,14 +29,10 @@ ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour.
-
-    `warm`: they are forked from a process that has imported torch already.
-    """
+    """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour."""
 
     nproc: int = 0
     max_restarts: int = 3
-    warm: bool = False
 
 
 def wrapped(
@@ -49,7 +45,6 @@ def wrapped(
         torch.nproc,
         max_restarts=torch.max_restarts,
         final_exit_codes=codes,
-        warm=torch.warm,
     )
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in words.given else ("--cpu-bind=none",)

@@ -125,8 +125,6 @@ class Supervisor:
         attempt, now = self.history.attempts + 1, _now()
         spare = len(fit.healthy) - len(nodes)
         self.write(banner.started(now, attempt, nodes, spare, resume.path))
-        for line in checkpoint.mended(self.given, resume):
-            self.say(line)
         place = fold(nodes)
         self.history.add(Started(attempt, self.given.restart, now, place, resume.path, resume.step))
         self.before = nodes

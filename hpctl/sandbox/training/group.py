@@ -13,7 +13,6 @@ A lost rank closes its sockets; the others read the end of the stream and leave 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import socket
 import struct
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpctl.jobs.elastic.place import address_of
 from hpctl.sandbox.training.model import Floats
 
 JOIN_S = 60.0
@@ -52,7 +52,8 @@ class Place:
     def of(cls, environment: dict[str, str], bind: str = "") -> Place:
         """Read srun's environment; alone (rank 0 of 1) where there is none."""
         get = environment.get
-        host = get("SLURMD_NODENAME") or socket.gethostname()
+        node = get("SLURMD_NODENAME", "")
+        host = node or socket.gethostname()
         attempt = ".".join(
             (
                 get("SLURM_JOB_ID", "0"),
@@ -65,14 +66,8 @@ class Place:
             size=int(get("SLURM_NTASKS", "1")),
             attempt=attempt,
             host=host,
-            bind=bind or address_of(host),
+            bind=bind or (address_of(node) if node else host),
         )
-
-
-def address_of(node: str) -> str:
-    """The address in HyperPod's node names (`ip-10-0-0-7` -> `10.0.0.7`), else the name."""
-    match = re.fullmatch(r"ip-(\d+)-(\d+)-(\d+)-(\d+)", node)
-    return ".".join(match.groups()) if match else node
 
 
 class Group:

@@ -38,6 +38,16 @@ def applies(node: Node) -> Any:
     return node.machine.needs("systemd")
 
 
+def present(node: Node) -> bool:
+    """Whether an hpctl runs here, by this step, a package or the AMI; below a directory that plays
+    a machine, whoever made the directory sees to it."""
+    if not node.machine.real:
+        return True
+    places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin", HOME + "/bin"])
+    found = shutil.which("hpctl", path=places)
+    return found is not None and node.machine.works(found, "--version", timeout=60)
+
+
 def _digest(node: Node) -> str:
     """Which wheels these are, and which Python the bundle brings for them."""
     total = hashlib.sha256()

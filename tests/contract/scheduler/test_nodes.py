@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.core.marks import spent
+from hpctl.core.marks import mark_of, spent
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, own_reason
 from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
 
@@ -79,6 +79,35 @@ def test_fail_clears_a_drain_and_a_drain_clears_fail(bed: Bed, drained: bool) ->
     assert (taken.flags & {"DRAIN", "FAIL"}, taken.reason) == ({"DRAIN"}, mine(1))
     assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
     assert node_of(bed, node).in_service
+
+
+def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed: Bed) -> None:
+    """And closes those beside it, each after a look of its own."""
+    node, other = bed.nodes[:2]
+    bed.operator_fail(node, "Action:Replace")
+    outcomes = bed.scheduler.drain({node: mine(1), other: mine(2)}, spare_marks=True)
+    assert codes(dict(outcomes)) == ["marked", "accepted"]
+    assert outcomes[node].transient
+    left = node_of(bed, node)
+    assert (left.flags & {"DRAIN", "FAIL"}, left.reason) == ({"FAIL"}, "Action:Replace")
+    assert node_of(bed, other).reason == mine(2)
+
+
+def test_marks_tells_what_the_nodes_records_tell_and_nothing_else(bed: Bed) -> None:
+    a, b, c, d = bed.nodes
+    assert bed.scheduler.marks() == {}
+    bed.operator_fail(a, "Action:Replace")
+    bed.operator_drain(b, "Action:Reboot")
+    bed.operator_fail(c, "Action:Replace please")
+    bed.scheduler.drain({d: mine(1, "Action:Replace")})
+    wanted = {a: "Action:Replace", b: "Action:Reboot"}
+    assert bed.scheduler.marks() == wanted
+    bed.scheduler.down({a: "Action:Replace"})
+    assert bed.scheduler.marks() == wanted
+    nodes = bed.scheduler.view().nodes
+    assert {n: mark for n, node in nodes.items() if (mark := mark_of(node))} == wanted
+    bed.scheduler.drain({b: mine(2)})
+    assert bed.scheduler.marks() == {a: "Action:Replace"}
 
 
 def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed: Bed) -> None:

@@ -1,0 +1,52 @@
+"""Limits of the kernel and its network that were reached, and transmit queues that stopped.
+
+    VFS: file-max limit 1048576 reached                                     (fs/file_table.c)
+    nf_conntrack: nf_conntrack: table full, dropping packet                 (net/netfilter)
+    neighbour: arp_cache: neighbor table overflow!                          (net/core/neighbour.c)
+    TCP: out of memory -- consider tuning tcp_mem                           (net/ipv4/tcp.c)
+    unregister_netdevice: waiting for veth1 to become free. Usage count = 2
+    ena 0000:00:05.0 eth0: Keep alive watchdog timeout.                     (amzn-drivers)
+    NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out                 (net/sched, to 6.6)
+    ena 0000:00:05.0 eth0: NETDEV WATCHDOG: CPU: 3: transmit queue 3 timed out 5412 ms   (since)
+
+A job can fill each of these, and the driver resets the queue: all are worth watching.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.limits"
+HEADS = ("VFS:", "nf_c", "ip_c", "neig", "TCP:", "NETD", "ena ", "unre")
+WORDS = ("NETDEV WATCHDOG: ",)
+_REACHED = re.compile(
+    r"(?P<files>VFS: file-max limit \d+ reached)"
+    r"|(?P<conntrack>(?:(?:nf|ip)_conntrack: ){1,2}table full(?: in netns \w+)?, dropping packet)"
+    r"|(?P<neighbors>(?:neighbour: )?\w+: neighbou?r table overflow)"
+    r"|(?P<sockets>TCP: (?:out of memory|too many orphaned sockets))"
+    r"|(?P<netdevice>unregister_netdevice: waiting for \S{1,15} to become free)"
+    r"|(?P<reset>ena [0-9a-f:.]+ [\w.@-]{1,15}: "
+    r"(?:Keep alive watchdog timeout|Trigger reset is on))"
+    r"|(?P<queue>(?:[\w.-]+ [0-9a-f:.]+ (?P<device>[\w.@-]{1,15}): )?NETDEV WATCHDOG: (?:CPU: \d+: "
+    r"|(?P<older>[\w.@-]{1,15}) \([\w-]*\): )transmit queue \d+ timed out)"
+)
+
+
+def gather(record: Record) -> Line | None:
+    """Which limit, and of which network device."""
+    if (match := _REACHED.match(record.text)) is None:
+        return None
+    code = next(name for name in _CODES if match[name] is not None)
+    return line(CHECK, code, record, match["device"] or match["older"] or "")
+
+
+_CODES = ("files", "conntrack", "neighbors", "sockets", "netdevice", "reset", "queue")
+
+
+def judge(said: Line) -> Finding:
+    """WARN: none of these is proof against the node."""
+    return watched(said, frozenset())

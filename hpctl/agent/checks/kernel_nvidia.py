@@ -1,0 +1,45 @@
+"""What NVIDIA's kernel modules say without a number: neither Xid nor SXid.
+
+    NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!
+    NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!
+    NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x26:0xffff:1482)
+    NVRM: API mismatch: the client has the version 570.86.10, but
+    nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further ...
+
+The first two come again and again (open-gpu-kernel-modules, kernel_nvlink.c) while the driver looks
+for NVLinks: every call into it waits, and only a restart ends that.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.kmsg import Record
+from hpctl.core.model import Finding
+
+CHECK = "kernel.nvidia"
+HEADS = ("NVRM", "nvid")
+_SAYS = re.compile(
+    r"NVRM: (?:"
+    r"(?P<nvlink>knvlink\w{1,60}: (?:Getting peer\d+(?:'s)? postRxDetLinkMask failed"
+    r"|Failed to update Rx Detect Link mask))"
+    r"|(?P<init>(?:GPU [0-9a-fA-F:.]{7,16}: )?(?:RmInitAdapter|rm_init_adapter) failed)"
+    r"|(?P<version>API mismatch: ))"
+    r"|(?P<peermem>nvidia[-_]peermem \w{1,60}:\d+ ERROR detected invalid context)"
+)
+_DEVICE = re.compile(r"NVRM: GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]): ")
+_SERIOUS = frozenset({"nvlink"})
+
+
+def gather(record: Record) -> Line | None:
+    """What does not work, and on which GPU where the line says so."""
+    if (match := _SAYS.match(record.text)) is None:
+        return None
+    device = _DEVICE.match(record.text)
+    return line(CHECK, str(match.lastgroup), record, device[1].lower() if device else "")
+
+
+def judge(said: Line) -> Finding:
+    """FAIL where the driver is stuck."""
+    return watched(said, _SERIOUS)

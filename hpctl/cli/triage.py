@@ -1,0 +1,286 @@
+"""`hpctl triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
+
+The lines are judged by the agent's own code (`hpctl.agent.checks.kernel`), and what that finds by
+the daemon's own (`hpctl.core.assess`, the shipped catalogue): each line by itself, then all lines
+of a boot together, for companions and the driver's own word change what a line means.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.output import Exit
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.agent.checks.kernel import Kernel
+    from hpctl.agent.fold import Findings
+    from hpctl.agent.logtext import Entry
+    from hpctl.core.catalogue import Rules
+    from hpctl.core.model import Assessment, FaultClass, Finding
+
+SETTLED = timedelta(minutes=10)
+"""After the last line of a boot: no row waits longer for companions."""
+_BOOT = "Linux version "
+"""The kernel's first words."""
+_SHOWN = 2000
+"""Most rows of the table; the summary counts all lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One line that means something, as JSON has it. `device` is empty where it names none."""
+
+    line: int
+    check: str
+    code: str
+    device: str
+    rule: str
+    meaning: str
+    condition: str
+    remedy: str
+    urgency: str
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BootView:
+    """What all lines of one boot amount to: `first` and `last` number its lines in the file."""
+
+    first: int
+    last: int
+    assessment: Assessment
+
+
+@click.command(short_help="Show what hpctl would make of a kernel log.")
+@click.argument("file", default="-", metavar="[FILE|-]")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line (docs/cli-json.md)."
+)
+def triage(file: str, as_json: bool) -> None:
+    """Show what hpctl would make of a kernel log: what each line means, and what it would do.
+
+    FILE is dmesg's output, the journal's (text, json or export), a syslog file or records of
+    /dev/kmsg; - or nothing is standard input. Works anywhere, and does nothing else.
+    Exit code: 0 hpctl would leave the node in service, 1 it would act, 3 FILE cannot be read.
+    """
+    from hpctl.core.model import Condition
+
+    reader = _Reader()
+    views: list[LineView] = []
+    with _opened(file) as stream:
+        for view in reader.views(stream):
+            if as_json:
+                output.echo(_json(view))
+            else:
+                views.append(view)
+    boots = reader.boots()
+    if not as_json:
+        output.show("triage", views, False, lambda out, rows: _draw(out, rows, boots, reader))
+    faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
+    output.leave(Exit.PROBLEM if faulty else Exit.FINE)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    """The file, or standard input. Raises Unavailable."""
+    from hpctl.ports import Unavailable
+
+    try:
+        if file == "-":
+            yield sys.stdin.buffer
+            return
+        with open(file, "rb") as stream:
+            yield stream
+    except OSError as error:
+        hint = "`dmesg | hpctl triage` and `journalctl -k | hpctl triage` read what is there."
+        raise Unavailable(f"{file} cannot be read: {error.strerror or error}", hint) from error
+
+
+class _Reader:
+    """Judges a log: `views` its lines, then `boots` what all of them together come to."""
+
+    def __init__(self) -> None:
+        self.lines = self.others = 0
+        self._kernel = _kernel()
+        self._boots: list[tuple[int, int, Findings]] = []
+
+    def views(self, stream: BinaryIO) -> Iterator[LineView]:
+        """The lines that mean something, in their order."""
+        from hpctl.agent.logtext import LogText
+
+        log = LogText(stream)
+        for entry in log:
+            if not self._boots or entry.record.text.startswith(_BOOT):
+                self._boot(entry.number)
+            first, _, all_of_boot = self._boots[-1]
+            self._boots[-1] = (first, log.lines, all_of_boot)
+            for finding in self._findings(entry):
+                all_of_boot.add(finding)
+                if (view := _view(finding, entry)) is not None:
+                    yield view
+        self.lines = log.lines
+
+    def boots(self) -> list[BootView]:
+        """What the daemon would have made of each boot in the end."""
+        return [
+            BootView(first, last, _assessed(found.all()))
+            for first, last, found in self._boots
+            if found.all()
+        ]
+
+    def _boot(self, number: int) -> None:
+        from hpctl.agent.fold import Findings
+
+        self._kernel = _kernel()
+        self._boots.append((number, number, Findings()))
+
+    def _findings(self, entry: Entry) -> list[Finding]:
+        from hpctl.agent.kmsg import KERNEL_FACILITY
+        from hpctl.agent.outside import hma_records
+
+        if entry.record.facility == KERNEL_FACILITY:
+            found = self._kernel.findings([entry.record])
+            if found:
+                return found
+        else:
+            self.others += 1
+        try:
+            detection = hma_records.read(entry.raw)
+        except hma_records.Malformed:
+            return []
+        return [] if detection is None else [detection.finding(entry.record.at)]
+
+
+def _kernel() -> Kernel:
+    """The agent's own judge of lines, which asks no /proc whose process one names."""
+    from hpctl.agent.checks.kernel import Kernel
+
+    return Kernel(lambda _pid, _at: "")
+
+
+def _view(finding: Finding, entry: Entry) -> LineView | None:
+    """What one finding amounts to by itself; None where the catalogue has no row for it."""
+    if (judged := _judged(finding)) is None:
+        return None
+    fault, condition = judged
+    return LineView(
+        line=entry.number,
+        check=finding.check,
+        code=finding.code,
+        device=finding.device,
+        rule=fault.rule,
+        meaning=fault.meaning,
+        condition=condition,
+        remedy=_words(fault.ladder[0]),
+        urgency=fault.urgency.value,
+        source=_source(finding.check, fault),
+        text=entry.raw[:512],
+    )
+
+
+def _judged(finding: Finding) -> tuple[FaultClass, str] | None:
+    from hpctl.core.assess import told_by
+
+    assessment = _assessed((finding,))
+    if assessment.fault is not None:
+        return assessment.fault, assessment.condition.value
+    rows = told_by([finding], _rules())
+    return (rows[0], assessment.condition.value) if rows else None
+
+
+def _assessed(findings: tuple[Finding, ...]) -> Assessment:
+    """The daemon's own word on a node that reported these."""
+    from hpctl.core.assess import assess
+    from hpctl.core.model import BootId, Generation, Health, InstanceId, NodeName
+
+    now = max(finding.last for finding in findings) + SETTLED
+    here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
+    return assess(Health(here, now, findings), _rules(), now)
+
+
+@lru_cache(1)
+def _rules() -> Rules:
+    from hpctl.core.catalogue import rules
+
+    return rules()
+
+
+def _source(check: str, fault: FaultClass) -> str:
+    """Who prints the line, and whose the treatment is."""
+    from hpctl.agent.checks.table_kernel import KERNEL
+
+    printed = next((f"{row.source}; " for row in KERNEL if row.name == check), "")
+    return f"{printed}{fault.source}"
+
+
+def _words(remedy: str) -> str:
+    return remedy.replace("_", "-")
+
+
+def _json(view: LineView) -> str:
+    import msgspec
+
+    from hpctl.core.bounds import json_safe
+
+    body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
+    return json_safe(msgspec.json.encode(body).decode())
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _Reader) -> None:
+    """Equal lines as one row, then what hpctl would do about each boot."""
+    from rich.text import Text
+
+    from hpctl.cli.render import columns, wrapped
+
+    folded: dict[LineView, tuple[int, int]] = {}
+    for view in views:
+        same = replace(view, line=0, text="")
+        first, times = folded.get(same, (view.line, 0))
+        folded[same] = (first, times + 1)
+    if folded:
+        rows = columns(
+            "LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY", wrapped("MEANING, SOURCE")
+        )
+        for view, (first, times) in list(folded.items())[:_SHOWN]:
+            code = Text(f"{view.check.removeprefix('kernel.')} {view.code}".strip())
+            meaning = Text(f"{view.meaning} [{view.rule}]\n{view.source}")
+            device = Text(view.device)
+            rows.add_row(str(first), str(times), code, device, view.condition, view.remedy, meaning)
+        out.print(rows)
+        out.print()
+    for boot in boots:
+        out.print(Text(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}"))
+    left = f", {reader.others} not the kernel's" if reader.others else ""
+    out.print(Text(f"{len(views)} of {reader.lines} lines mean something{left}"))
+
+
+def _would_do(assessment: Assessment) -> str:
+    """The condition, what hpctl would do about it, and why."""
+    from hpctl.core.model import Urgency
+
+    fault, why = assessment.fault, assessment.why
+    if fault is None:
+        stays = f"{assessment.condition}: hpctl would leave the node in service"
+        return f"{stays}\n  why: {why}" if why else stays
+    when = (
+        "drain the node at once, stop its jobs and start them on other nodes"
+        if fault.urgency is Urgency.NOW
+        else "drain the node and wait until its jobs have ended"
+    )
+    ladder = ", then ".join(_words(remedy) for remedy in fault.ladder)
+    return f"faulty: hpctl would {when}; remedy: {ladder}\n  why: {why}\n  source: {fault.source}"

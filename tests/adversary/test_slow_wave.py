@@ -1,0 +1,38 @@
+"""A slow wave: node after node fails, forged or not, and none is ever in treatment with another.
+
+Each is handed to a person and closed. The budget of one hour alone would take a cluster of any size
+ten nodes an hour; what is out of service for a reason of ours counts as open.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.chaos import cluster, stays
+from tests.integration.live import until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+LIMIT = 3
+
+
+def test_nodes_that_are_left_to_a_person_spend_the_budget() -> None:
+    config = {"budgets": {"open_min": LIMIT}, "node": {"replace_deadline_s": 2.0}}
+    with cluster(config) as live:
+        *wave, last = live.victims(LIMIT + 1)
+        live.sandbox.inject_api("partial", nodes=wave, code="InstanceIdInUse")
+        for node in wave:
+            live.xid(node)
+            until(lambda n=node: live.phase(n) == "escalated", 40, f"{node} is handed over")  # type: ignore[misc]
+            assert not live.state().open_nodes, "the wave is so slow that they never meet"
+            assert live.node(node).drained
+        live.xid(last)
+        until(lambda: last in live.state().holds, 20, "the next one is held")
+        held = live.state().holds[last]
+        assert held.gate == "budget"
+        assert f"left to a person with their node closed ({LIMIT})" in held.why
+        stays(lambda: not live.node(last).closed, 5, f"{last} stays in service")
+        # A person who gives one back makes room for the next.
+        live.sandbox.inject_api("clear")
+        live.put_back(wave[0])
+        until(lambda: bool(live.of(last)), 20, f"{last} is treated")
+        assert last not in live.state().holds

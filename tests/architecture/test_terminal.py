@@ -1,0 +1,69 @@
+"""What others wrote reaches a terminal by `hpctl.cli.output`, or cleaned by `printable`, alone."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import python_files, tree
+
+OUTPUT = Path("hpctl/cli/output.py")
+PRINTS = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "pause", "progressbar", "style"}
+CLEAN = {"printable", "json.dumps"}
+"""Calls whose answers hold nothing that a terminal obeys."""
+
+ALLOWED = {
+    # Numbers, and the places of its own options.
+    "hpctl/sandbox/training/__main__.py print": 2,
+    "hpctl/sandbox/training/record.py print": 2,
+}
+
+
+def bare(node: ast.AST) -> str:
+    """What prints a text as it stands; empty for every other node."""
+    if isinstance(node, ast.ImportFrom) and node.module == "click":
+        return ", ".join(sorted({alias.name for alias in node.names} & PRINTS))
+    if not isinstance(node, ast.Call):
+        return ""
+    name = ast.unparse(node.func)
+    if all(isinstance(value, ast.Constant) for value in node.args):
+        return "Console" if name.endswith("Console") else ""
+    if name == "print":
+        cleaned = all(
+            isinstance(value, ast.Call) and ast.unparse(value.func) in CLEAN for value in node.args
+        )
+        return "" if cleaned else name
+    module, _, attribute = name.rpartition(".")
+    written = name in ("sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write")
+    return name if written or (module == "click" and attribute in PRINTS) else ""
+
+
+def test_nothing_prints_past_the_one_way() -> None:
+    found = Counter(
+        f"{path} {name}"
+        for path in python_files("hpctl")
+        if path != OUTPUT
+        for node in ast.walk(tree(path))
+        if (name := bare(node))
+    )
+    assert found == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "click.echo(name)",
+        "click.echo(f'{name} is up', err=True)",
+        "click.secho(name, bold=True)",
+        "click.confirm(f'Delete {name}?')",
+        "from click import echo",
+        "print(name)",
+        "print('node', name)",
+        "sys.stderr.write(name)",
+        "Console()",
+        "rich.console.Console(file=err)",
+    ],
+)
+def test_the_bare_forms_are_seen(code: str) -> None:
+    assert any(bare(node) for node in ast.walk(ast.parse(code)))

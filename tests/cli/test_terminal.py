@@ -1,0 +1,114 @@
+"""No text view lets a terminal obey what others wrote, whichever of its fields they wrote it in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hpctl.cli import output
+from hpctl.cli.lazy import LazyGroup
+from hpctl.core.compat import StrEnum
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
+from hpctl.core.model import Finding, JobId, RuleId, Verdict
+from hpctl.core.trouble import Kind, Trouble
+from tests.cli import worlds
+from tests.cli.conftest import Head
+from tests.cli.test_golden import COMMANDS
+from tests.cli.test_json_contract import SHOWS
+
+EVIL = "\x1b]0;owned\x07\x9b31m\u202egnp\r\x1b[2J"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+VIEWS = {" ".join(args[:3]): args for args in COMMANDS.values()} | {
+    " ".join(args[:3]): args for lines in SHOWS.values() for args in lines
+}
+
+
+def hostile(value: Any) -> Any:
+    """The value with every text in it ending in what terminals obey."""
+    if isinstance(value, str) and not isinstance(value, StrEnum):
+        return value + EVIL if re.search(r"[ .:/-]", value) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {f.name: hostile(getattr(value, f.name)) for f in fields(value) if f.init}
+        return replace(value, **changes)
+    if isinstance(value, tuple | list):
+        return type(value)(map(hostile, value)) if not hasattr(value, "_fields") else value
+    if isinstance(value, dict):
+        return {name: hostile(one) for name, one in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_no_field_of_a_view_is_obeyed(
+    history: Head, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = output._draw
+    monkeypatch.setattr(output, "_draw", lambda on, how, view: draw(on, how, hostile(view)))
+    real = click.echo
+    said: list[str] = []
+
+    def echo(message: Any = None, *args: Any, **options: Any) -> None:
+        said.append(str(message))
+        real(message, *args, **options)
+
+    # What click is given: it takes some escape sequences out where no terminal reads.
+    monkeypatch.setattr(click, "echo", echo)
+    result = history.run(*VIEWS[name], width=200)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert said
+    assert not OBEYED.search("".join(said))
+
+
+def test_no_word_of_the_journal_is_obeyed(head: Head) -> None:
+    trouble = Trouble(Kind.CRASH, worlds.at(2), "why" + EVIL, "s" + EVIL, evidence="e" + EVIL)
+    told = JobReport(JobId(4545), 0, trouble, why="told" + EVIL)
+    words = [
+        HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, RuleId("xid-79")),
+        JobReported(worlds.at(2), told, 1000),
+        RequestTaken(worlds.at(3), 7, "pause", "", "eve" + EVIL, "done" + EVIL, True),
+    ]
+    head.write(worlds.healed(), worlds.troubled(), words)
+    for command in COMMANDS.values():
+        for more in ((), ("--json",)):
+            assert not OBEYED.search(head.run(*command, *more, width=200).stdout)
+
+
+def test_no_error_is_obeyed() -> None:
+    @click.command()
+    @click.argument("name")
+    def one(name: str) -> None:
+        raise click.ClickException(name) if name.startswith("x") else click.UsageError(name)
+
+    group = LazyGroup("hpctl", table={"one": ("", "")})
+    group.get_command = lambda *_: one  # type: ignore[method-assign]
+    for word in ("x" + EVIL, "y" + EVIL):
+        result = CliRunner().invoke(group, ["one", word], color=True)
+        assert word[0] in result.output
+        assert not OBEYED.search(result.output)
+    assert not OBEYED.search(CliRunner().invoke(group, ["one", "--x" + EVIL], color=True).output)
+
+
+def test_neither_echo_nor_questions_are_obeyed() -> None:
+    @click.command()
+    def ask() -> None:
+        output.echo(EVIL)
+        output.exact("/a/path\x1b[2J")
+        output.confirm("Delete " + EVIL)
+        output.prompt("Type " + EVIL)
+
+    result = CliRunner().invoke(ask, input="y\nx\n", color=True)
+    # Who reads a path by program gets it byte by byte.
+    assert "/a/path\x1b[2J\n" in result.output
+    assert not OBEYED.search(result.output.replace("/a/path\x1b[2J", ""))
+
+
+def test_what_is_kept_of_findings_and_troubles_is_clean() -> None:
+    at = worlds.T0
+    found = Finding("kernel.xid", Verdict.FAIL, at, at, EVIL, EVIL, EVIL, "a\nb\t" + EVIL)
+    assert found.evidence.startswith("a\nb\t")
+    assert not OBEYED.search(found.device + found.code + found.detail + found.evidence)

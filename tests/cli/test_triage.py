@@ -1,0 +1,245 @@
+"""`hpctl triage`: every form of a kernel log, judged by the agent's and the daemon's own code."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpctl.agent.logtext import LogText
+from hpctl.cli.main import cli
+from hpctl.cli.triage import _Reader
+from hpctl.ports import Unavailable
+
+LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
+FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python, GPU has fallen off the bus."
+FIELDS = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "MESSAGE": LOST}
+
+
+def run(text: str | bytes, *args: str) -> Result:
+    return CliRunner(env={"COLUMNS": "160"}).invoke(
+        cli, ["triage", *args], input=text, prog_name="hpctl"
+    )
+
+
+def rows(text: str | bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(text, "--json").stdout.splitlines()]
+
+
+def exported(**fields: str) -> bytes:
+    said = {"__CURSOR": "s=1;i=2", **fields}
+    return "".join(f"{name}={value}\n" for name, value in said.items()).encode() + b"\n"
+
+
+def binary(message: str) -> bytes:
+    data = message.encode()
+    return (
+        b"__CURSOR=s=1\n_TRANSPORT=kernel\nSYSLOG_FACILITY=0\nMESSAGE\n"
+        + len(data).to_bytes(8, "little") + data + b"\n\n"
+    )  # fmt: skip
+
+
+DMESG_JSON = f"""{{
+   "dmesg": [
+      {{
+         "pri": 6,
+         "time":     0.000000,
+         "msg": "Linux version 6.8"
+      }},{{
+         "pri": 4,
+         "time":    12.345000,
+         "msg": "{LOST}"
+      }}
+   ]
+}}
+"""
+FORMS = {
+    "the bare message": (LOST, 1),
+    "dmesg": (f"[12345.678901] {LOST}", 1),
+    "dmesg, early": (f"[    0.000000] {LOST}", 1),
+    "dmesg with callers": (f"[12345.678901][ T1234] {LOST}", 1),
+    "dmesg with a caller, apart": (f"[   45.678901] [    C0] {LOST}", 1),
+    "dmesg -d": (f"[ 1234.567890 <    0.000002>] {LOST}", 1),
+    "dmesg -e": (f"[Nov10 12:00] {LOST}", 1),
+    "dmesg -e, the next": (f"[  +0.000003] {LOST}", 1),
+    "dmesg -T": (f"[Mon Nov  2 12:00:00 2026] {LOST}", 1),
+    "dmesg --iso": (f"2026-11-10T12:00:00,123456+00:00 {LOST}", 1),
+    "dmesg -x": (f"kern  :warn  : [12345.678901] {LOST}", 1),
+    "dmesg -r": (f"<4>[12345.678901] {LOST}", 1),
+    "dmesg --json": (DMESG_JSON, 10),
+    "kmsg": (f"4,123,456789,-;{LOST}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:18:00.0", 1),
+    "syslog": (f"Nov 10 12:00:00 ip-10-1-0-5 kernel: [12345.678901] {LOST}", 1),
+    "syslog without uptime": (f"Nov  2 12:00:00 ip-10-1-0-5 kernel: {LOST}", 1),
+    "rsyslog, repeated": (
+        f"Nov  2 12:00:00 host kernel: message repeated 9 times: [ {LOST}]", 1,
+    ),
+    "rsyslog, ISO": (f"2026-11-10T12:00:00.123456+00:00 host kernel: [12.345] {LOST}", 1),
+    "syslog, RFC 5424": (f"<4>1 2026-11-10T12:00:00.1Z host kernel - - - {LOST}", 1),
+    "journal short": (f"Nov 10 12:00:00 host kernel: {LOST}", 1),
+    "journal short-precise": (f"Nov 10 12:00:00.123456 host kernel: {LOST}", 1),
+    "journal short-iso": (f"2026-11-10T12:00:00+0000 host kernel: {LOST}", 1),
+    "journal short-full": (f"Tue 2026-11-10 12:00:00 UTC host kernel: {LOST}", 1),
+    "journal short-monotonic": (f"[12345.678901] host kernel: {LOST}", 1),
+    "journal short-unix": (f"1762776000.123456 host kernel: {LOST}", 1),
+    "journal json": (json.dumps(FIELDS), 1),
+    "journal json, bytes": (json.dumps({**FIELDS, "MESSAGE": list(LOST.encode())}), 1),
+    "journal json-seq": ("\x1e" + json.dumps(FIELDS), 1),
+    "journal json-sse": (f"data: {json.dumps(FIELDS)}", 1),
+    "journal json-pretty": (json.dumps(FIELDS, indent="\t"), 4),
+    "journal export": (exported(**FIELDS), 4),
+    "journal export, bytes": (binary(LOST), 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "number"), FORMS.values(), ids=list(FORMS))
+def test_every_form_of_a_log_is_read(text: str | bytes, number: int) -> None:
+    (row,) = rows(text)
+    assert (row["line"], row["code"], row["rule"]) == (number, "readonly", "kernel-fs-readonly")
+    assert (row["condition"], row["remedy"], row["urgency"]) == ("faulty", "reboot", "now")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"user  :warn  : [12345.678901] {LOST}",
+        f"<12>[12345.678901] {LOST}",
+        f"12,123,456789,-;{LOST}",
+        f"Nov 10 12:00:00 host sshd[12]: {LOST}",
+        f"2026-11-10T12:00:00+00:00 host app: {LOST}",
+        f"<12>1 2026-11-10T12:00:00Z host kernel - - - {LOST}",
+        f"<4>1 2026-11-10T12:00:00Z host app - - - {LOST}",
+        json.dumps({**FIELDS, "_TRANSPORT": "syslog"}),
+        json.dumps({**FIELDS, "SYSLOG_FACILITY": "1"}),
+        json.dumps({"_TRANSPORT": "stdout", "MESSAGE": LOST}),
+        exported(**{**FIELDS, "_TRANSPORT": "journal"}),
+    ],
+)
+def test_what_the_kernel_did_not_write_is_not_believed(text: str | bytes) -> None:
+    assert rows(text) == []
+    assert run(text).exit_code == 0
+
+
+def test_a_binary_field_does_not_shift_the_numbers_of_lines() -> None:
+    lines = binary("x\ny") + f"[1.0] {FALLEN}\n".encode()
+    assert [row["line"] for row in rows(lines)] == [8]
+
+
+def test_each_line_is_one_object_and_remedies_are_words_with_dashes() -> None:
+    text = "\n".join(
+        (
+            "[1.0] Linux version 6.8.0-1021-aws",
+            f"[2.0] {FALLEN}",
+            "[3.0] NVRM: Xid (PCI:0000:18:00): 13, pid=7, name=python, Graphics Exception",
+            "[4.0] NVRM: Xid (PCI:0000:19:00): 94, pid=7, name=python, Contained",
+            "[5.0] nvme nvme1: I/O 12 QID 4 timeout, aborting",
+            "[6.0] NVRM: Xid (PCI:0000:18:00): 165, power smoothing",
+        )
+    )
+    assert [(r["line"], r["code"], r["condition"], r["remedy"]) for r in rows(text)] == [
+        (2, "79", "faulty", "reboot"),
+        (3, "13", "healthy", "restart-job"),
+        (4, "94", "faulty", "reset-gpu"),
+        (5, "timeout", "suspect", "none"),
+        (6, "165", "suspect", "ask-human"),
+    ]
+    assert rows(text)[0]["source"].startswith("NVIDIA driver; NVIDIA Xid catalogue: ")
+
+
+def test_a_line_s_trace_is_read_with_it() -> None:
+    text = (
+        "[1.0] BUG: kernel NULL pointer dereference, address: 0000000000000008\n"
+        "[1.1] RIP: 0010:nv_poll+0x12/0x80 [nvidia]\n"
+    )
+    assert [(r["line"], r["rule"]) for r in rows(text)] == [
+        (1, "kernel-crash-oops"), (2, "kernel-crash-driver"),
+    ]  # fmt: skip
+
+
+def test_the_summary_judges_all_lines_of_a_boot_together() -> None:
+    """Each line by itself says otherwise: 48 is contained by 94, the driver's word outweighs 79."""
+    text = "\n".join(
+        (
+            "[0.0] Linux version 6.8.0-1021-aws",
+            "[1.0] NVRM: Xid (PCI:0000:18:00): 48, pid=7, name=python, DBE",
+            "[1.1] NVRM: Xid (PCI:0000:18:00): 94, pid=7, name=python, Contained",
+            "[0.0] Linux version 6.8.0-1021-aws",
+            f"[1.0] {FALLEN}",
+            f"[1.1] {FALLEN}",
+            "[0.0] Linux version 6.8.0-1021-aws",
+            "[1.0] usb 1-1: new high-speed USB device",
+        )
+    )
+    shown = run(text)
+    assert shown.exit_code == 1
+    assert "lines 1 to 3: faulty: hpctl would drain the node and wait until" in shown.stdout
+    assert "[xid-48-contained]" in shown.stdout
+    assert "lines 4 to 6: faulty: hpctl would drain the node at once" in shown.stdout
+    assert "remedy: reboot, then replace" in shown.stdout
+    assert "4 of 8 lines mean something" in shown.stdout
+    assert "lines 7" not in shown.stdout
+
+
+def test_a_health_agent_s_record_is_read_too() -> None:
+    mark = {"HealthMonitoringAgentDetectionEvent": "HealthEvent", "ts": "0001-01-01T00:00:00Z"}
+    record = json.dumps({**mark, "condition": "XID Error", "data": {"ErrNum": 79}})
+    (row,) = rows(f"Nov 10 12:00:00 host hma[12]: {record}")
+    assert (row["check"], row["code"], row["condition"]) == ("hma.xid", "79", "suspect")
+
+
+def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(cli, ["triage", str(tmp_path / "none")], prog_name="hpctl")
+    assert isinstance(shown.exception, Unavailable)
+    assert "journalctl -k | hpctl triage" in shown.exception.hint
+
+
+def test_whatever_a_log_holds_is_read_to_its_end() -> None:
+    odd = (
+        b"\xff\xfe\x00\n{\n}\n},{\n{\"MESSAGE\": 7}\n{\"msg\": []}\n__CURSOR=\nMESSAGE=\n\n"
+        b"4,1,99999999999999999999,-;x\n[99999999999.1] x\n<999>x\n[Mon Feb 31 12:00:00 2026] x\n"
+        + json.dumps({**FIELDS, "__REALTIME_TIMESTAMP": "9" * 30}).encode()
+    )  # fmt: skip
+    assert [row["rule"] for row in rows(odd + b"\n" + LOST.encode())][-1] == "kernel-fs-readonly"
+
+
+LONG = [
+    "A" * 100_000,
+    "NVRM: Xid (PCI:0000:18:00): 145, " + "A" * 100_000,
+    "NVRM: Xid (PCI:0000:18:00): 145, " + "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 4_000,
+    "NVRM: " + "0000:18:00 " * 10_000,
+    "oom-kill:constraint=CONSTRAINT_NONE" + ",task_memcg=/,task=a" * 5_000,
+    "Oops: " + "[#1" * 30_000,
+    "[ " * 50_000,
+    "<4>1 " + "[a]" * 30_000,
+    json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}),
+    "x kernel: " * 10_000,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
+def test_a_line_of_a_hundred_thousand_characters_takes_no_time(text: str) -> None:
+    list(_Reader().views(io.BytesIO(FALLEN.encode())))
+    took = []
+    for _ in range(5):
+        reader, begun = _Reader(), time.process_time()
+        list(reader.views(io.BytesIO(text.encode() + b"\n")))
+        reader.boots()
+        took.append(time.process_time() - begun)
+    assert min(took) < 0.010
+
+
+@pytest.mark.slow
+def test_a_megabyte_takes_less_than_a_second() -> None:
+    """Every line of it an error of its own: the worst there is."""
+    line = "[{n:12.6f}] NVRM: Xid (PCI:0000:{gpu}8:00): {code}, pid={n}, name=python, Ch 00000008\n"
+    codes = (79, 13, 31, 43, 45, 94, 63)
+    text = "".join(line.format(n=n, gpu=n % 8, code=codes[n % 7]) for n in range(12_000)).encode()
+    begun = time.process_time()
+    assert len(list(_Reader().views(io.BytesIO(text[:1_000_000])))) > 11_000
+    assert time.process_time() - begun < 1.0
+    assert sum(1 for _ in LogText(io.BytesIO(text))) == 12_000

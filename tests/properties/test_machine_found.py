@@ -1,0 +1,90 @@
+"""What the model-based machine has found: the shortest sequences, played without chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hpctl.core.job_report import Wish
+from hpctl.core.policy import Mode
+from hpctl.core.trouble import Kind
+from tests.properties.job_rules import SAVES, SUPERVISED
+from tests.properties.test_machine import ClusterMachine
+from tests.properties.world import DEFECTS
+
+OFF_THE_BUS = DEFECTS[0]
+BEGUN: dict[str, Any] = {"kill": False, "automatic": False, "budget": 2, "ghosts": False}
+
+
+def _mark_outlives_a_clock_set_back(m: ClusterMachine) -> None:
+    """By the clock it is younger than the boot of the instance that replaced the marked one."""
+    m.begin(mode=Mode.ASSIST, jobs=[(1, "", False)], **BEGUN)
+    m.service_replaces_by_itself(node=0, after=0.0)
+    m.daemon_restarts()
+    m.health_agent_marks(node=0, mark="Action:Reboot", drain=False, after=0.0, again=False)
+    m.clock_jumps(seconds=-3600.0)
+
+
+def _mark_on_a_node_that_is_being_replaced(m: ClusterMachine) -> None:
+    """hpctl has heard only the instance that goes; the mark came when the next one was there."""
+    m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **BEGUN)
+    m.service_replaces_by_itself(node=0, after=0.0)
+    m.hardware_fails_and_is_marked(node=0, defect=OFF_THE_BUS, mark="Action:Reboot", early=False)
+
+
+def _supervisor_goes_on_while_a_requeue_is_in_doubt(m: ClusterMachine) -> None:
+    """It was silent for too long; the requeue was lost, and would have killed the step it started
+    meanwhile."""
+    m.begin(mode=Mode.OWN, jobs=[(2, SUPERVISED, True)], **BEGUN)
+    m.hardware_fails_under_a_supervised_job(node=0, code="79", after=3.0, answers=False)
+    m.operator_drains(node=0, why="bad fan", after=0.5)
+    m.slurm_loses_replies(before=1, after=0)
+    m.daemon_sleeps(seconds=700.0)
+    assert m.daemon.loop.state.open_jobs
+    m.supervisor_tells(0, Wish.NONE, Kind.HANG, after_s=0.0, behind=0, after=3.0)
+    assert m.world.slurm.jobs[1].restarts == 0
+
+
+def _supervisor_takes_its_wish_back_before_the_requeue(m: ClusterMachine) -> None:
+    m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
+    m.slurm_loses_replies(before=1, after=0)
+    m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
+    m.supervisor_tells(0, Wish.NONE, Kind.HANG, after_s=0.0, behind=0, after=30.0)
+    m.daemon_sleeps(seconds=700.0)
+    assert m.world.slurm.jobs[1].restarts == 0
+
+
+def _supervisor_wishes_again_what_it_took_back(m: ClusterMachine) -> None:
+    m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
+    m.slurm_loses_replies(before=1, after=0)
+    for wish in (Wish.HOLD, Wish.NONE, Wish.REQUEUE):
+        m.supervisor_tells(0, wish, Kind.HANG, after_s=0.0, behind=0, after=3.0)
+    assert m.world.slurm.jobs[1].restarts == 1
+
+
+def _operator_cancels_the_recovery_of_an_old_job(m: ClusterMachine) -> None:
+    """Cancelled in its begin delay: the job waits that out, and is not treated once more."""
+    m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
+    m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
+    m.daemon_sleeps(seconds=90_000.0)
+    m.operator_cancels_a_job_recovery(number=1)
+
+
+FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
+    _mark_outlives_a_clock_set_back,
+    _mark_on_a_node_that_is_being_replaced,
+    _supervisor_goes_on_while_a_requeue_is_in_doubt,
+    _supervisor_takes_its_wish_back_before_the_requeue,
+    _supervisor_wishes_again_what_it_took_back,
+    _operator_cancels_the_recovery_of_an_old_job,
+)
+
+
+@pytest.mark.parametrize("story", FOUND, ids=lambda f: f.__name__.strip("_"))
+def test_what_was_found_stays_mended(story: Callable[[ClusterMachine], None]) -> None:
+    machine = ClusterMachine()
+    story(machine)
+    machine.promises_hold()
+    machine.teardown()
