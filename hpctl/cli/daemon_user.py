@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from hpctl.cli.doctor_checks import CheckView, ShowsConfig
-from hpctl.cloud.details import RESOURCE_CONFIG
 from hpctl.config import DEFAULT_PATH, Config
 from hpctl.heads import slurm_confs, slurm_user
 from hpctl.ports import HpctlError
@@ -33,16 +34,11 @@ def closed(user: str, paths: Iterable[Path]) -> list[Path]:
         one = pwd.getpwnam(user)
     except KeyError:
         raise HpctlError(f"the daemon's user {user} has no account here", MEND) from None
-    done = subprocess.run(
-        ("sh", "-c", _CLOSED, "sh", *(str(path) for path in paths if path.exists())),
-        cwd="/",
-        stdout=subprocess.PIPE,
-        timeout=30,
-        check=True,
-        user=one.pw_uid,
-        group=one.pw_gid,
-        extra_groups=os.getgrouplist(user, one.pw_gid),
-    )
+    there = (str(path) for path in paths if path.exists())
+    who: Any = {"user": one.pw_uid, "group": one.pw_gid}
+    who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
+    words = ("sh", "-c", _CLOSED, "sh", *there)
+    done = subprocess.run(words, cwd="/", capture_output=True, timeout=30, check=True, **who)
     return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
 
 
@@ -84,32 +80,24 @@ def doctor(config: Config) -> Iterator[CheckView]:
         what = f"the unit runs the daemon as {user}, who may not drain: SlurmUser is {owner}"
         yield CheckView(name, "fail", what, MEND)
         return
-    state = [path for path in config.state_dir.glob("*") if path.is_file()]
     conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
-    home = (Path.home() / ".aws" / part for part in ("config", "credentials"))
+    state = (path for path in config.state_dir.glob("*") if path.is_file())
     try:
-        wrong = grants(config, owner)
-        wrong += closed(owner, [*conf, config.kill_switch.parent])
-        lost, spare = closed(owner, state), closed(owner, [RESOURCE_CONFIG, *home])
+        wrong = grants(config, owner) + closed(owner, [*conf, config.kill_switch.parent])
+        lost = closed(owner, state)
     except PermissionError:
         what = f"only root can tell what {owner} may read"
         yield CheckView(name, "unknown", what, "sudo hpctl doctor")
         return
+    what, mend = f"{owner}, SlurmUser, reads what the daemon must", ""
     if lost:
         mend = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
-        yield CheckView(name, "fail", f"not {owner}'s: {_and(lost)}", mend)
-    if wrong:
-        what = f"{owner} must read, and nobody beside where it is a secret: {_and(wrong)}"
-        yield CheckView(name, "fail", what, MEND)
-    if spare:
-        what = f"{owner} cannot read {_and(spare)}: the API and the instance's role serve instead"
-        yield CheckView(name, "note", what, f"without a role: {owner} needs a ~/.aws of its own")
-    if not (lost or wrong):
-        yield CheckView(name, "ok", f"{owner}, SlurmUser, reads what the daemon must", "")
-
-
-def _and(paths: Iterable[Path]) -> str:
-    return ", ".join(map(str, paths))
+    elif wrong:
+        mend = MEND
+    if mend:
+        named = ", ".join(map(str, lost or wrong))
+        what = f"{owner} must read, and nobody beside where it is a secret: {named}"
+    yield CheckView(name, "fail" if mend else "ok", what, mend)
 
 
 def slurms_user(config: Config | None) -> str:
@@ -126,9 +114,8 @@ def slurms_user(config: Config | None) -> str:
 def unit_user() -> str | None:
     """Whom the installed unit runs the daemon as; None where there is none."""
     words = ("systemctl", "show", "--property=LoadState,User", UNIT)
-    try:
+    said = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    shown = dict(line.split("=", 1) for line in said.splitlines())
-    return (shown["User"] or "root") if shown.get("LoadState") == "loaded" else None
+    named = re.search(r"(?m)^User=(.+)$", said)
+    return None if "LoadState=loaded" not in said else named[1] if named else "root"
