@@ -77,8 +77,9 @@ def doctor(config: Config) -> Iterator[CheckView]:
         return
     owner = slurms_user(config)
     if user != owner:
-        what = f"the unit runs the daemon as {user}, who may not drain: SlurmUser is {owner}"
-        yield CheckView(name, "fail", what, MEND)
+        what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
+        verdict = "warn" if user == "root" else "fail"  # who may not drain
+        yield CheckView(name, verdict, what, "as root: hpctl install head")
         return
     conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
     state = (path for path in config.state_dir.glob("*") if path.is_file())

@@ -135,6 +135,15 @@ def is_slurms(machine: Booted) -> None:
     assert doctors(machine)["verdict"] == "fail"
     machine.says("hpctl", "install", "daemon-user")
     assert doctors(machine)["verdict"] == "ok"
+    # A daemon that somebody started by hand as root.
+    machine.write(f"{STATE}/alerts.json", "{}", 0o600)
+    assert "chown root:" in doctors(machine)["mend"]
+    machine.path(f"{STATE}/alerts.json").unlink()
+    machine.write(OF_ROOT, "[Service]\nUser=munge\n")
+    machine.says("systemctl", "daemon-reload")
+    assert "as munge, and SlurmUser is slurm" in doctors(machine)["what"]
+    machine.path(OF_ROOT).unlink()
+    machine.says("systemctl", "daemon-reload")
 
 
 def doctors(machine: Booted) -> dict[str, str]:
