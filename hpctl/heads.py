@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import http.client
 import json
 import os
 import pwd
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,12 @@ from hpctl.ports import HpctlError, Unavailable
 
 DEFAULT_PORT = 8470
 SLURM_USER = "slurm"
+_CONFS = (
+    "/etc/slurm/slurm.conf",
+    "/opt/slurm/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+)
 _ANSWER_BYTES = 64 * 1024
 
 
@@ -122,6 +130,26 @@ _HINT = "Is it the daemon that listens there, and of this release? Look with: ss
 def _daemons() -> set[int]:
     """The users a daemon may run as: root, SlurmUser, and whoever asks."""
     try:
-        return {0, os.geteuid(), pwd.getpwnam(SLURM_USER).pw_uid}
+        return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}
     except KeyError:
         return {0, os.geteuid()}
+
+
+def slurm_user(root: Path = Path("/")) -> str:
+    """SlurmUser of the machine below a root, as its slurm.conf has it; `slurm` where it has none.
+
+    Source: slurm.conf(5), SlurmUser: "The default value is root".
+    """
+    for conf in slurm_confs(root):
+        with contextlib.suppress(OSError):
+            text = conf.read_text(errors="replace")
+            named = re.findall(r"(?im)^[ \t]*SlurmUser[ \t]*=[ \t]*([^\s#]+)", text)
+            elsewhere = re.search(r"(?im)^[ \t]*Include[ \t]", text)
+            return str(named[-1]) if named else SLURM_USER if elsewhere else "root"
+    return SLURM_USER
+
+
+def slurm_confs(root: Path = Path("/")) -> list[Path]:
+    """Where a slurm.conf may be: the environment's, a controller's, a configless node's."""
+    own = os.environ.get("SLURM_CONF", "")
+    return [root / place.lstrip("/") for place in (own, *_CONFS) if place]

@@ -235,7 +235,7 @@ def state_dir(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: AR
         mend = "put state_dir on a local disk, or use database_url with a database server"
         yield CheckView("state directory", "fail", f"{path} is on {kind}", mend)
     elif not os.access(path, os.W_OK):
-        mend = "run as the daemon's user (root): requests are written there"
+        mend = "run as root: requests are written there"
         yield CheckView("state directory", "warn", f"{path} is not writable for this user", mend)
     elif (free := shutil.disk_usage(path).free) < ROOM:
         what = f"{path} has {free // 2**20} MiB left"
@@ -353,6 +353,12 @@ def _other_doctors(config: Config, now: datetime) -> Iterator[CheckView]:  # noq
     return other_doctors()
 
 
+def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    from hpctl.cli import daemon_user
+
+    return daemon_user.doctor(config)
+
+
 def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
     """The groups that are autoscaled are there, and the service can add to them."""
     protected = {i.group for i in view.instances.values() if i.protected}
@@ -409,6 +415,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("slurmctld", controller),
     ("slurm.conf", settings),
     ("state directory", state_dir),
+    ("daemon's user", _daemon_user),
     ("daemon", daemon),
     ("cloud", cloud),
     ("instance names", instance_names),

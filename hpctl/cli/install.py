@@ -80,6 +80,20 @@ def head(cluster: str, region: str, slurm: bool, dry_run: bool, root: Path, as_j
     _install(Wish("head", cluster, region, slurm=slurm), dry_run, root, as_json)
 
 
+@install.command("daemon-user")
+@_options
+def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
+    """Let the daemon of a head node run as SlurmUser.
+
+    Says in its unit who that is, and has that user's group read hpctl.yaml and the daemon's
+    secrets. Restarts nothing; `install head` does the same.
+    """
+    from hpctl.cli import install_steps
+
+    steps = install_steps.daemon_user(_machine(root, dry_run), [])
+    _show(steps, dry_run, as_json, lambda: ())
+
+
 @install.command()
 @click.option(
     "--head",

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctl import __version__, shipped
-from hpctl.config import DEFAULT_PATH, Cluster, Config, example
+from hpctl.cli.daemon_user import grant, grants, slurms_user
+from hpctl.config import DEFAULT_PATH, Cluster, Config, example, load
+from hpctl.heads import SLURM_USER, slurm_user
 from hpctl.ports import HpctlError
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ PACKAGE = "/usr/lib/hpctl/id"
 LINK = "/usr/local/bin/hpctl"
 PROGRAM = "/opt/hpctl/bin/hpctl"
 AGENT_ENV = "/etc/hpctl/agent.env"
+DROP_IN = "/etc/systemd/system/hpctl-daemon.service.d/slurm-user.conf"
 UNITS = {
     "head": ("hpctl-daemon.service", "hpctl-daemon.socket"),
     "node": ("hpctl-agent.service", "hpctl.slice"),
@@ -136,6 +139,8 @@ def install(machine: Machine, wish: Wish) -> Iterator[Step]:
             yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
     if wish.slurm:
         yield _slurm(machine, wish.role)
+    if wish.role == "head":
+        yield from daemon_user(machine, changed)
     if names:
         yield _service(machine, names[0], changed)
 
@@ -267,6 +272,22 @@ def _service(machine: Machine, unit: str, changed: list[str]) -> Step:
     )
 
 
+def daemon_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
+    """The unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
+    config, drop_in = None, machine.path(DROP_IN)
+    with suppress(HpctlError):  # doctor says what is wrong with it
+        config = load(DEFAULT_PATH) if machine.real else None
+    user = slurms_user(config) if machine.real else slurm_user(machine.root)
+    if user != SLURM_USER or drop_in.exists():
+        yield _file(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
+        if machine.running and changed:
+            machine.run("systemctl", "daemon-reload")
+    for path in grants(config, user) if config else ():
+        what = f"{path} is for {user} to read"
+        yield Step("daemon's user", what, lambda: False, partial(grant, path, user))
+        changed.append(str(path))
+
+
 def _slurm(machine: Machine, role: str) -> Step:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
@@ -358,7 +379,12 @@ def _unlisted(machine: Machine) -> Step:
 def _no_unit(machine: Machine, unit: str) -> Step:
     """Stopped, disabled, and without a file of ours in /etc."""
     own = machine.path("/etc/systemd/system")
-    files = [own / unit, *(own / f"{by}.target.wants" / unit for by in ("multi-user", "sockets"))]
+    drop_in = [machine.path(DROP_IN)] if unit == UNITS["head"][0] else []
+    files = [
+        own / unit,
+        *drop_in,
+        *(own / f"{by}.target.wants" / unit for by in ("multi-user", "sockets")),
+    ]
 
     def done() -> bool:
         runs = machine.running and machine.works("systemctl", "is-active", "--quiet", unit)
@@ -369,6 +395,8 @@ def _no_unit(machine: Machine, unit: str) -> Step:
             machine.run("systemctl", "stop", unit, timeout=180, ok=(0, 5))
         for left in files:
             left.unlink(missing_ok=True)
+        with suppress(OSError):  # a site's own drop-in stays, or there was none
+            machine.path(DROP_IN).parent.rmdir()
         if machine.running:
             machine.run("systemctl", "daemon-reload")
 

@@ -273,6 +273,7 @@ def _faulty(
     top = max(_rank(c.fault, rules) for c in proven)
     same = [c for c in proven if _rank(c.fault, rules) == top]
     case = min(same, key=lambda c: (c.incident.first, c.incident.device))
+    others = sorted(proven, key=lambda c: c.incident.first, reverse=True)
     return Assessment(
         health.generation,
         Condition.FAULTY,
@@ -281,6 +282,7 @@ def _faulty(
         findings=evidence([c.incident for c in same], incidents),
         why=_told(case, len(same) - 1),
         until=until,
+        also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
     )
 
 

@@ -119,7 +119,10 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
     for name, judged in view.assessments.items():
         if judged.fault is not None:
-            t.seen.setdefault(judged.fault.rule, {}).setdefault(name, judged.since)
+            # All that is wrong with it: a mark of HyperPod's agent on one node of a mass event, or
+            # a second fault, makes the event no smaller.
+            for rule, since in {**judged.also, judged.fault.rule: judged.since}.items():
+                t.seen.setdefault(rule, {}).setdefault(name, since)
     for c in candidates:
         if not c.manual:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)

@@ -357,6 +357,7 @@ class Assessment:
     """What the facts about one generation amount to, and which rule says so.
 
     For SUSPECT, `until` is when it must be looked at again (settling), if there is such a time.
+    `also`: the other rules that call it faulty besides `fault`, and since when.
     """
 
     generation: Generation
@@ -366,6 +367,7 @@ class Assessment:
     findings: tuple[Finding, ...] = ()
     why: str = ""
     until: datetime | None = None
+    also: Mapping[RuleId, datetime] = field(default_factory=dict)
 
 
 class OutcomeKind(StrEnum):

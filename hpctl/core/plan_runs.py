@@ -62,7 +62,7 @@ def run_decisions(
             return None
         registered = registration(job.comment)
         case = _case(job, view, now) if registered is not None else None
-        if registered is None or case is None or _treated(case.attempt, view):
+        if registered is None or case is None or _treated(case, view):
             return None
         return _decision(job, registered, case, view, policy, now)
 
@@ -77,17 +77,19 @@ def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
     return decision.attempt.job
 
 
-def _treated(attempt: Attempt, view: View) -> bool:
+def _treated(case: _Case, view: View) -> bool:
     """Whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
     round again, but not within a day of when the former job was last looked after. How long ago
-    that was submitted says nothing: it may have run for weeks.
+    that was submitted says nothing: it may have run for weeks. One trouble is one case, however
+    late the submit time was set: a node may have kept the requeued job COMPLETING for days.
     """
+    attempt = case.attempt
     return any(
         r.attempt.job == attempt.job
         and r.attempt.restarts >= attempt.restarts
-        and r.since > later(attempt.submit, -86400)
+        and (r.since > later(attempt.submit, -86400) or r.trouble == case.trouble)
         and not r.let_run
         for r in view.state.jobs.values()
     )

@@ -273,7 +273,13 @@ class Observer:
 
     def stopped(self) -> str:
         """Why nothing may be done at all, where the kill switch says so. Any thread."""
-        return f"the kill switch {self.kill_switch} exists" if self.kill_switch.exists() else ""
+        try:
+            self.kill_switch.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except OSError as error:  # it may be there: nothing is done until somebody knows
+            return f"the kill switch {self.kill_switch} cannot be seen: {error.strerror}"
+        return f"the kill switch {self.kill_switch} exists"
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.cli.install_steps import DROP_IN
 from tests.install.package import HERE, WRONG_PYTHON, build, give
 from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
@@ -19,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED: {MISSING}"),
 ]
 
-CONF = "SlurmctldHost=ip-10-9-0-5(10.9.0.5)\nProlog=/etc/slurm/site.sh\n"
+CONF = "SlurmctldHost=ip-10-9-0-5(10.9.0.5)\nSlurmUser=slurm\nProlog=/etc/slurm/site.sh\n"
 KEPT = ("/etc/hpctl", "/var/lib/hpctl")
 
 
@@ -103,6 +104,39 @@ def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine: 
     machine.says("dpkg", "--purge", "hpctl")
     assert not any(machine.path(place).exists() for place in KEPT)
     assert "hpctl" not in files(machine)
+
+
+def test_a_slurm_user_of_another_name_gets_the_daemon_and_its_secrets(machine: Machine) -> None:
+    installed(machine)
+    machine.says("useradd", "--gid", "games", "slurmadm")
+    conf, token = machine.path("/etc/slurm/slurm.conf"), "/etc/hpctl/token"
+    conf.write_text(CONF.replace("SlurmUser=slurm", "slurmuser = slurmadm # of the site"))
+    machine.write(token, "0123456789abcdef\n", 0o644)
+    settings = f"database_url: mariadb://u:secret@db/x\nalerts: {{token_file: {token}}}\n"
+    machine.write("/etc/hpctl/hpctl.yaml", settings)
+    would = steps(machine, "install", "head", "--dry-run")["would"]
+    assert would == {"file", "daemon's user", "service"}
+    assert not machine.path(DROP_IN).exists()
+    assert steps(machine, "install", "head")["done"] == would
+    assert machine.path(DROP_IN).read_text() == "# SlurmUser\n[Service]\nUser=slurmadm\n"
+    for path in ("/etc/hpctl/hpctl.yaml", token):
+        assert machine.says("stat", "-c", "%U %G %a", path) == "root games 640"
+    assert set(steps(machine, "install", "head")) == {"already"}
+    # Another group's file stays that group's; who cannot get to a file is told where it stops.
+    machine.says("chgrp", "users", token)
+    code, said = machine.run("hpctl", "install", "daemon-user")
+    assert (code, f"{token} is another group's" in said) == (1, True), said
+    machine.says("chgrp", "root", token)
+    machine.says("chmod", "0700", "/etc/hpctl")
+    code, said = machine.run("hpctl", "install", "daemon-user")
+    assert (code, "slurmadm cannot get to /etc/hpctl" in said) == (1, True), said
+    machine.says("chmod", "0755", "/etc/hpctl")
+    # Slurm's own default.
+    conf.write_text(CONF.replace("SlurmUser=slurm\n", ""))
+    steps(machine, "install", "daemon-user")
+    assert "\nUser=root\n" in machine.path(DROP_IN).read_text()
+    machine.says("dpkg", "--purge", "hpctl")
+    assert not machine.path(DROP_IN).parent.exists()
 
 
 def test_a_compute_node_must_be_told_its_head(machine: Machine) -> None:

@@ -1,4 +1,7 @@
-"""A package upgrade with a recovery under way: systemd, slurmctld, slurmd, daemon and agent run."""
+"""A package upgrade with a recovery under way: systemd, slurmctld, slurmd, daemon and agent run.
+
+The daemon before it is root's, as older releases ran it; the one after it is SlurmUser's.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,12 @@ ADDRESS = "10.9.0.5"
 NODE = "ip-10-9-0-5"
 BOOT_ID, KMSG = "/etc/hpctl/boot-id", "/etc/hpctl/kmsg"
 UNITS = ("hpctl-daemon", "hpctl-agent")
+STATE, YAML, TOKEN = "/var/lib/hpctl", "/etc/hpctl/hpctl.yaml", "/etc/hpctl/token"
+OF_ROOT = "/run/systemd/system/hpctl-daemon.service.d/of-root.conf"
 SETTINGS = """\
 mode: assist
 cluster: {provider: none}
+alerts: {token_file: /etc/hpctl/token}
 loop: {reconcile_s: 1.0}
 node: {verify_healthy_s: 0.5}
 ages: {silent_s: 2.0}
@@ -81,9 +87,12 @@ def report(machine: Booted, verdict: str) -> None:
 
 
 def set_up(machine: Booted, package: str) -> None:
-    """Daemon and agent, from the package by hand."""
+    """Daemon and agent, from the package by hand; the daemon is root's, and so is all it has."""
     machine.says("dpkg", "--install", package)
-    machine.write("/etc/hpctl/hpctl.yaml", SETTINGS)
+    machine.write(YAML, SETTINGS)
+    machine.write(TOKEN, "0123456789abcdef\n", 0o600)
+    capable = "CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE"
+    machine.write(OF_ROOT, f"[Service]\nUser=root\nGroup=root\n{capable}\n")
     said = json.loads(machine.run("hpctl", "install", "head", "--slurm", "--json")[1])
     assert ("daemon", "ok") in {(check["name"], check["verdict"]) for check in said["checks"]}, said
     # The machine has no /dev/kmsg, and the boot id of the one that it is played on.
@@ -94,6 +103,53 @@ def set_up(machine: Booted, package: str) -> None:
     code, told = machine.run("hpctl", "install", "node", "--head", ADDRESS)
     assert (code, "a daemon listens at" in told) == (0, True), told
     eventually(lambda: machine.run("hpctl", "nodes", NODE, "--json")[1].count('"last_heard": "2'))
+
+
+def as_before(machine: Booted) -> None:
+    """What an older release leaves: files that are root's alone, and a daemon that runs as root."""
+    for path in (YAML, TOKEN):
+        machine.says("chown", "root:root", path)
+        machine.says("chmod", "0600", path)
+    assert set(owners(machine)) == {"root"}
+    assert machine.says("stat", "-c", "%U %a", f"{STATE}/journal.db") == "root 600"
+    machine.path(OF_ROOT).unlink()
+
+
+def owners(machine: Booted) -> list[str]:
+    files = ("journal.db", "journal.db-wal", "daemon.lock", "wake")
+    return machine.says("stat", "-c", "%U", STATE, *(f"{STATE}/{name}" for name in files)).split()
+
+
+def is_slurms(machine: Booted) -> None:
+    """The daemon is SlurmUser's, has its files, reads its secrets, and nobody beside it does."""
+    (daemon, _) = pids(machine)
+    assert machine.says("ps", "-o", "user=", "-p", daemon).strip() == "slurm"
+    assert set(owners(machine)) == {"slurm"}
+    for path, mode in ((YAML, "640"), (TOKEN, "640")):
+        assert machine.says("stat", "-c", "%U %G %a", path) == f"root slurm {mode}"
+    said = doctors(machine)
+    assert said["verdict"] == "ok", said
+    machine.says("chmod", "0644", TOKEN)
+    assert TOKEN in doctors(machine)["what"]
+    machine.says("chmod", "0600", TOKEN)
+    assert doctors(machine)["verdict"] == "fail"
+    machine.says("hpctl", "install", "daemon-user")
+    assert doctors(machine)["verdict"] == "ok"
+    # A daemon that somebody started by hand as root.
+    machine.write(f"{STATE}/alerts.json", "{}", 0o600)
+    assert "chown root:" in doctors(machine)["mend"]
+    machine.path(f"{STATE}/alerts.json").unlink()
+    machine.write(OF_ROOT, "[Service]\nUser=munge\n")
+    machine.says("systemctl", "daemon-reload")
+    assert "as munge, and SlurmUser is slurm" in doctors(machine)["what"]
+    machine.path(OF_ROOT).unlink()
+    machine.says("systemctl", "daemon-reload")
+
+
+def doctors(machine: Booted) -> dict[str, str]:
+    """What `hpctl doctor` says of the daemon's user."""
+    checks = json.loads(machine.run("hpctl", "doctor", "--json")[1])["checks"]
+    return next(check for check in checks if check["name"] == "daemon's user")
 
 
 def removed(machine: Booted) -> None:
@@ -118,12 +174,14 @@ def test_a_recovery_that_is_open_goes_on_after_an_upgrade(
     assert open_ is not None
     assert open_["phase"] == "cordoned"
 
+    as_before(machine)
     machine.says("dpkg", "--install", new)
     assert machine.says("hpctl", "--version") == "hpctl, version 0.1.1"
     after = pids(machine)
     assert "0" not in after
     assert not set(before) & set(after)
     assert machine.says("squeue", "-ho", "%i %T") == f"{job} RUNNING"
+    is_slurms(machine)
     machine.says("scancel", job)
     eventually(lambda: (recovery(machine) or {})["phase"] == "remedying")
     # What a reboot is to the daemon, and the disk is empty again.

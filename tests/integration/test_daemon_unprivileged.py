@@ -40,7 +40,7 @@ def user() -> list[str]:
 @pytest.fixture
 def hpctl() -> Iterator[Hpctl]:
     """hpctl beside a sandbox of that user's; all of the sandbox is theirs."""
-    who, home = user(), Path(tempfile.mkdtemp(prefix="hp", dir="/tmp"))
+    who, home = user(), Path(tempfile.mkdtemp(prefix="hpb-", dir="/tmp"))
     home.chmod(0o711)
     if any(word.startswith("--reuid") for word in who):
         shutil.chown(home, SLURM_USER, SLURM_USER)
@@ -81,7 +81,7 @@ def daemons() -> list[Path]:
             line = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"hpctl\0daemon\0run" in line and b"/tmp/hp" in line:
+        if b"hpctl\0daemon\0run" in line and b"/tmp/hpb-" in line:
             found.append(process)
     return found
 

@@ -214,8 +214,8 @@ def test_what_others_undo_a_further_run_does_again(cluster: Cluster) -> None:
     # HyperPod's cluster agent writes slurm.conf anew; a daemon that starts again has its FIFO.
     controller.write("/etc/slurm/slurm.conf", live.SLURM_CONF)
     controller.says("systemctl", "restart", "hpctl-daemon")
-    assert controller.says("stat", "-c", "%G %a", "/var/lib/hpctl") == "slurm 710"
-    assert controller.says("stat", "-c", "%G", "/var/lib/hpctl/wake") == "slurm"
+    assert controller.says("stat", "-c", "%U %a", "/var/lib/hpctl") == "slurm 711"
+    assert controller.says("stat", "-c", "%U", "/var/lib/hpctl/wake") == "slurm"
     birth(controller)
     config = controller.says("scontrol", "show", "config")
     assert re.search(r"EpilogSlurmctld += /opt/hpctl/slurm/epilog_slurmctld.sh", config)

@@ -15,6 +15,7 @@ from tests.properties.test_machine import ClusterMachine
 from tests.properties.world import DEFECTS
 
 OFF_THE_BUS = DEFECTS[0]
+UNRECORDED_REMAPPING = next(d for d in DEFECTS if d.code == "64")
 BEGUN: dict[str, Any] = {"kill": False, "automatic": False, "budget": 2, "ghosts": False}
 
 
@@ -72,6 +73,23 @@ def _operator_cancels_the_recovery_of_an_old_job(m: ClusterMachine) -> None:
     m.operator_cancels_a_job_recovery(number=1)
 
 
+def _operator_cancels_while_the_job_is_completing(m: ClusterMachine) -> None:
+    """For a day; only then does Slurm set its submit time anew."""
+    m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
+    m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
+    m.operator_cancels_a_job_recovery(number=1)
+    m.daemon_sleeps(seconds=90_000.0)
+
+
+def _mark_hides_one_node_of_a_mass_event(m: ClusterMachine) -> None:
+    """The mark is the more urgent rule, until our drain takes it off; then it comes once more."""
+    m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **{**BEGUN, "budget": 4})
+    m.many_fail(first=0, count=3, defect=UNRECORDED_REMAPPING, after=30.0)
+    m.health_agent_marks(node=1, mark="Action:Reboot", drain=False, after=0.0, again=True)
+    treated = {rec.node for rec in m.daemon.loop.state.nodes.values()}
+    assert treated == {"n2"}, "the mark is one node's, and the mass event's others wait"
+
+
 FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _mark_outlives_a_clock_set_back,
     _mark_on_a_node_that_is_being_replaced,
@@ -79,6 +97,8 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _supervisor_takes_its_wish_back_before_the_requeue,
     _supervisor_wishes_again_what_it_took_back,
     _operator_cancels_the_recovery_of_an_old_job,
+    _operator_cancels_while_the_job_is_completing,
+    _mark_hides_one_node_of_a_mass_event,
 )
 
 

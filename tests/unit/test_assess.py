@@ -169,6 +169,12 @@ def test_the_stronger_remedy_wins_then_the_table_order():
     assert rule(xid(62), xid(46)) == rule(xid(46), xid(62)) == "xid-46"
 
 
+def test_the_rules_beside_the_strongest_are_told_each_since_its_first():
+    found = judge(xid(79, 0), xid(54, 5), xid(79, -20, device="0000:5d:00"))
+    assert (found.fault.rule, found.also) == ("xid-54", {"xid-79": at(-20)})
+    assert not judge(xid(79), xid(79, device="0000:5d:00")).also
+
+
 # --- settling ---------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from hpctl.core.model import (
     NodeName,
     ProviderView,
     RecoveryId,
+    RuleId,
     SchedulerView,
     own_reason,
 )
@@ -61,6 +62,13 @@ def listing(**changes: Any) -> dict[str, Any]:
 def others(count: int, seconds: float = 0, **changes: Any) -> list[Event]:
     """Recoveries open on n2, n3, ..."""
     return [opened(f"n-{i}", node_name(i), seconds, **changes) for i in range(2, count + 2)]
+
+
+def marked_besides(*names: str) -> Callable[[], View]:
+    """Nodes with the fault of n1 that have a stronger one besides."""
+    mark = replace(FAULT, rule=RuleId("hma-replace"))
+    seen = [replace(faulty(NodeName(n), mark), also={FAULT.rule: at(-10)}) for n in names]
+    return lambda: view_of(sick=seen)
 
 
 def closed_by_us(*names: str) -> Callable[[], View]:
@@ -175,6 +183,8 @@ CASES = [
     Row("correlated", False, log(others(2, seconds=-600))),
     Row("correlated", False, log(others(2), nodes=40), note="three of forty: a tenth is four"),
     Row("correlated", True, log(others(3), nodes=40)),
+    Row("correlated", True, marked_besides("n2", "n3"), note="two are marked besides"),
+    Row("correlated", False, marked_besides("n2"), note="one is"),
     Row("budget", False, log(others(1))),
     Row("budget", True, log(others(2)), note="two are open"),
     Row("budget", True, closed_by_us("n2", "n3"), note="two are left to a person"),

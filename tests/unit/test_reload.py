@@ -25,6 +25,9 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path: Path) -
     assert daemon._observer.stopped() == ""
     after.touch()
     assert str(after) in daemon._observer.stopped()
+    after.unlink()
+    after.symlink_to(after)
+    assert "cannot be seen" in daemon._observer.stopped()
     daemon._store.close()
     daemon._waker.close()
     daemon._lock.close()

@@ -150,6 +150,12 @@ def run(node: Node) -> None:
     if node.role == "compute" and not munge.vouches(node):
         munge.mend(node)
     unit = _unit(node)
+    if unit and node.role == "controller" and machine.real:
+        # SlurmUser's daemon: a drop-in for another name, and its right to read its configuration.
+        try:
+            machine.run(HOME + "/bin/hpctl", "install", "daemon-user", timeout=60)
+        except Failure as failure:
+            print(f"WARNING: the daemon may lack a right (hpctl doctor): {failure}")
     if unit:
         machine.start(unit, again=changed)
     elif node.role == "controller":

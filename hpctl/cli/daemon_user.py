@@ -1,0 +1,122 @@
+"""The user that the daemon's unit runs it as, SlurmUser, and what that user must be able to read.
+
+A secret is for that user's group to read and for nobody beside it: hpctl.yaml where it holds a
+database's password, and the token of Alertmanager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpctl.cli.doctor_checks import CheckView, ShowsConfig
+from hpctl.config import DEFAULT_PATH, Config
+from hpctl.heads import slurm_confs, slurm_user
+from hpctl.ports import HpctlError
+
+UNIT = "hpctl-daemon.service"
+MEND = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
+_CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
+
+
+def closed(user: str, paths: Iterable[Path]) -> list[Path]:
+    """Those paths that are there and that a user cannot read.
+
+    Raises HpctlError where there is no such user, PermissionError where only root may tell.
+    """
+    try:
+        one = pwd.getpwnam(user)
+    except KeyError:
+        raise HpctlError(f"the daemon's user {user} has no account here", MEND) from None
+    there = (str(path) for path in paths if path.exists())
+    who: Any = {"user": one.pw_uid, "group": one.pw_gid}
+    who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
+    words = ("sh", "-c", _CLOSED, "sh", *there)
+    done = subprocess.run(words, cwd="/", capture_output=True, timeout=30, check=True, **who)
+    return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
+
+
+def _secrets(config: Config) -> set[Path]:
+    """The files that the daemon reads and others must not."""
+    from sqlalchemy import make_url
+
+    found = {config.alerts.token_file} if config.alerts.token_file else set()
+    if config.database_url and make_url(config.database_url).password:
+        found.add(Path(DEFAULT_PATH))
+    return found
+
+
+def grants(config: Config, user: str) -> list[Path]:
+    """The files whose group or mode must change: a closed one, and a secret that is open."""
+    hidden = _secrets(config)
+    loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
+    return sorted(loud.union(closed(user, {Path(DEFAULT_PATH), *hidden})))
+
+
+def grant(path: Path, user: str) -> None:
+    """Have a user's group read a file of root's, and nobody beside. Raises HpctlError, OSError."""
+    found, group = path.stat(), pwd.getpwnam(user).pw_gid
+    if found.st_gid not in (0, group):
+        raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")
+    os.chown(path, -1, group)
+    path.chmod(found.st_mode & 0o700 | 0o040)
+    if closed(user, [path]):
+        raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
+
+
+def doctor(config: Config) -> Iterator[CheckView]:
+    """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
+    user, name = unit_user(), "daemon's user"
+    if user is None:
+        return
+    owner = slurms_user(config)
+    if user != owner:
+        what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
+        verdict = "warn" if user == "root" else "fail"  # who may not drain
+        yield CheckView(name, verdict, what, "as root: hpctl install head")
+        return
+    conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
+    state = (path for path in config.state_dir.glob("*") if path.is_file())
+    try:
+        wrong = grants(config, owner) + closed(owner, [*conf, config.kill_switch.parent])
+        lost = closed(owner, state)
+    except PermissionError:
+        what = f"only root can tell what {owner} may read"
+        yield CheckView(name, "unknown", what, "sudo hpctl doctor")
+        return
+    what, mend = f"{owner}, SlurmUser, reads what the daemon must", ""
+    if lost:
+        mend = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
+    elif wrong:
+        mend = MEND
+    if mend:
+        named = ", ".join(map(str, lost or wrong))
+        what = f"{owner} must read, and nobody beside where it is a secret: {named}"
+    yield CheckView(name, "fail" if mend else "ok", what, mend)
+
+
+def slurms_user(config: Config | None) -> str:
+    """SlurmUser, as slurmctld says; where it does not answer, as slurm.conf does."""
+    from hpctl.wiring import make_scheduler
+
+    shown: Mapping[str, str] = {}
+    with contextlib.suppress(HpctlError):
+        scheduler = make_scheduler(config or Config())
+        shown = scheduler.show_config() if isinstance(scheduler, ShowsConfig) else {}
+    return shown.get("SlurmUser", "").partition("(")[0] or slurm_user()
+
+
+def unit_user() -> str | None:
+    """Whom the installed unit runs the daemon as; None where there is none."""
+    words = ("systemctl", "show", "--property=LoadState,User", UNIT)
+    said = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
+    named = re.search(r"(?m)^User=(.+)$", said)
+    return None if "LoadState=loaded" not in said else named[1] if named else "root"
