@@ -268,7 +268,7 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         return False
     if last.withdrawn:
         return False
-    if last.phase is Phase.RETURNED and judged.fault and judged.fault.rule in MARK_RULES:
+    if last.phase is Phase.RETURNED and not MARK_RULES.isdisjoint({c.fault.rule, *judged.also}):
         return False  # giving the node back took the old mark off, whatever the clocks say
     newest = max((_news(f) for f in judged.findings), default=judged.since)
     return newest <= last.since
