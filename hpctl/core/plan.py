@@ -286,11 +286,13 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         return False
     if last.withdrawn:
         return False
-    rule = judged.fault.rule if judged.fault else NODE_LOST
-    if last.phase is Phase.RETURNED and rule in MARK_RULES | REACH_RULES:
+    spoken = MARK_RULES | REACH_RULES
+    if last.phase is Phase.RETURNED and not spoken.isdisjoint({c.fault.rule, *judged.also}):
         return False  # giving the node back took the old mark off, whatever the clocks say
-    if rule in REACH_RULES:
-        return last.rule == rule  # it merely lasts: when it was first seen is forgotten with us
+    if c.fault.rule in REACH_RULES:
+        return (
+            last.rule == c.fault.rule
+        )  # it merely lasts: when it was first seen is forgotten with us
     newest = max((_news(f) for f in judged.findings), default=judged.since)
     return newest <= last.since
 

@@ -231,9 +231,9 @@ class Oracle(Watcher):
         _require(not told.ended, 6, f"{e.recovery} moves ({e.signal}) after {told.ended}")
         self.signals.add((told.kind, str(e.signal)))
         if e.signal == job_recovery.Signal.PROVED and told.job is not None:
-            job, word = self.world.slurm.jobs[told.job], self.words.get(told.job)
-            open_wish = word is not None and word.report.restarts == job.restarts
-            asks = open_wish and word is not None and word.report.wish is not Wish.NONE
+            job = self.world.slurm.jobs[told.job]
+            word = self.words.get((told.job, job.restarts))
+            asks = word is not None and word.report.wish is not Wish.NONE
             _require(not asks, 8, f"{e.recovery} calls a run proved that asks for something")
         if e.generation is not None:
             told.generation = e.generation

@@ -90,6 +90,19 @@ def _mark_hides_one_node_of_a_mass_event(m: ClusterMachine) -> None:
     assert treated == {"n2"}, "the mark is one node's, and the mass event's others wait"
 
 
+def _mark_with_a_fault_comes_after_a_return_and_a_clock_set_back(m: ClusterMachine) -> None:
+    """Both look older than the return, and the fault is the more urgent rule."""
+    m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **BEGUN)
+    m.health_agent_marks(node=0, mark="Action:Reboot", drain=False, after=0.0, again=False)
+    m.job_changes(how="fails", number=0)
+    m.time_passes(seconds=30.0)
+    m.hardware_fails(node=0, defect=OFF_THE_BUS, after=30.0)
+    m.operator_tends_a_drained_node(number=1, verb="return", after=0.0)
+    m.clock_jumps(seconds=90.0)
+    m.clock_jumps(seconds=-3600.0)
+    m.hardware_fails_and_is_marked(node=0, defect=OFF_THE_BUS, mark="Action:Reboot", early=False)
+
+
 FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _mark_outlives_a_clock_set_back,
     _mark_on_a_node_that_is_being_replaced,
@@ -99,6 +112,7 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _operator_cancels_the_recovery_of_an_old_job,
     _operator_cancels_while_the_job_is_completing,
     _mark_hides_one_node_of_a_mass_event,
+    _mark_with_a_fault_comes_after_a_return_and_a_clock_set_back,
 )
 
 
