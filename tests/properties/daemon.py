@@ -92,8 +92,10 @@ class _Switch:
     def __init__(self) -> None:
         self.on = False
 
-    def exists(self) -> bool:
-        return self.on
+    def stat(self) -> None:
+        """As Path has it: raises FileNotFoundError where it is not there."""
+        if not self.on:
+            raise FileNotFoundError
 
 
 class JournalDoor:
