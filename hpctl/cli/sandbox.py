@@ -187,7 +187,7 @@ def mode(name: str, mode: str) -> None:
     """Set how far the sandbox's daemon may go."""
     one = _sandbox(name)
     one.set_mode(mode)
-    click.echo(f"Sandbox {name} is in mode {mode}: {one.config_path}")
+    output.echo(f"Sandbox {name} is in mode {mode}: {one.config_path}")
 
 
 @sandbox.command()
