@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpctl.cli.doctor_checks import CheckView, ShowsConfig
+from hpctl.cli.doctor_view import CheckView, ShowsConfig
 from hpctl.config import DEFAULT_PATH, Config
 from hpctl.heads import slurm_confs, slurm_user
 from hpctl.ports import HpctlError

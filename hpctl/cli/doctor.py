@@ -8,7 +8,8 @@ from datetime import datetime
 import click
 
 from hpctl.cli import output
-from hpctl.cli.doctor_checks import CheckView, examine
+from hpctl.cli.doctor_checks import examine
+from hpctl.cli.doctor_view import CheckView
 from hpctl.cli.output import Exit
 from hpctl.config import Config
 from hpctl.ports import HpctlError

@@ -13,12 +13,12 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
+from hpctl.cli import daemon_user
+from hpctl.cli.doctor_view import CheckView, ShowsConfig
 from hpctl.config import Config
 from hpctl.core.model import InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
@@ -26,21 +26,6 @@ from hpctl.core.quarantine import ESCALATED, GATE
 from hpctl.core.tell import duration
 from hpctl.joining import joined_now
 from hpctl.ports import HpctlError, Unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class CheckView:
-    """One check: `verdict` is ok, note, warn, fail or unknown; `mend` says what to do about it.
-
-    `source` says where a fact about Slurm comes from.
-    """
-
-    name: str
-    verdict: str
-    what: str
-    mend: str
-    source: str = ""
-
 
 Check = Callable[[Config, datetime], Iterable[CheckView]]
 
@@ -85,19 +70,6 @@ def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: A
     took = (time.monotonic() - started) * 1000
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs read in {took:.0f} ms"
     yield CheckView("slurmctld", "ok", what, "")
-
-
-@runtime_checkable
-class ShowsConfig(Protocol):
-    """A scheduler that can say its release and print its configuration."""
-
-    def version(self) -> tuple[int, int, int]:
-        """Slurm's release. Raises Unavailable."""
-        ...
-
-    def show_config(self) -> Mapping[str, str]:
-        """`scontrol show config` as key and value. Raises Unavailable."""
-        ...
 
 
 def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
@@ -354,8 +326,6 @@ def _other_doctors(config: Config, now: datetime) -> Iterator[CheckView]:  # noq
 
 
 def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
-    from hpctl.cli import daemon_user
-
     return daemon_user.doctor(config)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from hpctl.cli import output
-from hpctl.cli.doctor_checks import CheckView
+from hpctl.cli.doctor_view import CheckView
 from hpctl.cli.install_steps import Step, StepView, Wish, machine_at, walk
 from hpctl.cli.output import DRY_RUN, Exit
 from hpctl.ports import HpctlError
