@@ -19,7 +19,7 @@ def test_nodes_that_are_left_to_a_person_spend_the_budget() -> None:
     config = {"budgets": {"open_min": LIMIT}, "node": {"replace_deadline_s": 2.0}}
     with cluster(config) as live:
         *wave, last = live.victims(LIMIT + 1)
-        live.sandbox.inject_api("partial", nodes=wave, code="InstanceIdInUse")
+        live.sandbox.inject_api("partial", nodes=wave, code="InstanceIdInUse", calls=99)
         for node in wave:
             live.xid(node)
             until(lambda n=node: live.phase(n) == "escalated", 40, f"{node} is handed over")  # type: ignore[misc]
