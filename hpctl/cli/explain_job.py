@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
 from hpctl.cli.explain import ExplainView
 from hpctl.cli.gather import World
-from hpctl.core.compat import UTC
+from hpctl.core.bounds import at_stamp, natural
 from hpctl.core.model import JobId, SlurmJob
 from hpctl.core.policy import Mode
 from hpctl.core.registration import Registration, registration
@@ -23,9 +22,9 @@ from hpctl.jobs.checkpoints import last
 
 def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target."""
-    number = JobId(int(target)) if target.isdecimal() else None
-    job = w.slurm.jobs.get(number) if w.slurm is not None and number is not None else None
-    if job is None or number is None:
+    number = JobId(natural(target))
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    if job is None:
         return None
     registered = registration(job.comment)
     said = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
@@ -76,6 +75,10 @@ def checkpoint_text(registered: ticket.Ticket | None, job: SlurmJob) -> str:
         return f"its checkpoints are in {place}, which only the job can fill in"
     if filled.startswith("s3://"):
         return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
+    if os.geteuid() == 0 and job.uid != 0:  # what users own is not root's to open
+        return (
+            f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
+        )
     try:
         found = last.last_complete(Path(filled))
     except OSError as error:
@@ -85,8 +88,9 @@ def checkpoint_text(registered: ticket.Ticket | None, job: SlurmJob) -> str:
     if found.found is None:
         return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
     path = found.found.path
-    saved = datetime.fromtimestamp(os.stat(str(path)).st_mtime, UTC)
-    return f"its newest whole checkpoint is {path} of {saved:%Y-%m-%d %H:%M:%S} UTC{torn}"
+    saved = at_stamp(os.stat(str(path)).st_mtime)
+    when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
+    return f"its newest whole checkpoint is {path}{when}{torn}"
 
 
 def _would(w: World, job: SlurmJob, policies: Mapping[JobId, RunPolicy]) -> str:

@@ -290,9 +290,8 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if last.phase is Phase.RETURNED and not spoken.isdisjoint({c.fault.rule, *judged.also}):
         return False  # giving the node back took the old mark off, whatever the clocks say
     if c.fault.rule in REACH_RULES:
-        return (
-            last.rule == c.fault.rule
-        )  # it merely lasts: when it was first seen is forgotten with us
+        # It merely lasts: since when is forgotten whenever nobody looks for a while.
+        return last.rule == c.fault.rule
     newest = max((_news(f) for f in judged.findings), default=judged.since)
     return newest <= last.since
 

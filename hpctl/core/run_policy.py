@@ -275,12 +275,10 @@ def _over_budget(
         same = 1 + sum((p.trouble.kind, p.trouble.signature) == key for p in again)
         if same >= policy.same_signature:
             return f"the same {trouble.kind} {same} times without progress"
-    most, mine = (
-        policy.treatment(trouble.kind).max,
-        [p for p in again if p.trouble.kind is trouble.kind],
-    )
-    if most and len(mine) >= most:
-        return f"{len(mine)} restarts for {trouble.kind} without progress (max: {most})"
+    most = policy.treatment(trouble.kind).max
+    mine = sum(p.trouble.kind is trouble.kind for p in again)
+    if most and mine >= most:
+        return f"{mine} restarts for {trouble.kind} without progress (max: {most})"
     if len(again) >= policy.without_progress:
         return f"{len(again)} restarts without progress"
     return ""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from hpctl.cli import explain_job
 from hpctl.cli.main import cli
 from hpctl.config import load
+from hpctl.jobs.ticket import Ticket
+from tests.fakes.values import slurm_job
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -63,3 +67,24 @@ def test_config_takes_times_as_policies_do_and_speaks_of_lists(tmp_path: Path) -
     code, out = run("config", "check", str(path), "--json")
     assert code == 1
     assert "should be a list" in json.loads(out)["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("asks", "owner", "looks"),
+    [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
+    [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
+)
+def test_root_opens_no_checkpoint_of_a_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asks: int, owner: int | None, looks: bool
+) -> None:
+    opened: list[Path] = []
+
+    def look(place: Path) -> None:
+        opened.append(place)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(explain_job.last, "last_complete", look)
+    monkeypatch.setattr(os, "geteuid", lambda: asks)
+    said = explain_job.checkpoint_text(Ticket(ckpt=str(tmp_path)), slurm_job(uid=owner))
+    assert (opened == [tmp_path]) is looks
+    assert ("hpctl checkpoint last" in said) is not looks
