@@ -72,7 +72,6 @@ def test_config_takes_times_as_policies_do_and_speaks_of_lists(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("asks", "owner", "looks"),
     [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
-    [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
 )
 def test_root_opens_no_checkpoint_of_a_user(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asks: int, owner: int | None, looks: bool
