@@ -34,7 +34,9 @@ def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> Expl
     else:
         said += [_protected(registered), checkpoint_text(ticket.decode(job.comment), job)]
         said += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
-        then = Awaited(f"nothing of you. Were a rank to crash now: {_would(w, job, policies)}")
+        then = Awaited(
+            f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
+        )
     told = w.state.reports.get(number, ())
     return ExplainView(
         as_of=w.now,
@@ -93,13 +95,15 @@ def checkpoint_text(registered: ticket.Ticket | None, job: SlurmJob) -> str:
     return f"its newest whole checkpoint is {path}{when}{torn}"
 
 
-def _would(w: World, job: SlurmJob, policies: Mapping[JobId, RunPolicy]) -> str:
+def _would(
+    w: World, job: SlurmJob, registered: Registration, policies: Mapping[JobId, RunPolicy]
+) -> str:
     """What its policy answers to a crash now."""
     if w.policy.mode is Mode.OBSERVE:
         return "nothing, for hpctl only observes"
-    supervised = registration(job.comment)
-    alive = supervised is not None and supervised.supervised
     trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
-    means = Means(process=False, step=alive, requeue=job.recoverable, nodes=len(job.nodes))
+    means = Means(
+        process=False, step=registered.supervised, requeue=job.recoverable, nodes=len(job.nodes)
+    )
     answer = decide(policies.get(job.id, RunPolicy()), (), trouble, means, w.now)
     return f"{answer.action} ({answer.why})"

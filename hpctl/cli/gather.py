@@ -151,6 +151,15 @@ def gather(
     )
 
 
+def with_cloud(world: World, config: Config) -> World:
+    """The same with the cloud's word, which an earlier look showed to be worth a call."""
+    from hpctl.wiring import make_provider
+
+    view, error = _read(True, lambda: make_provider(config).view())
+    view, joined = joined_now(view, world.slurm) if view else (None, Joined())
+    return replace(world, cloud=view, cloud_error=error, joined=joined)
+
+
 def _left(
     state: State,
     health: Mapping[NodeName, Health],

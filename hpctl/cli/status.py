@@ -10,7 +10,7 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.cloud_word import cloud_says, waits_for_cloud
-from hpctl.cli.gather import World, gather
+from hpctl.cli.gather import World, gather, with_cloud
 from hpctl.cli.output import Exit
 from hpctl.cli.views import (
     ChangeView,
@@ -255,7 +255,7 @@ def status(config: str, as_json: bool) -> None:
     loaded = output.load_config(config)
     world = gather(loaded, output.now(), slurm=True)
     if waits_for_cloud(world):
-        world = gather(loaded, output.now(), slurm=True, cloud=True)
+        world = with_cloud(world, loaded)
     view = status_view(world)
     output.show("status", view, as_json, render.status)
     output.leave(verdict(view))
