@@ -1,11 +1,11 @@
-"""Jobs by `squeue`, in fields that nobody can forge: how jobs are read before 24.11.
+"""Jobs by `squeue`, in fields that nobody can forge: how jobs are read in every release.
 
 What a job's owner writes (its name, its Comment) may hold `=`, newlines, whole records of another
 job. So each field ends in a mark that is new for each read and that nobody can guess: squeue takes
 the format with the marks from its environment, which no other user can read, and prints every
 value as it is, of whatever length. Seen on 22.05.8: a suffix that begins with a letter takes the
-width of 20 away, `exit_code` is wait(2)'s status, every job has an ArrayJobID, and a pending one
-its TRES in `tres-alloc`. All times are UTC, because `run` sets TZ.
+width of 20 away, `exit_code` is wait(2)'s status (`code:signal` from 24.11 on), every job has an
+ArrayJobID, and a pending one its TRES in `tres-alloc`. All times are UTC, because `run` sets TZ.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ def _id(text: str) -> int:
 
 
 def _exit_code(status: str) -> str:
-    """wait(2)'s status as the code and signal that scontrol prints."""
+    """wait(2)'s status as the code and signal that scontrol prints, and squeue too by now."""
+    code, is_pair, signal = status.partition(":")
+    if is_pair:
+        return f"{natural(code)}:{natural(signal)}"
     number = natural(status)
     return f"{number >> 8 & 0xFF}:{number & 0x7F}"
 
