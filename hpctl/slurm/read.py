@@ -133,7 +133,7 @@ class Reader:
     def _squeue(
         self, *words: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[Flaw]]:
-        mark = secrets.token_hex(8)
+        mark, fields = secrets.token_hex(8), squeue.fields_of(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*squeue.WORDS, *words, program="squeue", environ=environ, known=known)
@@ -143,9 +143,9 @@ class Reader:
 
         with ThreadPoolExecutor(1) as pool:
             lists = pool.submit(ask, squeue.of_lists(mark))
-            out = ask(squeue.environ(mark))
+            out = ask(squeue.environ(mark, fields))
         try:
-            return squeue.jobs(out, lists.result(), mark, self._hosts)
+            return squeue.jobs(out, lists.result(), mark, self._hosts, fields)
         except squeue.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
