@@ -7,7 +7,7 @@ answer an `Outcome` for every target they were given; repeating is the core's bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,6 +67,13 @@ class Scheduler(Protocol):
 
     def view(self) -> SchedulerView:
         """All nodes and jobs. Raises Unavailable."""
+        ...
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
+
+        A node that slurmctld does not know is absent.
+        """
         ...
 
     def marks(self) -> Mapping[NodeName, str]:

@@ -53,6 +53,15 @@ endpoint that was away, is back at any moment, and until then nothing is decided
 FRESH_S = 1.0
 """A reading of the cloud that is younger is not repeated for what it blocks."""
 
+WHOLE_CHEAP_S = 0.1
+"""A reading of the whole of Slurm that takes no longer is taken each time."""
+WHOLE_EVERY_S = 5.0
+"""How long parts of Slurm are read before the whole is read again: a restart is over by then."""
+WHOLE_AGE_S = 30.0
+"""No part is read beside a whole that is older: the rest of the cluster has changed since."""
+PART_NODES = 200
+"""Most nodes in one part; more cost what the whole costs."""
+
 GAP = timedelta(seconds=60)
 """Shorter spells in which Slurm does not answer, or hpctl is stopped, put no deadline off."""
 
@@ -141,6 +150,7 @@ class Observer:
         runs: RunPolicies | None = None,
     ) -> None:
         """`kill_switch`: while this file exists nothing is done."""
+        self.whole_cheap_s = WHOLE_CHEAP_S
         self.runs = runs or RunPolicies()
         self._scheduler = scheduler
         self._cloud = cloud
@@ -157,6 +167,8 @@ class Observer:
         self._marks: set[tuple[NodeName, str]] = set()
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
+        self._whole_at = self._parts_since = -math.inf
+        self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
 
@@ -205,14 +217,14 @@ class Observer:
 
         `acts`: the mode lets hpctl act on what is seen.
         """
+        health = self._book.snapshot()
         try:
-            self._slurm = carry_nodes(self._slurm, self._scheduler.view())
+            self._slurm = self._read_slurm(state, health)
             if self.capacity or state.changes:
                 self._reserved = self._scheduler.reservations()
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
-        health = self._book.snapshot()
         for node in state.returned.keys() & health.keys():
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
@@ -245,6 +257,36 @@ class Observer:
                 for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
             },
         )
+
+    def _read_slurm(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
+        """The whole, or all jobs and the nodes that something is to be done about.
+
+        A part leaves the time of the whole as it is: what it does not hold is that old. Where
+        nodes are kept or added for jobs, each node matters and the whole is read.
+        """
+        began = self._clock.monotonic()
+        nodes = concerned(state, health, self._slurm)
+        if self._part_will_do(began, nodes) and not (self.capacity or state.open_changes):
+            part = self._scheduler.part(nodes)
+            rest = {name: n for name, n in self._slurm.nodes.items() if name not in nodes}
+            flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
+            flaws |= {f.target: f for f in part.flaws}
+            nodes_now = {**rest, **part.nodes}
+            now = SchedulerView(self._slurm.as_of, nodes_now, part.jobs, tuple(flaws.values()))
+            return carry_nodes(self._slurm, now)
+        view = carry_nodes(self._slurm, self._scheduler.view())
+        self._whole_at, self._parts_since = self._clock.monotonic(), -math.inf
+        self._whole_cost = self._whole_at - began
+        return view
+
+    def _part_will_do(self, now: float, nodes: Set[NodeName]) -> bool:
+        if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
+            return False
+        if self._parts_since == -math.inf:
+            self._parts_since = now
+        cheap = self._whole_cost <= self.whole_cheap_s
+        since, age = now - self._parts_since, now - self._whole_at
+        return not cheap and since <= WHOLE_EVERY_S and age <= WHOLE_AGE_S
 
     def marked(self) -> bool:
         """Whether HyperPod's health agent has marked a node since Slurm was read last.
@@ -298,6 +340,18 @@ class Observer:
             for node, assessment in found
             if assessment.condition is not Condition.HEALTHY or assessment.findings
         }, flaws
+
+
+def concerned(
+    state: State, health: Mapping[NodeName, Health], slurm: SchedulerView
+) -> set[NodeName]:
+    """The nodes that a recovery is about, or that an agent tells of, or whose jobs are moved."""
+    nodes = {*state.open_nodes, *(name for name, known in health.items() if known.findings)}
+    for rid in state.open_jobs.values():
+        rec = state.jobs[rid]
+        job = slurm.jobs.get(rec.attempt.job)
+        nodes |= {*rec.bad_nodes, *rec.exclude, *(job.nodes if job else ())}
+    return nodes
 
 
 def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:

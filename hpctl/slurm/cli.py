@@ -6,7 +6,7 @@ Reads are repeated (three times, jittered); orders are sent once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from hpctl.core.compat import UTC
@@ -57,8 +57,12 @@ class CliScheduler:
         return self.reader.config()
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs, by two commands side by side. Raises Unavailable."""
+        """All nodes and jobs, by three commands side by side. Raises Unavailable."""
         return self.reader.view()
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        """All jobs and these nodes, by three commands side by side. Raises Unavailable."""
+        return self.reader.part(nodes)
 
     def marks(self) -> Mapping[NodeName, str]:
         """By one `sinfo`. Raises Unavailable."""

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from operator import itemgetter
@@ -124,6 +124,10 @@ class PySlurm:
         nodes = {node.name: node for node in answer.nodes}
         jobs = {job.id: job for job in answer.jobs}
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        """The whole: it costs a fraction of what the commands take for a part."""
+        return self.view()
 
     def marks(self) -> Mapping[NodeName, str]:
         """By the CLI adapter: it holds up no order that the child is given."""

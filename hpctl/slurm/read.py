@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import tenacity
 
-from hpctl.core.hostlist import batches, fold
+from hpctl.core.hostlist import HostlistError, batches, expand, fold
 from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
@@ -82,10 +82,19 @@ class Reader:
 
     def view(self) -> SchedulerView:
         """All nodes and jobs. `as_of` is before the first question, never after."""
+        return self._beside(self._all_nodes)
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        """All jobs, and these nodes."""
+        return self._beside(lambda: self._read_nodes(nodes))
+
+    def _beside(
+        self, read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[Flaw]]]
+    ) -> SchedulerView:
         self.version()
         as_of = self.now()
         with ThreadPoolExecutor(2) as pool:
-            asked = pool.submit(self._all_nodes), pool.submit(self._all_jobs)
+            asked = pool.submit(read_nodes), pool.submit(self._all_jobs)
             (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
             return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
 
@@ -100,11 +109,20 @@ class Reader:
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Those of these nodes that slurmctld knows, and whose records can be read."""
-        found: dict[NodeName, SlurmNode] = {}
-        for batch in batches(names, LOOK):
-            ran = self._read("show", "node", fold(batch), "-o", known=_not_found)
-            found |= self._distinct(self._parse_nodes(ran)[0])
+        found, _ = self._read_nodes(names)
         return {name: found[name] for name in map(NodeName, names) if name in found}
+
+    def _read_nodes(self, names: Collection[str]) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+        found: dict[NodeName, SlurmNode] = {}
+        flaws: list[Flaw] = []
+        wanted = set(names)
+        for batch in batches(sorted(wanted), LOOK):
+            nodes, bad = self._parse_nodes(
+                self._read("show", "node", fold(batch), "-o", known=_not_found)
+            )
+            found |= self._distinct(nodes)
+            flaws += bad
+        return {name: node for name, node in found.items() if name in wanted}, flaws
 
     def job(self, job: JobId) -> JobRecord | None:
         """One job, None where slurmctld says that it does not know the id."""
@@ -166,13 +184,17 @@ class Reader:
     def _known(self, found: dict[NodeName, SlurmNode]) -> dict[NodeName, SlurmNode]:
         """Those that slurmctld has: a line may be forged for a node that nobody has.
 
-        sinfo prints names alone, and is asked when there is a new one.
+        sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
+        for each node it compares each with all others, which takes 20 s for 10,000.
         """
         if not (strange := found.keys() - self._names):
             return found
-        words = ("--noheader", "--all", "--local", "--Node", "--format=%N")
+        said = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
         self._names.clear()
-        self._names.update(self._read(*words, program="sinfo").text.split())
+        try:
+            self._names.update(name for hosts in said.split() for name in expand(hosts))
+        except HostlistError as error:
+            raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
         strange = found.keys() - self._names
         if strange and len(strange) <= LOOK_ALONE:  # it has no partition, or is none
             ran = [self._read("show", "node", n, "-o", known=_not_found) for n in strange]

@@ -7,7 +7,8 @@ What an adapter decides before it sends anything is the real code (`hpctl.slurm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from hpctl.core.marks import mark_of
@@ -39,6 +40,11 @@ class SimSlurm(Slurmctld):
         now = self.now()
         jobs = {job.id: shown(job) for job in self.jobs.values() if self.kept(job, now)}
         return SchedulerView(now, {n: self.node(v) for n, v in self.nodes.items()}, jobs)
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        """All jobs, and no other nodes than these."""
+        whole = self.view()
+        return replace(whole, nodes={n: node for n, node in whole.nodes.items() if n in nodes})
 
     def marks(self) -> Mapping[NodeName, str]:
         """Promised in ports.Scheduler."""

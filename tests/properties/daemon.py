@@ -7,7 +7,7 @@ proved by the contract suite that the real one passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -156,6 +156,13 @@ class SchedulerDoor:
         self.seen = self._slurm.view()
         self.seen_at = self._world.clock.monotonic()
         return self.seen
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        part = self._slurm.part(nodes)
+        self.seen_at = self._world.clock.monotonic()
+        if self.seen is not None:
+            self.seen = replace(part, nodes={**self.seen.nodes, **part.nodes})
+        return part
 
     def _call(
         self,
@@ -313,6 +320,7 @@ class Daemon:
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
         switch: Path = self.kill_switch  # type: ignore[assignment]
         self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
+        self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
         self.loop = Loop(
             door,
             lambda append: Executor(self.scheduler, self.provider, append, clock),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -299,3 +301,61 @@ def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path: Path) -
     assert view.silent_at is not None
     assert _pace(Progress((), (), ()), view, False).until == view.silent_at
     assert view.silent_at - T0 < timedelta(seconds=5.1)
+
+
+class Large(Still):
+    """A Slurm of two nodes, whose whole takes long to read; it counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.states = dict.fromkeys(BOTH, "IDLE")
+
+    def view(self) -> SchedulerView:
+        self.asked.append("whole")
+        return self._shown(BOTH)
+
+    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+        self.asked.append("+".join(nodes))
+        return self._shown(nodes)
+
+    def reservations(self) -> dict[str, tuple[NodeName, ...]]:
+        return {}
+
+    def _shown(self, names: Collection[NodeName]) -> SchedulerView:
+        found = {n: slurm_node(int(n[1:]), state=self.states[n]) for n in names}
+        return SchedulerView(self.at, found, {})
+
+
+def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_path: Path) -> None:
+    slurm = Large()
+    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
+    health: dict[NodeName, Health] = {}
+    book = SimpleNamespace(snapshot=lambda: dict(health))
+    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    observer.whole_cheap_s = -1
+
+    def look(after: float) -> SchedulerView:
+        slurm.at = T0 + timedelta(seconds=after)
+        return observer.look(replay([]), rules()).scheduler
+
+    look(0)
+    look(1)
+    assert slurm.asked == ["whole", "whole"], "nothing is the matter: each node matters"
+    module = Finding("host.edac", Verdict.FAIL, T0, T0, code="uncorrected")
+    health[BOTH[0]] = replace(heard("n1", 0), findings=(module,))
+    slurm.states = dict.fromkeys(BOTH, "DOWN")
+    for after in (20, 22, 25):
+        seen = look(after)
+        assert slurm.asked[-1] == "n1"
+        assert [seen.nodes[n].state for n in BOTH] == ["DOWN", "IDLE"]
+        assert seen.as_of == T0 + timedelta(seconds=1), "the rest is as old as that"
+    assert look(25.1).nodes[BOTH[1]].state == "DOWN"
+    assert slurm.asked[-1] == "whole"
+    look(26)
+    assert slurm.asked[-1] == "n1"
+    look(60)
+    assert slurm.asked[-1] == "whole", "no part beside a whole that is older than half a minute"
+    observer.capacity = True
+    look(61)
+    assert slurm.asked[-1] == "whole", "spares are chosen among all nodes"

@@ -264,3 +264,15 @@ def test_a_partly_refused_update_is_repeated_one_by_one(
     outcomes = scheduler.drain({a: mine(1), NodeName("zz9"): mine(1), b: mine(1)})
     assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]
     assert all(node_of(real, n).drained for n in (a, b))
+
+
+def test_a_part_has_all_jobs_and_the_nodes_that_are_asked_for(bed: Bed) -> None:
+    job = bed.submit()
+    bed.until("running", lambda: job_of(bed, job).running)
+    wanted = bed.nodes[:2]
+    part, whole = bed.scheduler.part([*wanted, NodeName("nobody")]), bed.scheduler.view()
+    assert set(wanted) <= part.nodes.keys()
+    assert "nobody" not in part.nodes
+    assert {n: part.nodes[n].state for n in wanted} == {n: whole.nodes[n].state for n in wanted}
+    assert part.jobs.keys() == whole.jobs.keys()
+    assert part.jobs[job].nodes == whole.jobs[job].nodes != ()
