@@ -30,6 +30,30 @@ PCIE = (
         _OURS,
         watch=True,
     ),
+    Row(
+        "kernel-pcie-contained",
+        "",
+        "I",
+        "a PCIe port cut off what lies behind it after an error (DPC)",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-pcie-slot",
+        "",
+        "I",
+        "a PCIe slot lost its link or card, or a volume was detached",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-pcie-inaccessible",
+        "",
+        "I",
+        "a PCIe device does not come back from a reset or from sleep",
+        _OURS,
+        watch=True,
+    ),
     Row("kernel-pcie-corrected", "", "I", "corrected PCIe errors", _OURS, watch=True),
 )
 
@@ -64,6 +88,17 @@ STORAGE = (
         "",
         "I",
         "an NVMe command timed out and was helped along",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-nvme-error", "", "I", "an NVMe controller or disk reports errors", _OURS, watch=True
+    ),
+    Row(
+        "kernel-block-raid-error",
+        "",
+        "I",
+        "a disk array or mapped device reports errors",
         _OURS,
         watch=True,
     ),
@@ -165,6 +200,25 @@ PROCESSORS = (
     ),
     Row("kernel-lockup-hard", "", "I", "a processor took no interrupts", _OURS, watch=True),
     Row("kernel-lockup-soft", "", "I", "a processor was stuck for a while", _OURS, watch=True),
+    Row(
+        "kernel-crash-bug",
+        "",
+        "I",
+        "the kernel found its own data damaged, or itself at fault",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-crash-warning", "", "I", "the kernel or a driver met what it did not expect", _OURS
+    ),
+    Row(
+        "kernel-lockup-workqueue",
+        "",
+        "I",
+        "deferred work of the kernel has not run for a long time",
+        _OURS,
+        watch=True,
+    ),
     Row("kernel-lockup-rcu", "", "I", "a processor held up the kernel (RCU)", _OURS, watch=True),
     Row("kernel-lockup-task", "", "I", "a task waits for something for minutes", _OURS, watch=True),
 )
@@ -203,6 +257,22 @@ REMOTE = (
         "a network card refused a command: mostly a question that its function may not ask",
         _OURS,
     ),
+    Row(
+        "kernel-mlx5-init",
+        "",
+        "I",
+        "a network card or its firmware did not start",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-mlx5-link", "", "I", "a network port lost its link", _OURS),
+    Row(
+        "kernel-mlx5-cqe",
+        "",
+        "I",
+        "a network request ended in an error: mostly its job's own, or its peer's",
+        _OURS,
+    ),
     Row("kernel-mlx5-module", "", "I", "trouble with a network port's cable", _OURS, watch=True),
     Row(
         "kernel-mlx5-power",
@@ -232,6 +302,22 @@ REMOTE = (
         "",
         "I",
         "a Lustre server does not answer",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-lustre-checksum",
+        "",
+        "I",
+        "data of a Lustre server was damaged on its way",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-nfs-state-lost",
+        "",
+        "I",
+        "the state of files of an NFS server was lost",
         _OURS,
         watch=True,
     ),
@@ -291,6 +377,29 @@ DRIVER = (
         _OURS,
         ladder=_AFTER,
     ),
+    Row(
+        "kernel-nvidia-reboot",
+        "",
+        "B",
+        "the NVIDIA driver says that it needs a reboot to work again",
+        _OURS,
+    ),
+    Row(
+        "kernel-nvidia-lost",
+        "",
+        "I",
+        "the NVIDIA driver lost a GPU from the bus",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-nvidia-reset",
+        "",
+        "I",
+        "the NVIDIA driver needs a reset of a GPU that it does not name",
+        _OURS,
+        watch=True,
+    ),
     Row("kernel-nvidia-init", "", "I", "a GPU could not be initialized", _OURS, watch=True),
     Row(
         "kernel-nvidia-version",
@@ -322,6 +431,49 @@ NEURON = (
     Row("kernel-neuron", "", "X", "an uncorrected hardware error of a Neuron device", _OURS),
 )
 
+PLATFORM = (
+    Row(
+        "kernel-platform-thermal",
+        "",
+        "I",
+        "the machine is too hot and shuts down",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-platform-iommu",
+        "",
+        "I",
+        "a device read or wrote where it may not (IOMMU)",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-platform-nmi",
+        "",
+        "I",
+        "an interrupt that nobody knows, mostly of failing hardware (NMI)",
+        _OURS,
+        watch=True,
+    ),
+    Row("kernel-platform-clock", "", "I", "a clock that drifts was given up", _OURS, watch=True),
+    Row(
+        "kernel-platform-dma",
+        "",
+        "I",
+        "no room left to copy what devices read and write",
+        _OURS,
+        watch=True,
+    ),
+    Row(
+        "kernel-driver-unknown",
+        "",
+        "I",
+        "a driver or file system complains in words that this table does not know",
+        _OURS,
+    ),
+)
+
 KERNEL_SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Kernel: PCIe", PCIE),
     ("Kernel: disks and local file systems", STORAGE),
@@ -331,5 +483,6 @@ KERNEL_SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Kernel: limits that were reached", LIMITS),
     ("Kernel: NVIDIA's modules, without a number", DRIVER),
     ("Kernel: AWS Neuron", NEURON),
+    ("Kernel: the platform, and words nobody knows", PLATFORM),
 )
 KERNEL_ROWS = tuple(row for _, rows in KERNEL_SECTIONS for row in rows)
