@@ -19,6 +19,7 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
+from hpctl.core.bounds import EARLIEST
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -172,7 +173,9 @@ def _kernel() -> Kernel:
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:
     """What one finding amounts to by itself; None where the catalogue has no row for it."""
-    if (judged := _judged(finding)) is None:
+    # A storm has few kinds of lines, and when one came, whose it was and its text change nothing.
+    alike = replace(finding, first=EARLIEST, last=EARLIEST, evidence="", job="")
+    if (judged := _judged(alike)) is None:
         return None
     fault, condition = judged
     return LineView(
@@ -190,6 +193,7 @@ def _view(finding: Finding, entry: Entry) -> LineView | None:
     )
 
 
+@lru_cache(1024)
 def _judged(finding: Finding) -> tuple[FaultClass, str] | None:
     from hpctl.core.assess import told_by
 
