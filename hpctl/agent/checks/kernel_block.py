@@ -25,7 +25,21 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.block"
-HEADS = ("blk_", "prin", "end_", "I/O ", "crit", "Buff", "atte", "md/r", "md/l", "md: ", "devi")
+HEADS = (
+    "blk_",
+    "prin",
+    "end_",
+    "I/O ",
+    "crit",
+    "Buff",
+    "atte",
+    "md/r",
+    "md/l",
+    "md: ",
+    "devi",
+    "Writ",
+    "Read",
+)
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w!-]+)"
 _REQUEST = re.compile(
     r"(?:(?:blk_update_request|print_req_error|end_request): )?"
@@ -43,7 +57,7 @@ _ARRAY = re.compile(
     r"|(?:disabled device )?\S{1,40},? (?:could not read|has zero or unknown size|marking faulty))"
     r"|(?P<error3>device-mapper): .{0,80}\b(?:error|[Ff]ail(?:ed|ing|ure)?|[Ii]nvalid|out-of-)"
 )
-_BEYOND_END = "attempt to access beyond end of device"
+_UNNAMED = ("attempt to access beyond end of device", "Write-error on swap", "Read-error on swap")
 _SERIOUS = frozenset({"raid-lost"})
 
 
@@ -55,7 +69,7 @@ def gather(record: Record) -> Line | None:
         return line(CHECK, code, record, match["device"])
     if (match := _BUFFER.match(text)) is not None:
         return line(CHECK, "buffer-error", record, match["device"])
-    if text.startswith(_BEYOND_END):
+    if text.startswith(_UNNAMED):
         return line(CHECK, "io-error", record)
     if (match := _ARRAY.match(text)) is not None:
         what = str(match.lastgroup)

@@ -20,31 +20,38 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.driver"
-_CARDS = ("NVRM", "nvid", "nvme", "mlx5", "infi", "efa ", "ena ", "neur", "pcie", "pci ", "bond")
-_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "NFS:", "NFSv", "nfs:", "RPC:")
-_OTHERS = ("lock", "Lust", "LNet", "ceph", "libc", "CIFS", "DMAR", "AMD-", "EDAC", "mce:")
-HEADS = (*_CARDS, *_DISKS, *_OTHERS)
+_CARDS = ("NVRM", "nvid", "nvme", "mlx5", "infi", "efa ", "ena ", "neur", "pcie", "pci ", "pci_")
+_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "NFS:", "NFSv", "nfs:")
+_OTHERS = ("lock", "Lust", "LNet", "ceph", "libc", "CIFS", "RPC:", "DMAR", "AMD-", "EDAC", "mce:")
+_NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata", "bon") for n in (*range(10), "d"))
+HEADS = (*_CARDS, *_DISKS, *_OTHERS, *_NUMBERED)
 _FAILS = re.compile(
-    r"\b(?:[Ff]ail(?:ed|ure|ing|s)?|FAILED|[Ee]rrors?|ERROR|[Ff]atal|FATAL|[Tt]imed[ -]out"
-    r"|[Tt]ime-?out|TIMEOUT|[Ll]ost|[Cc]orrupt\w{0,4}|stuck|hung|dead|[Uu]nable to|is not ready"
-    r"|not respond\w{0,4}|[Aa]bort(?:ed|ing)|[Uu]nrecover\w{0,6}|[Uu]ncorrect\w{0,6}|overflow"
-    r"|definitely down|went down|link (?:is )?down|warning \(device|[Bb]ad|[Ii]nvalid"
-    r"|exceed(?:s|ed)|refused|denied|[Uu]nexpected)\b"
+    # These call a line an error themselves, or print little else.
+    r"NVRM: |L(?:ustre|Net)Error: |\w+-fs warning "
+    r"|.*?\b(?:[Ff]ail(?:ed|ure|ing|s)?|FAILED|[Ee]rrors?|ERROR|[Ff]atal|FATAL|[Tt]imed[ -]?out"
+    r"|[Tt]ime-?out|TIMEOUT|[Ll]ost|[Cc]orrupt\w{0,4}|stuck|hung|dead|broken|faulty|[Uu]nable to"
+    r"|[Cc]an ?not|[Cc]ould not|(?:[Cc]a|[Cc]ould|[Dd]id|[Ii]s|[Dd]oes)n't|not respond\w{0,4}"
+    r"|non-responsive|is not ready|not found|[Aa]bort(?:ed|ing)|[Uu]nrecover\w{0,6}"
+    r"|[Uu]ncorrect\w{0,6}|overflow|definitely down|went down|link (?:is )?down|offline|degraded"
+    r"|[Bb]ad|[Ii]nvalid|exceed(?:s|ed)|refused|reject(?:ed|ing)|denied|[Uu]nexpected|[Mm]ismatch"
+    r"|[Mm]issing|[Cc]onflicts?|no (?:usable|space|room|memory)|zero bytes|giving up)\b"
 )
 _ORDINARY = re.compile(
-    r"[\w-]+ [0-9a-f:.]{7,16}: {2,}"
-    r"|mce: \[Hardware Error\]"
+    # Registers and statements of the line before, what a driver says of itself when it starts.
+    r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
+    r"|NVRM: (?:loading |GPU at |GPU Board |A GPU crash dump|Persistence mode)"
     r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
     r"|.{0,200}(?:xfs_fs_goingdown|Request sent has |error containment|found no error details"
     r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read)"
-    r"|(?:efa|infiniband) .{0,60}Failed to (?:process command|register mr|create|submit)"
+    r"|(?:efa|infiniband) .{0,60}(?:Failed to (?:process command|register mr|create|submit)"
+    r"|Couldn't open port)"
     r"|EXT4-fs \(\S{1,40}\): (?:couldn't mount|VFS: Can't find|error: )"
 )
 
 
 def gather(record: Record) -> Line | None:
     """Whether a driver complains."""
-    if _FAILS.search(record.text) is None or _ORDINARY.match(record.text) is not None:
+    if _FAILS.match(record.text) is None or _ORDINARY.match(record.text) is not None:
         return None
     return line(CHECK, "unknown", record)
 

@@ -43,7 +43,7 @@ _RCU = re.compile(
 )
 _TASK = re.compile(
     r"(?:INFO: )?task .{0,80}:(?P<pid>\d{1,10}) (?:is )?blocked "
-    r"(?:.{0,80}for more than \d+ seconds|on an? .{1,40} likely owned by )"
+    r"(?:.{0,80}for more than \d+ seconds|on an? (?:mutex|semaphore|rw-semaphore)\b)"
 )
 _WORKQUEUE = "BUG: workqueue lockup - pool"
 _FRAME = re.compile(
