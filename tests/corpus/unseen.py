@@ -47,6 +47,7 @@ class Figures:
 
     lines: int
     benign_acted: int
+    benign_told: float
     acts: int
     acts_right: float
     act_recall: float
@@ -77,6 +78,7 @@ def figures(cases: Iterable[Case], judge: Callable[[str], Said]) -> Figures:
     telling = [one for case, one in said if case.label != "none"]
     return Figures(
         lines=len(said),
+        benign_told=_share(one.told for case, one in said if case.label == "none"),
         benign_acted=sum(case.label == "none" for case, _ in acted),
         acts=len(acted),
         acts_right=_share(one.remedy in case.remedies for case, one in acted),
@@ -107,7 +109,8 @@ def _share(held: Iterable[bool]) -> float:
 def _shown(name: str) -> Iterator[str]:
     found = figures(load(name), hpctl)
     yield (
-        f"{name}: {found.lines} lines, benign acted on {found.benign_acted}, acts right"
+        f"{name}: {found.lines} lines, benign acted on {found.benign_acted} and told of"
+        f" {found.benign_told:.1%}, acts right"
         f" {found.acts_right:.1%} of {found.acts}, act recall {found.act_recall:.1%},"
         f" seen {found.seen:.1%}"
     )

@@ -32,7 +32,7 @@ from hpctl.core.model import Finding
 CHECK = "kernel.crash"
 _TRAPS = ("divi", "inva", "stac", "doub", "int3", "boun", "segm", "alig", "over", "copr", "cont")
 _FAILURES = ("Kern", "BUG:", "kern", "gene", "Oops", "Inte", "Unab", "PANI", *_TRAPS)
-_STALLED = ("smp:", "irq ", "huh,")
+_STALLED = ("smp:", "irq ", "huh,", "Unha")
 _DAMAGE = ("BUG ", "WARN", "list", "refc", "Fixi", "SErr", "user", "UBSA")
 HEADS = (*_FAILURES, *_DAMAGE, *_STALLED)
 _PANIC = re.compile(r"Kernel [Pp]anic - not syncing|PANIC: double fault")
@@ -48,6 +48,7 @@ _OOPS = re.compile(
 _BUG = re.compile(
     r"BUG: |BUG [\w:-]{1,64} \(|list_(?:add|del) (?:corruption|double add)|refcount_t: "
     r"|smp: csd: Detected non-responsive|irq \d+: nobody cared|huh, entered softirq "
+    r"|Unhandled .{1,60} exception on CPU|kernel tried to execute "
     r"|Fixing recursive fault|SError Interrupt on |usercopy: Kernel memory |UBSAN: "
 )
 _WARNING = re.compile(r"WARNING: (?:CPU: \d+ PID: \d+ at |[\w./+-]{1,200}:\d+ at )")

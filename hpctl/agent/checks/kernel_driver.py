@@ -20,29 +20,35 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.driver"
-_CARDS = ("NVRM", "nvid", "nvme", "mlx5", "infi", "efa ", "ena ", "neur", "pcie", "pci ", "pci_")
-_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "NFS:", "NFSv", "nfs:")
-_OTHERS = ("lock", "Lust", "LNet", "ceph", "libc", "CIFS", "RPC:", "DMAR", "AMD-", "EDAC", "mce:")
+_CARDS = "NVRM nvid nvme mlx5 infi efa  ena  neur pcie pci  pci_ EDAC mce: DMAR AMD- cloc"
+_DISKS = "EXT4 XFS  BTRF JBD2 md:  md/r devi bloc NFS: NFSv nfs: lock Lust LNet ceph libc CIFS RPC:"
 _NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata", "bon") for n in (*range(10), "d"))
-HEADS = (*_CARDS, *_DISKS, *_OTHERS, *_NUMBERED)
-_FAILS = re.compile(
-    # These call a line an error themselves, or print little else.
-    r"NVRM: |L(?:ustre|Net)Error: |\w+-fs warning "
-    r"|.*?\b(?:[Ff]ail(?:ed|ure|ing|s)?|FAILED|[Ee]rrors?|ERROR|[Ff]atal|FATAL|[Tt]imed[ -]?out"
-    r"|[Tt]ime-?out|TIMEOUT|[Ll]ost|[Cc]orrupt\w{0,4}|stuck|hung|dead|broken|faulty|[Uu]nable to"
-    r"|[Cc]an ?not|[Cc]ould not|(?:[Cc]a|[Cc]ould|[Dd]id|[Ii]s|[Dd]oes)n't|not respond\w{0,4}"
-    r"|non-responsive|is not ready|not found|[Aa]bort(?:ed|ing)|[Uu]nrecover\w{0,6}"
-    r"|[Uu]ncorrect\w{0,6}|overflow|definitely down|went down|link (?:is )?down|offline|degraded"
-    r"|[Bb]ad|[Ii]nvalid|exceed(?:s|ed)|refused|reject(?:ed|ing)|denied|[Uu]nexpected|[Mm]ismatch"
-    r"|[Mm]issing|[Cc]onflicts?|no (?:usable|space|room|memory)|zero bytes|giving up)\b"
+HEADS = (*re.findall(r"(.{4})(?: |$)", f"{_CARDS} {_DISKS}"), *_NUMBERED)
+_ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
+"""These call a line an error themselves, or print little else."""
+_WORD = re.compile(r"[a-z][a-z'-]+")
+_FAILS = frozenset(
+    "fail failed failure failures failing fails error errors fatal timeout timedout lost corrupt "
+    "corrupted corruption stuck hung dead broken faulty cannot can't couldn't didn't doesn't isn't "
+    "non-responsive abort aborted aborting unrecoverable unrecovered uncorrectable uncorrected "
+    "overflow offline degraded bad invalid exceeds exceeded refused reject rejected rejecting "
+    "denied unexpected mismatch missing conflict conflicts".split()
+)
+_PHRASES = (
+    *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
+    *("not set", "not cleared", "not complete", "read-back delay", "definitely down", "went down"),
+    *("link down", "link is down", "giving up", "no usable", "no space", "no memory", "zero bytes"),
 )
 _ORDINARY = re.compile(
     # Registers and statements of the line before, what a driver says of itself when it starts.
     r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
     r"|NVRM: (?:loading |GPU at |GPU Board |A GPU crash dump|Persistence mode)"
+    r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
+    r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
     r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
     r"|.{0,200}(?:xfs_fs_goingdown|Request sent has |error containment|found no error details"
-    r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read)"
+    r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read"
+    r"|Shutdown timeout set to)"
     r"|(?:efa|infiniband) .{0,60}(?:Failed to (?:process command|register mr|create|submit)"
     r"|Couldn't open port)"
     r"|EXT4-fs \(\S{1,40}\): (?:couldn't mount|VFS: Can't find|error: )"
@@ -51,9 +57,15 @@ _ORDINARY = re.compile(
 
 def gather(record: Record) -> Line | None:
     """Whether a driver complains."""
-    if _FAILS.match(record.text) is None or _ORDINARY.match(record.text) is not None:
+    text = record.text
+    if not (text.startswith(_ALWAYS) or _complains(text.lower())):
         return None
-    return line(CHECK, "unknown", record)
+    return None if _ORDINARY.match(text) is not None else line(CHECK, "unknown", record)
+
+
+def _complains(text: str) -> bool:
+    words = _WORD.findall(text)
+    return not _FAILS.isdisjoint(words) or any(phrase in text for phrase in _PHRASES)
 
 
 def judge(said: Line) -> Finding:
