@@ -20,20 +20,22 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.driver"
-_CARDS = "NVRM nvid nvme mlx5 infi efa  ena  neur pcie pci  pci_ EDAC mce: DMAR AMD- cloc"
-_DISKS = "EXT4 XFS  BTRF JBD2 md:  md/r devi bloc NFS: NFSv nfs: lock Lust LNet ceph libc CIFS RPC:"
-_NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata", "bon") for n in (*range(10), "d"))
-HEADS = (*re.findall(r"(.{4})(?: |$)", f"{_CARDS} {_DISKS}"), *_NUMBERED)
+_CARDS = ("NVRM", "nvid", "nvme", "mlx5", "infi", "efa ", "ena ", "neur", "pcie", "pci ", "pci_")
+_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "NFS:", "NFSv", "nfs:")
+_OTHERS = ("lock", "Lust", "LNet", "ceph", "libc", "CIFS", "RPC:", "DMAR", "AMD-", "EDAC", "mce:")
+_NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata") for n in range(10))
+HEADS = (*_CARDS, *_DISKS, *_OTHERS, *_NUMBERED, "cloc", "bond")
 _ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
 """These call a line an error themselves, or print little else."""
-_WORD = re.compile(r"[a-z][a-z'-]+")
-_FAILS = frozenset(
+_WORD = re.compile(r"[a-z][\w'-]+")
+_WORDS = (
     "fail failed failure failures failing fails error errors fatal timeout timedout lost corrupt "
     "corrupted corruption stuck hung dead broken faulty cannot can't couldn't didn't doesn't isn't "
-    "non-responsive abort aborted aborting unrecoverable unrecovered uncorrectable uncorrected "
-    "overflow offline degraded bad invalid exceeds exceeded refused reject rejected rejecting "
-    "denied unexpected mismatch missing conflict conflicts".split()
+    "non-responsive aborted aborting unrecoverable unrecovered uncorrectable uncorrected overflow "
+    "offline degraded bad invalid exceeds exceeded refused reject rejected rejecting denied "
+    "unexpected mismatch missing conflict conflicts"
 )
+_FAILS = frozenset(_WORDS.split())
 _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
     *("not set", "not cleared", "not complete", "read-back delay", "definitely down", "went down"),
@@ -48,7 +50,7 @@ _ORDINARY = re.compile(
     r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
     r"|.{0,200}(?:xfs_fs_goingdown|Request sent has |error containment|found no error details"
     r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read"
-    r"|Shutdown timeout set to)"
+    r"|Shutdown timeout set to|recovered by DPC)"
     r"|(?:efa|infiniband) .{0,60}(?:Failed to (?:process command|register mr|create|submit)"
     r"|Couldn't open port)"
     r"|EXT4-fs \(\S{1,40}\): (?:couldn't mount|VFS: Can't find|error: )"

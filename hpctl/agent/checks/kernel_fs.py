@@ -31,7 +31,8 @@ _EXT = re.compile(rf"EXT[234]-fs \({_DEVICE}\): Remounting filesystem read-only"
 _EXT_ERROR = re.compile(
     rf"EXT[234]-fs error \(device {_DEVICE}\)"
     rf"|EXT[234]-fs \({_DEVICE.replace('device', 'device2')}\): "
-    r".{0,80}?(?:(?<!by )superblock|corrupt|[Ii]nvalid checksum|checksum invalid|mount failed|can't read "
+    r".{0,80}?(?:(?<!by )superblock|corrupt|[Ii]nvalid checksum|checksum invalid|mount failed"
+    r"|can't read "
     r"|error (?:loading|count since|at time)|Delayed block allocation failed|bad geometry"
     r"|failed to convert unwritten extents|Journal got removed)"
 )
