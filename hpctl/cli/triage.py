@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from hpctl.agent.fold import Findings
     from hpctl.agent.logtext import Entry
     from hpctl.core.catalogue import Rules
-    from hpctl.core.model import Assessment, FaultClass, Finding
+    from hpctl.core.model import Assessment, Clears, FaultClass, Finding, Verdict
 
 SETTLED = timedelta(minutes=10)
 """After the last line of a boot: no row waits longer for companions."""
 _BOOT = "Linux version "
 """The kernel's first words."""
+_AT_ONCE = 100
 _SHOWN = 2000
 """Most rows of the table; the summary counts all lines."""
 
@@ -82,12 +83,14 @@ def triage(file: str, as_json: bool) -> None:
     views: list[LineView] = []
     with _opened(file) as stream:
         for view in reader.views(stream):
-            if as_json:
-                output.echo(_json(view))
-            else:
-                views.append(view)
+            views.append(view)
+            # A file's rows by the hundred; what still comes in, line by line.
+            if as_json and (file == "-" or len(views) >= _AT_ONCE):
+                _print(views)
     boots = reader.boots()
-    if not as_json:
+    if as_json:
+        _print(views)
+    else:
         output.show("triage", views, False, lambda out, rows: _draw(out, rows, boots, reader))
     faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
     output.leave(Exit.PROBLEM if faulty else Exit.FINE)
@@ -173,9 +176,8 @@ def _kernel() -> Kernel:
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:
     """What one finding amounts to by itself; None where the catalogue has no row for it."""
-    # A storm has few kinds of lines, and when one came, whose it was and its text change nothing.
-    alike = replace(finding, first=EARLIEST, last=EARLIEST, evidence="", job="")
-    if (judged := _judged(alike)) is None:
+    kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
+    if (judged := _judged(kind, finding.count, finding.clears)) is None:
         return None
     fault, condition = judged
     return LineView(
@@ -194,9 +196,17 @@ def _view(finding: Finding, entry: Entry) -> LineView | None:
 
 
 @lru_cache(1024)
-def _judged(finding: Finding) -> tuple[FaultClass, str] | None:
+def _judged(
+    kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
+) -> tuple[FaultClass, str] | None:
+    """By what a storm's lines share: when one came, whose it was and its text change nothing."""
     from hpctl.core.assess import told_by
+    from hpctl.core.model import Finding
 
+    check, verdict, device, code, detail = kind
+    finding = Finding(
+        check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
+    )
     assessment = _assessed((finding,))
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
@@ -221,6 +231,7 @@ def _rules() -> Rules:
     return rules()
 
 
+@lru_cache(256)
 def _source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
     from hpctl.agent.checks.table_kernel import KERNEL
@@ -231,6 +242,13 @@ def _source(check: str, fault: FaultClass) -> str:
 
 def _words(remedy: str) -> str:
     return remedy.replace("_", "-")
+
+
+def _print(views: list[LineView]) -> None:
+    """One object a line; the list is empty then."""
+    if views:
+        output.echo("\n".join(map(_json, views)))
+        views.clear()
 
 
 def _json(view: LineView) -> str:
