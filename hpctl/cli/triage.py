@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from hpctl.agent.checks.kernel import Kernel
     from hpctl.agent.fold import Findings
+    from hpctl.agent.kmsg import Record
     from hpctl.agent.logtext import Entry
     from hpctl.core.catalogue import Rules
     from hpctl.core.model import Assessment, Clears, FaultClass, Finding, Verdict
@@ -155,8 +156,7 @@ class _Reader:
         from hpctl.agent.outside import hma_records
 
         if entry.record.facility == KERNEL_FACILITY:
-            found = self._kernel.findings([entry.record])
-            if found:
+            if found := self._kernel.findings([entry.record]) or _complaint(entry.record):
                 return found
         else:
             self.others += 1
@@ -172,6 +172,18 @@ def _kernel() -> Kernel:
     from hpctl.agent.checks.kernel import Kernel
 
     return Kernel(lambda _pid, _at: "")
+
+
+def _complaint(record: Record) -> list[Finding]:
+    """What somebody who reads a log wants to see, and no agent keeps: a word of failure anywhere."""
+    from hpctl.agent.checks import kernel_driver
+    from hpctl.agent.checks.kernel import LONGEST
+    from hpctl.agent.checks.kernel_line import of_a_process
+
+    if of_a_process(record.text):
+        return []
+    said = kernel_driver.gather(replace(record, text=record.text[:LONGEST]))
+    return [] if said is None else [kernel_driver.judge(said)]
 
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:

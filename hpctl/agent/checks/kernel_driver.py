@@ -31,7 +31,7 @@ _WORD = re.compile(r"[a-z][\w'-]+")
 _WORDS = (
     "fail failed failure failures failing fails error errors fatal timeout timedout lost corrupt "
     "corrupted corruption stuck hung dead broken faulty cannot can't couldn't didn't doesn't isn't "
-    "non-responsive aborted aborting unrecoverable unrecovered uncorrectable uncorrected overflow "
+    "non-responsive insufficient aborted aborting unrecoverable unrecovered uncorrectable uncorrected overflow "
     "offline degraded bad invalid exceeds exceeded refused reject rejected rejecting denied "
     "unexpected mismatch missing conflict conflicts"
 )
