@@ -175,7 +175,7 @@ def _kernel() -> Kernel:
 
 
 def _complaint(record: Record) -> list[Finding]:
-    """What somebody who reads a log wants to see, and no agent keeps: a word of failure anywhere."""
+    """A word of failure in whatever line: who reads a log wants to see it, no agent keeps it."""
     from hpctl.agent.checks import kernel_driver
     from hpctl.agent.checks.kernel import LONGEST
     from hpctl.agent.checks.kernel_line import of_a_process

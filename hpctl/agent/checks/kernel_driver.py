@@ -29,22 +29,28 @@ _ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning "
 """These call a line an error themselves, or print little else."""
 _WORD = re.compile(r"[a-z][\w'-]+")
 _WORDS = (
-    "fail failed failure failures failing fails error errors fatal timeout timedout lost corrupt "
-    "corrupted corruption stuck hung dead broken faulty cannot can't couldn't didn't doesn't isn't "
-    "non-responsive insufficient aborted aborting unrecoverable unrecovered uncorrectable uncorrected overflow "
-    "offline degraded bad invalid exceeds exceeded refused reject rejected rejecting denied "
-    "unexpected mismatch missing conflict conflicts"
+    "fail failed failure failures failing fails err error errors fatal timeout timedout lost "
+    "corrupt corrupted corruption stuck hung dead down broken faulty cannot can't couldn't didn't "
+    "doesn't isn't wasn't won't non-responsive insufficient aborted aborting unrecoverable "
+    "unrecovered uncorrectable uncorrected overflow offline degraded bad invalid exceeds exceeded "
+    "refused reject rejected rejecting denied unexpected mismatch missing conflict conflicts"
 )
 _FAILS = frozenset(_WORDS.split())
 _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
-    *("not set", "not cleared", "not complete", "read-back delay", "definitely down", "went down"),
-    *("link down", "link is down", "giving up", "no usable", "no space", "no memory", "zero bytes"),
+    *(
+        "not set",
+        "not cleared",
+        "not complete",
+        "read-back delay",
+    ),
+    *("giving up", "no usable", "no space", "no memory", "zero bytes"),
 )
 _ORDINARY = re.compile(
     # Registers and statements of the line before, what a driver says of itself when it starts.
     r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
     r"|NVRM: (?:loading |GPU at |GPU Board |A GPU crash dump|Persistence mode)"
+    r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
     r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
     r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
     r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
