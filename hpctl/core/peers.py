@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import natural
 from hpctl.core.model import Clears, Finding, JobId, NodeName, SchedulerView, Verdict
 from hpctl.core.peer_signals import BUSY, POWER, REMOTE, SIGNAL, SIGNALS, VBIOS, Signal
 
@@ -341,7 +342,7 @@ def _finding(signal: Signal, track: Track) -> Finding:
 
 
 def _version(value: float) -> str:
-    digits = f"{int(value):010x}"
+    digits = f"{natural(f'{value:.0f}'):010x}"
     return ".".join(digits[n : n + 2] for n in range(0, len(digits), 2))
 
 

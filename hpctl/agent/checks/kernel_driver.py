@@ -38,13 +38,8 @@ _WORDS = (
 _FAILS = frozenset(_WORDS.split())
 _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
-    *(
-        "not set",
-        "not cleared",
-        "not complete",
-        "read-back delay",
-    ),
-    *("giving up", "no usable", "no space", "no memory", "zero bytes"),
+    *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
+    *("no space", "no memory", "zero bytes"),
 )
 _ORDINARY = re.compile(
     # Registers and statements of the line before, what a driver says of itself when it starts.
