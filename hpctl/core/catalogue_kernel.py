@@ -28,7 +28,13 @@ PCIE = (
     _watched(
         "kernel-pcie-contained", "a PCIe port cut off what lies behind it after an error (DPC)"
     ),
-    _watched("kernel-pcie-slot", "a PCIe slot lost its link or card, or a volume was detached"),
+    Row(
+        "kernel-pcie-slot",
+        "",
+        "I",
+        "a PCIe slot lost its link or card, or a volume was detached",
+        _OURS,
+    ),
     _watched(
         "kernel-pcie-inaccessible", "a PCIe device does not come back from a reset or from sleep"
     ),
@@ -241,7 +247,7 @@ PLATFORM = (
     _watched(
         "kernel-platform-nmi", "an interrupt that nobody knows, mostly of failing hardware (NMI)"
     ),
-    _watched("kernel-platform-clock", "a clock that drifts was given up"),
+    Row("kernel-platform-clock", "", "I", "a clock that drifts was given up", _OURS),
     _watched("kernel-platform-dma", "no room left to copy what devices read and write"),
     Row(
         "kernel-driver-unknown",

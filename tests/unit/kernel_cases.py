@@ -251,9 +251,9 @@ CASES = [
     ("pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000",
      "kernel.pcie", "contained", "0000:16:01.0", WATCH),
     ("pcieport 0000:64:01.0: pciehp: Slot(17): Link Down",
-     "kernel.pcie", "slot", "0000:64:01.0", WATCH),
+     "kernel.pcie", "slot", "0000:64:01.0", NOTHING),
     ("pcieport 0000:64:01.0: pciehp: Slot(9-1): Card not present",
-     "kernel.pcie", "slot", "0000:64:01.0", WATCH),
+     "kernel.pcie", "slot", "0000:64:01.0", NOTHING),
     ("nvidia 0000:4e:00.0: not ready 65535ms after FLR; giving up",
      "kernel.pcie", "inaccessible", "0000:4e:00.0", WATCH),
     ("nvme 0000:3a:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
@@ -346,9 +346,9 @@ CASES = [
     # the platform
     ("Uhhuh. NMI received for unknown reason 2d on CPU 3.", "kernel.platform", "nmi", "", WATCH),
     ("clocksource: timekeeping watchdog on CPU5: Marking clocksource 'tsc' as unstable because the "
-     "skew is too large:", "kernel.platform", "clock", "", WATCH),
+     "skew is too large:", "kernel.platform", "clock", "", NOTHING),
     ("tsc: Marking TSC unstable due to clocksource watchdog",
-     "kernel.platform", "clock", "", WATCH),
+     "kernel.platform", "clock", "", NOTHING),
     ("thermal thermal_zone0: acpitz: critical temperature reached, shutting down",
      "kernel.platform", "thermal", "", WATCH),
     ("DMAR: [DMA Read NO_PASID] Request device [4e:00.0] fault addr 0xf0c00000 [fault reason 0x06]",
@@ -364,6 +364,12 @@ CASES = [
      "kernel.driver", "unknown", "", NOTHING),
     ("LustreError: 11-0: fsx-OST0000-osc-ffff8a: operation ost_read to node 10.0.1.5@tcp "
      "failed: rc = -107", "kernel.driver", "unknown", "", NOTHING),
+    ("UBSAN: array-index-out-of-bounds in /var/lib/dkms/nvidia/590/build/nvidia-uvm/uvm.c:2364:57",
+     "kernel.crash", "warning", "", NOTHING),
+    ("EXT4-fs (nvme0n1p1): error count since last fsck: 12",
+     "kernel.driver", "unknown", "", NOTHING),
+    ("mlx5_core 0000:ab:00.0: mlx5_crdump_enable failed with error code -95",
+     "kernel.driver", "unknown", "", NOTHING),
     # of a process
     ("pt_main_thread[4711]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in "
      "libnccl.so.2[7f7c7ac00000+d3d3000]", "kernel.process", "nccl", "", NOTHING),

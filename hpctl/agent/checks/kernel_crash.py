@@ -49,9 +49,9 @@ _BUG = re.compile(
     r"BUG: |BUG [\w:-]{1,64} \(|list_(?:add|del) (?:corruption|double add)|refcount_t: "
     r"|smp: csd: Detected non-responsive|irq \d+: nobody cared|huh, entered softirq "
     r"|Unhandled .{1,60} exception on CPU|kernel tried to execute "
-    r"|Fixing recursive fault|SError Interrupt on |usercopy: Kernel memory |UBSAN: "
+    r"|Fixing recursive fault|SError Interrupt on |usercopy: Kernel memory "
 )
-_WARNING = re.compile(r"WARNING: (?:CPU: \d+ PID: \d+ at |[\w./+-]{1,200}:\d+ at )")
+_WARNING = re.compile(r"UBSAN: |WARNING: (?:CPU: \d+ PID: \d+ at |[\w./+-]{1,200}:\d+ at )")
 _SERIOUS = frozenset({"panic", "driver"})
 
 

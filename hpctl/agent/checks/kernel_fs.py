@@ -30,10 +30,10 @@ _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w.!-]+)"
 _EXT = re.compile(rf"EXT[234]-fs \({_DEVICE}\): Remounting filesystem read-only")
 _EXT_ERROR = re.compile(
     rf"EXT[234]-fs error \(device {_DEVICE}\)"
-    rf"|EXT[234]-fs \({_DEVICE.replace('device', 'device2')}\): "
+    # What was recorded before this boot is told of at each mount, mended or not.
+    rf"|EXT[234]-fs \({_DEVICE.replace('device', 'device2')}\): (?!previous |Filesystem error rec)"
     r".{0,80}?(?:(?<!by )superblock|corrupt|[Ii]nvalid checksum|checksum invalid|mount failed"
-    r"|can't read "
-    r"|error (?:loading|count since|at time)|Delayed block allocation failed|bad geometry"
+    r"|can't read |error loading|Delayed block allocation failed|bad geometry"
     r"|failed to convert unwritten extents|Journal got removed)"
 )
 # xfs_do_force_shutdown names the reason first; no word of a user's stands in these lines.

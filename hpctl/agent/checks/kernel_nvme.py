@@ -34,7 +34,8 @@ _CONTROLLER = re.compile(
     r"|(?P<error>(?:frozen|failure) state error detected|resetting controller due to "
     r"|Identify Controller failed|Device not ready; aborting|Device shutdown incomplete"
     r"|Fw activation timeout))"
-    r"|(?P<disk>nvme\d+)[cn]\w{1,12}: .{1,60}\(0x[0-9a-f]+\).{0,60}, .{1,60} "
+    # Reads, writes and flushes: a disk that does not know discard or write zeroes is sound.
+    r"|(?P<disk>nvme\d+)[cn]\w{1,12}: (?:Read|Write|Flush|I/O Cmd)\(0x[0-2]\).{0,60}, .{1,60} "
     r"(?P<status>\(sct 0x[0-9a-f]+ / sc 0x[0-9a-f]+\))"
 )
 _NO_PATH = re.compile(r"block (?P<device>nvme\d+)\w*: no (?:available|usable) path - failing I/O")
