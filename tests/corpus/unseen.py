@@ -19,7 +19,7 @@ from rich.console import Console
 from hpctl.cli.triage import _Reader
 
 HERE = Path(__file__).parent / "held_out"
-SETS = ("first", "second", "third", "fourth", "fifth")
+SETS = ("first", "second", "third", "fourth", "fifth", "sixth")
 LABELS = frozenset({"none", "seen", "act"})
 
 
