@@ -180,9 +180,10 @@ def _complaint(record: Record) -> list[Finding]:
     from hpctl.agent.checks.kernel import LONGEST
     from hpctl.agent.checks.kernel_line import of_a_process
 
-    if of_a_process(record.text):
+    text = record.text[:LONGEST]
+    if of_a_process(text):
         return []
-    said = kernel_driver.gather(replace(record, text=record.text[:LONGEST]))
+    said = kernel_driver.gather(replace(record, text=text))
     return [] if said is None else [kernel_driver.judge(said)]
 
 

@@ -234,6 +234,7 @@ LONG = [
     "<4>1 " + "[a]" * 30_000,
     json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}),
     "x kernel: " * 10_000,
+    "md" + ": " * 50_000,
 ]
 
 
