@@ -16,18 +16,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
+import msgspec
 
+from hpctl.agent.checks import kernel_driver
+from hpctl.agent.checks.kernel import LONGEST, Kernel
+from hpctl.agent.checks.kernel_line import of_a_process
+from hpctl.agent.fold import Findings
+from hpctl.agent.kmsg import KERNEL_FACILITY, Record
+from hpctl.agent.logtext import Entry, LogText
+from hpctl.agent.outside import hma_records
 from hpctl.cli import output
 from hpctl.cli.output import Exit
-from hpctl.core.bounds import EARLIEST
+from hpctl.core.bounds import EARLIEST, json_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.agent.checks.kernel import Kernel
-    from hpctl.agent.fold import Findings
-    from hpctl.agent.kmsg import Record
-    from hpctl.agent.logtext import Entry
     from hpctl.core.catalogue import Rules
     from hpctl.core.model import Assessment, Clears, FaultClass, Finding, Verdict
 
@@ -123,8 +127,6 @@ class _Reader:
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
         """The lines that mean something, in their order."""
-        from hpctl.agent.logtext import LogText
-
         log = LogText(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
@@ -146,15 +148,10 @@ class _Reader:
         ]
 
     def _boot(self, number: int) -> None:
-        from hpctl.agent.fold import Findings
-
         self._kernel = _kernel()
         self._boots.append((number, number, Findings()))
 
     def _findings(self, entry: Entry) -> list[Finding]:
-        from hpctl.agent.kmsg import KERNEL_FACILITY
-        from hpctl.agent.outside import hma_records
-
         if entry.record.facility == KERNEL_FACILITY:
             if found := self._kernel.findings([entry.record]) or _complaint(entry.record):
                 return found
@@ -169,17 +166,11 @@ class _Reader:
 
 def _kernel() -> Kernel:
     """The agent's own judge of lines, which asks no /proc whose process one names."""
-    from hpctl.agent.checks.kernel import Kernel
-
     return Kernel(lambda _pid, _at: "")
 
 
 def _complaint(record: Record) -> list[Finding]:
     """A word of failure in whatever line: who reads a log wants to see it, no agent keeps it."""
-    from hpctl.agent.checks import kernel_driver
-    from hpctl.agent.checks.kernel import LONGEST
-    from hpctl.agent.checks.kernel_line import of_a_process
-
     text = record.text[:LONGEST]
     if of_a_process(text):
         return []
@@ -265,10 +256,6 @@ def _print(views: list[LineView]) -> None:
 
 
 def _json(view: LineView) -> str:
-    import msgspec
-
-    from hpctl.core.bounds import json_safe
-
     body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
     return json_safe(msgspec.json.encode(body).decode())
 
