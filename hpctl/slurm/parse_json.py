@@ -65,6 +65,7 @@ class _Node(msgspec.Struct):
     real_memory: Any = None
     gres: Any = None
     active_features: Any = None
+    version: Any = None
 
 
 class _Job(msgspec.Struct):
@@ -187,6 +188,7 @@ def _node(raw: msgspec.Raw, by: Dealt) -> SlurmNode:
             by,
         ),
         features=tuple(f for f in _text(node.active_features).split(",") if f),
+        version=_text(node.version),
     )
 
 

@@ -378,6 +378,7 @@ def _node(item: tuple[str, Any]) -> SlurmNode:
         slurmd_start=at_stamp(node.slurmd_start_time),
         last_busy=at_stamp(getattr(node, "last_busy_time", None)),
         reason_at=at_stamp(getattr(node, "reason_time", None)),
+        version=_said(node, "slurm_version"),
     )
 
 
