@@ -128,6 +128,8 @@ def chosen(place: Path, adapter: str = "auto") -> tuple[Scheduler, str]:
 
 
 def test_the_choice_asks_no_slurmctld(installed: Path) -> None:
+    frozen = "Nodes.load = Jobs.load = lambda: time.sleep(60)"
+    (installed / "pyslurm.py").write_text(f"{LIBRARY}\n{frozen}\n")
     scheduler, why = chosen(installed)
     assert isinstance(scheduler, PySlurm)
     assert why == "pyslurm (slurm.adapter: auto)"

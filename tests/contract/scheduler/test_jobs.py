@@ -173,7 +173,8 @@ def test_start_now_while_completing_is_refused_for_now(bed: Bed) -> None:
     bed.slow_epilog(True)
     job = running(bed)
     assert bed.scheduler.requeue(job_of(bed, job).attempt).kind is OutcomeKind.ACCEPTED
-    assert job_of(bed, job).completing
+    seen = job_of(bed, job)
+    assert (seen.state, seen.completing) == ("PENDING", True)
     outcome = bed.scheduler.start_now(job, [])
     assert (outcome.code, outcome.transient) == ("completing", True)
 
@@ -268,6 +269,16 @@ def test_a_requeue_while_completing_would_bring_the_fake_down() -> None:
 
 
 # --- only a real Slurm has these ------------------------------------------------------------------
+
+
+def test_a_requeued_job_with_a_time_limit_waits_while_it_is_completing(real: RealBed) -> None:
+    """slurmctld tells when its next run would end, in the future, as if its last one had ended."""
+    real.slow_epilog(True)
+    job = real.submit(options=["--time=10"])
+    real.until("running", lambda: job_of(real, job).running)
+    assert real.scheduler.requeue(job_of(real, job).attempt).kind is OutcomeKind.ACCEPTED
+    seen = job_of(real, job)
+    assert (seen.state, seen.completing) == ("PENDING", True)
 
 
 def test_a_signal_reaches_the_batch_script(real: RealBed) -> None:
