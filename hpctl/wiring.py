@@ -63,21 +63,28 @@ def _copy(config: Config, journal: Path) -> Path:
 
 def make_scheduler(config: Config) -> Scheduler:
     """Slurm: pyslurm where it imports and matches, the commands everywhere else."""
+    return choose_scheduler(config)[0]
+
+
+def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
+    """The same, and which it is and why. slurmctld is not asked."""
     from hpctl.slurm.cli import CliScheduler
     from hpctl.slurm.run import Runner
 
     slurm = config.slurm
     cli = CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
     if slurm.adapter == "cli":
-        return cli
-    from hpctl.slurm.pyslurm import PySlurm, usable
+        return cli, "cli, as slurm.adapter says"
+    from hpctl.slurm.pyslurm import PySlurm
 
-    why_not = usable(cli)
+    pyslurm = PySlurm(cli)
+    why_not = pyslurm.unusable()
     if not why_not:
-        return PySlurm(cli)
+        return pyslurm, f"pyslurm (slurm.adapter: {slurm.adapter})"
+    pyslurm.close()
     if slurm.adapter == "pyslurm":
         raise HpctlError(f"slurm.adapter is pyslurm, but {why_not}", "set slurm.adapter: cli")
-    return cli
+    return cli, f"cli (slurm.adapter: auto), for {why_not}"
 
 
 def make_by_hand(config: Config) -> ByHand:

@@ -62,11 +62,13 @@ def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
 
 
 def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
-    """slurmctld answers, and this user may drain nodes."""
-    from hpctl.wiring import make_scheduler
+    """By which adapter Slurm is read, and that slurmctld answers."""
+    from hpctl.wiring import choose_scheduler
 
+    scheduler, adapter = choose_scheduler(config)
+    yield CheckView("slurm adapter", "ok", adapter, "")
     started = time.monotonic()
-    view = make_scheduler(config).view()
+    view = scheduler.view()
     took = (time.monotonic() - started) * 1000
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs read in {took:.0f} ms"
     yield CheckView("slurmctld", "ok", what, "")

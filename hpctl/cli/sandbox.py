@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 _name = click.option("--name", default="default", show_default=True, help="Which sandbox.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_prefix = click.option(
+    "--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin."
+)
+_adapter = click.option(
+    "--adapter",
+    type=click.Choice(["auto", "cli", "pyslurm"]),
+    default="auto",
+    show_default=True,
+    envvar="HPCTL_SANDBOX_ADAPTER",
+    help="How the daemon reads Slurm: slurm.adapter.",
+)
 
 
 @click.group()
@@ -35,7 +46,8 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @click.option("--nodes", default=8, show_default=True, help="How many worker nodes.")
 @click.option("--groups", default=1, show_default=True, help="In how many worker groups.")
 @click.option("--boot-time", default=0.0, show_default=True, help="Seconds a new instance takes.")
-@click.option("--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin.")
+@_prefix
+@_adapter
 @click.option(
     "--lifecycle",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
@@ -313,10 +325,11 @@ def execute(name: str, command: tuple[str, ...]) -> None:
 @sandbox.command(short_help="Break a node under a job and watch it heal.")
 @click.option("--nodes", default=8, show_default=True, help="How many worker nodes each.")
 @click.option("--xid", default=79, show_default=True, help="The Xid that the kernel logs.")
-@click.option("--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin.")
+@_prefix
+@_adapter
 @click.option("--hma", is_flag=True, help="HyperPod's health agent marks the node too.")
 @click.option("--json", "file", type=click.Path(dir_okay=False), help="Write the figures there.")
-def demo(nodes: int, xid: int, prefix: str, hma: bool, file: str | None) -> None:
+def demo(nodes: int, xid: int, hma: bool, file: str | None, **slurm: str) -> None:
     """Break a node under a training job and watch it heal, in a race with plain Slurm.
 
     Takes about four minutes, most of them plain Slurm's wait. Exit code 0 only if the node was
@@ -326,7 +339,7 @@ def demo(nodes: int, xid: int, prefix: str, hma: bool, file: str | None) -> None
     from hpctl.sandbox.demo import Demo
 
     with screen() as where:
-        result = Demo(where, nodes=nodes, xid=xid, prefix=prefix, hma=hma).run()
+        result = Demo(where, nodes=nodes, xid=xid, hma=hma, **slurm).run()
     if file:
         Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
     show(result)

@@ -46,6 +46,7 @@ class JobFacts:
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
+    `apart`: no slurmd takes its next run's credential for the last one's.
     """
 
     job: SlurmJob | None = None
@@ -61,6 +62,7 @@ class JobFacts:
     hardware: bool = False
     elastic: bool = False
     able_since: datetime | None = None
+    apart: bool = False
 
 
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
@@ -229,7 +231,8 @@ def _released(
         return Wait(deadline, "its last run is completing", look=Look.SOON)
     answer = attempt_step(rec.steps, kind, str(job.id), _repeat(policy), now, rec.over_budget)
     if isinstance(answer, Do):
-        if kind is StepKind.START_NOW and now < (ready := _next_second(rec.since)):
+        ready = _next_second(rec.since)
+        if kind is StepKind.START_NOW and not facts.apart and now < ready:
             return Wait(ready, "its nodes kill a job that comes back in the second it was ended in")
         wait_s = _backoff_s(rec, facts, now) if kind is StepKind.START_NOW else 0.0
         return replace(_start(facts, answer), after_s=wait_s)

@@ -126,7 +126,8 @@ class SlurmNode:
 
     `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
     release spells it. `last_busy`: when a job last held it, or when it came up where none has.
-    `reason_at`: when the Reason was set, where Slurm tells it.
+    `reason_at`: when the Reason was set, where Slurm tells it. `version`: its slurmd's, as
+    `25.11.7`; empty where none has registered yet.
     """
 
     name: NodeName
@@ -141,6 +142,7 @@ class SlurmNode:
     has: Tres = NOTHING_KNOWN
     features: tuple[str, ...] = ()
     reason_at: datetime | None = None
+    version: str = ""
 
     @property
     def drained(self) -> bool:

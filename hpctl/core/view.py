@@ -109,6 +109,10 @@ def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= span(max_age_s)
 
 
+RUNS_APART_SINCE = "25.11"
+"""Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
+the credentials that it has revoked."""
+
 _MAY_BE_STOPPED = (
     JobPhase.EXCISING,
     JobPhase.WATCHING,
@@ -195,7 +199,14 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
         able_since=view.able_since,
+        apart=rec.phase is JobPhase.RELEASED and _runs_apart(view),
     )
+
+
+def _runs_apart(view: View) -> bool:
+    """Whether every slurmd knows a job's runs apart. slurmctld is never older than a slurmd."""
+    versions = {node.version for node in view.scheduler.nodes.values() if node.version}
+    return bool(versions) and min(versions) >= RUNS_APART_SINCE
 
 
 def _script_first(rec: JobRecovery, view: View) -> bool:

@@ -57,7 +57,7 @@ from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
 from hpctl.store.sql import LeaseLost, Store
 from hpctl.systemd import notify
 from hpctl.wire import Heartbeat
-from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
+from hpctl.wiring import choose_scheduler, make_provider, make_rules, open_store
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -126,7 +126,9 @@ class Daemon:
         self._waker = Waker(self.config.state_dir)
         self._alerts = self._make_alerts()
         self._book, self._grey = self._make_books()
-        scheduler, provider = make_scheduler(self.config), make_provider(self.config)
+        scheduler, adapter = choose_scheduler(self.config)
+        log.info("slurm is read by %s", adapter)
+        provider = make_provider(self.config)
         poll_s = self.config.cluster.poll_s
         self._cloud = CloudWatch(provider, self._waker.poke, poll_s)
         self._observer = Observer(

@@ -25,6 +25,7 @@ from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.control import ask
 from hpctl.sandbox.proctree import kill_stragglers, start_time
 from hpctl.sandbox.spec import (
+    ADAPTER,
     MAX_NODES,
     Spec,
     free_ports,
@@ -271,6 +272,7 @@ class Sandbox:
             # use, because they can put nothing into its buckets, and order nothing.
             "access_key": f"SANDBOX{secrets.token_hex(16).upper()}",
             "secret_key": secrets.token_hex(20),
+            "adapter": os.environ.get(ADAPTER, "auto"),
             **self._settings,
         }
         if not 1 <= settings["nodes"] <= MAX_NODES:

@@ -98,10 +98,10 @@ class Demo:
     """One run of the demo, from two fresh sandboxes to their end."""
 
     def __init__(
-        self, screen: Screen, *, nodes: int = 8, xid: int = 79, prefix: str = "", hma: bool = False
+        self, screen: Screen, *, nodes: int = 8, xid: int = 79, hma: bool = False, **slurm: Any
     ) -> None:
-        """`prefix`: another Slurm installation. `hma`: HyperPod's health agent marks the node too.
-        Raises HpctlError for too few nodes."""
+        """`hma`: HyperPod's health agent marks the node too. `slurm`: the Spec's `prefix` and
+        `adapter`. Raises HpctlError for too few nodes."""
         if nodes < RANKS_ON + 1:
             raise HpctlError(
                 f"{nodes} nodes leave no spare for a job of {RANKS_ON}",
@@ -115,13 +115,13 @@ class Demo:
             mode="own",
             daemon=True,
             boot_time=3.0,
-            prefix=prefix,
             config=site,
             slurm_conf=SLURM_CONF,
             hma=hma,
             hma_latency=HMA_LATENCY_S,
+            **slurm,
         )
-        plain: dict[str, Any] = {"agents": False, "prefix": prefix, "slurm_conf": SLURM_CONF}
+        plain: dict[str, Any] = {"agents": False, "slurm_conf": SLURM_CONF, **slurm}
         self._plain = Sandbox(f"plain-{tag}", nodes=nodes, **plain)
         self._screen = screen
         self._xid = xid

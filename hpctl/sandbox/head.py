@@ -168,7 +168,7 @@ def daemon_config(spec: Spec) -> dict[str, Any]:
         "slurm": {
             "bin": f"{spec.prefix}/bin" if spec.prefix else None,
             "conf": str(layout.slurm_conf),
-            "adapter": "cli",
+            "adapter": spec.adapter,
         },
         "intake": {
             "listen": f"{spec.head_address}:{spec.ports.intake}",

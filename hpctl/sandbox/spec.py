@@ -22,6 +22,9 @@ from hpctl.ports import HpctlError
 MAX_NODES = 200
 """Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""
 
+ADAPTER = "HPCTL_SANDBOX_ADAPTER"
+"""The `adapter` of sandboxes that are not told: those of the tests, the soak and the matrix."""
+
 SOCKET_PATH_MAX = 107
 """sun_path holds 108 bytes with the closing zero (unix(7))."""
 
@@ -49,6 +52,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
     a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
+    `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
     `epilog_slurmctld` is a script, "" for the shipped one where there is a daemon to wake.
     `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
@@ -76,6 +80,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     empty: bool = False
     boot_time: float = 0.0
     prefix: str = ""
+    adapter: Literal["auto", "cli", "pyslurm"] = "auto"
     netns: bool = False
     mode: Literal["observe", "assist", "own"] = "observe"
     daemon: bool = False

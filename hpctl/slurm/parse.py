@@ -84,6 +84,7 @@ def _node(line: str, by: Dealt) -> SlurmNode:
     features, gres = _word(line, " ActiveFeatures=", 0), _word(line, " Gres=", 0)
     at = line.find(" NodeAddr=")
     address = _word(line, " NodeAddr=", at) if at >= 0 else ""
+    version = _word(line, " Version=", max(at, 0))
     memory = natural(_word(line, " RealMemory=", max(at, 0)))
     at = max(at, 0)
     state, flags = _states_of(_word(line, " State=", at))
@@ -103,6 +104,7 @@ def _node(line: str, by: Dealt) -> SlurmNode:
         last_busy=_at(_word(line, " LastBusyTime=", at)),
         has=node_tres(cpus, memory, gres, by),
         features=_names(features),
+        version=version,
     )
 
 

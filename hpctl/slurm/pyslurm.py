@@ -20,7 +20,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from importlib import metadata
 from operator import itemgetter
@@ -30,7 +32,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hpctl.core.bounds import EARLIEST, at_stamp, printable
-from hpctl.core.compat import SAFE_PATH
+from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,
@@ -50,9 +52,12 @@ from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.errors import of_text
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
-from hpctl.slurm.records import Hostlists, least_of, node_states
+from hpctl.slurm.records import Hostlists, node_states, tasks_of
 
 T = TypeVar("T")
+
+SKEW = timedelta(seconds=30)
+"""How far slurmctld's clock may be from ours. A time limit is a minute or more."""
 
 LOOK_SINGLY = 16
 """Up to so many nodes are looked at one by one; for more, all are read at once."""
@@ -68,34 +73,12 @@ class Answer(msgspec.Struct):
 
 
 class Question(msgspec.Struct):
-    """What the child is asked: `view`, `nodes` (all for no names), or `update`."""
+    """What the child is asked: `start`, `view`, `nodes` (all for no names), or `update`."""
 
     do: str
     names: list[str] = []
     state: str = ""
     reason: str = ""
-
-
-def usable(cli: CliScheduler) -> str:
-    """Why pyslurm cannot be used beside these commands; "" where it can."""
-    try:
-        ours = metadata.version("pyslurm")
-    except metadata.PackageNotFoundError:
-        return "pyslurm is not installed"
-    try:
-        theirs = cli.version()
-    except Unavailable as error:
-        return f"the release of Slurm is not known: {error}"
-    if ours.split(".")[:2] != [f"{theirs[0]}", f"{theirs[1]:02d}"]:
-        return f"pyslurm {ours} does not match Slurm {'.'.join(map(str, theirs))}"
-    trial = PySlurm(cli)
-    try:
-        trial.view()
-    except Unavailable as error:
-        return f"pyslurm {ours} does not work here: {error}"
-    finally:
-        trial.close()
-    return ""
 
 
 class PySlurm:
@@ -105,8 +88,27 @@ class PySlurm:
         self._cli = cli
         self._child = _Child(cli)
 
+    def unusable(self) -> str:
+        """Why pyslurm cannot be used beside these commands; "" where it can.
+
+        slurmctld is not asked: one that is away now is no reason to do without pyslurm for good.
+        """
+        try:
+            ours = metadata.version("pyslurm")
+        except metadata.PackageNotFoundError:
+            return "pyslurm is not installed"
+        try:
+            theirs = self._cli.version()
+        except Unavailable as error:
+            return f"the release of Slurm is not known: {error}"
+        if ours.split(".")[:2] != [f"{theirs[0]}", f"{theirs[1]:02d}"]:
+            return f"pyslurm {ours} does not match Slurm {'.'.join(map(str, theirs))}"
+        if self._child.ask(Question("start")) is None:
+            return f"pyslurm {ours} does not start: it was compiled for another Slurm, or is broken"
+        return ""
+
     def close(self) -> None:
-        """End the child. The next question starts another."""
+        """End the child, as the end of this object does. The next question starts another."""
         self._child.end()
 
     def version(self) -> tuple[int, int, int]:
@@ -222,8 +224,9 @@ class _Child:
     def __init__(self, cli: CliScheduler) -> None:
         self._runner = cli.runner
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._running: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+        # A command that has read Slurm once just ends.
+        weakref.finalize(self, _end, self._running)
 
     def ask(self, question: Question) -> Answer | None:
         """The answer, or None where there was none in time; the child is then gone."""
@@ -234,24 +237,24 @@ class _Child:
                 _put(pipe, msgspec.msgpack.encode(question))
                 return msgspec.msgpack.decode(_get(pipe), type=Answer)
             except (OSError, EOFError, msgspec.DecodeError):
-                self._end()
+                _end(self._running)
                 return None
 
     def end(self) -> None:
         """Kill the child."""
         with self._lock:
-            self._end()
+            _end(self._running)
 
     def _started(self) -> socket.socket:
-        if self._socket is not None and self._process is not None and self._process.poll() is None:
-            return self._socket
-        self._end()
+        if self._running and self._running[0][0].poll() is None:
+            return self._running[0][1]
+        _end(self._running)
         ours, theirs = socket.socketpair()
         env = self._runner.env()
         places = [str(Path(__file__).parents[2]), *env.get("PYTHONPATH", "").split(os.pathsep)]
         env["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *SAFE_PATH, __name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -259,16 +262,16 @@ class _Child:
                 env=env,
                 start_new_session=True,
             )
-        self._socket = ours
+        self._running.append((process, ours))
         return ours
 
-    def _end(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._socket = self._process = None
+
+def _end(running: list[tuple[subprocess.Popen[bytes], socket.socket]]) -> None:
+    while running:
+        process, pipe = running.pop()
+        pipe.close()
+        process.kill()
+        process.wait()
 
 
 def _put(pipe: socket.socket, data: bytes) -> None:
@@ -316,6 +319,8 @@ def _answered(pyslurm: Any, question: Question) -> Answer:
 
 
 def _answer(pyslurm: Any, question: Question) -> Answer:
+    if question.do == "start":
+        return Answer()
     if question.do == "update":
         (names,) = question.names
         changes = pyslurm.Node(state=question.state)
@@ -329,7 +334,7 @@ def _answer(pyslurm: Any, question: Question) -> Answer:
     if question.do == "nodes":
         return Answer(nodes=nodes)
     hosts = Hostlists()
-    job = _typed(partial(_job, hosts))
+    job = _typed(partial(_job, hosts, datetime.now(UTC)))
     jobs = each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
     return Answer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
@@ -377,14 +382,24 @@ def _node(item: tuple[str, Any]) -> SlurmNode:
         slurmd_start=at_stamp(node.slurmd_start_time),
         last_busy=at_stamp(getattr(node, "last_busy_time", None)),
         reason_at=at_stamp(getattr(node, "reason_time", None)),
+        version=_said(node, "slurm_version"),
     )
 
 
-def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
+def _wants(job: Any) -> int:
+    """The nodes of all tasks of a pending job that may run at once."""
+    limit = job.array_tasks_parallel or ""
+    return (job.num_nodes or 0) * tasks_of(f"{job.array_tasks_waiting or ''}%{limit}")
+
+
+def _job(hosts: Hostlists, now: datetime, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
-    end, reason = at_stamp(job.end_time), _said(job, "state_reason")
-    state, flags = job_states(job.state, "" if end is None else ended_state(reason, exit_code))
+    # As `squeue` has it; libslurm's descriptions have spaces.
+    end, reason = at_stamp(job.end_time), _said(job, "state_reason").replace(" ", "_")
+    # One that was requeued and is COMPLETING has the end of its next run (slurmctld `_pack_job`).
+    over = end is not None and end < now + SKEW
+    state, flags = job_states(job.state, ended_state(reason, exit_code) if over else "")
     return SlurmJob(
         id=JobId(job.id),
         state=state,
@@ -406,7 +421,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         eligible=at_stamp(job.eligible_time),
         comment=_said(job, "comment"),
         uid=job.user_id,
-        wants=least_of(str(getattr(job, "num_nodes", "") or "")),
+        wants=_wants(job) if state == "PENDING" else 0,
     )
 
 

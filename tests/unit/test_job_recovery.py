@@ -15,6 +15,7 @@ from hpctl.core.model import (
     RecoveryId,
     SchedulerView,
     SlurmJob,
+    SlurmNode,
     own_reason,
 )
 from hpctl.core.recovery import Do, IllegalSignal, Move, StepKind, StepRecord, Wait
@@ -132,6 +133,8 @@ def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step() -> None:
     wait = advance(rec(Phase.RELEASED), facts, OWN, at(1))
     assert isinstance(wait, Wait), "a slurmd kills what comes back in the second it was ended in"
     assert at(1) < wait.until < at(1.1)
+    at_once = advance(rec(Phase.RELEASED), replace(facts, apart=True), OWN, at(0.1))
+    assert isinstance(at_once, Do)
     do = advance(rec(Phase.RELEASED), facts, OWN, at(1.1))
     assert isinstance(do, Do)
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, ("n1",), ("n7",))
@@ -313,3 +316,24 @@ def test_a_fault_of_the_hardware_ends_a_backoff() -> None:
     early = advance(waiting, facts, OWN, at(5))
     assert isinstance(early, Do)
     assert "no backoff" in early.why
+
+
+@pytest.mark.parametrize(
+    ("versions", "apart"),
+    [
+        (("25.11.7", "26.05.0", ""), True),
+        (("25.11.7", "25.05.9"), False),
+        (("22.05.8",), False),
+        (("",), False),
+    ],
+)
+def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(
+    versions: tuple[str, ...], apart: bool
+) -> None:
+    nodes = {
+        NodeName(f"n{i}"): SlurmNode(NodeName(f"n{i}"), "IDLE", version=version)
+        for i, version in enumerate(versions)
+    }
+    view = view_of(log=[opened()], scheduler=SchedulerView(at(0), nodes))
+    assert job_facts(rec(Phase.RELEASED), view, OWN).apart is apart
+    assert not job_facts(rec(Phase.STOPPING), view, OWN).apart

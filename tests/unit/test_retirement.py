@@ -128,7 +128,7 @@ def test_the_daemon_sees_to_it_where_slurm_can_be_read(
     config = tmp_path / "hpctl.yaml"
     config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
     slurm = Reads()
-    monkeypatch.setattr("hpctl.daemon.main.make_scheduler", lambda _: slurm)
+    monkeypatch.setattr("hpctl.daemon.main.choose_scheduler", lambda _: (slurm, "here"))
     monkeypatch.setattr("hpctl.daemon.retirement.FIRST_S", 0.0)
     daemon = Daemon(str(config))
     for slurm.away in (True, False):

@@ -77,6 +77,7 @@ def test_a_node_in_full() -> None:
     assert (node.name, node.address, node.partitions) == ("n1", "127.0.0.1", ("all", "dev"))
     assert node.boot_time == datetime(2026, 11, 21, 11, 8, 9, tzinfo=UTC)
     assert node.slurmd_start == datetime(2026, 11, 21, 11, 40, 41, tzinfo=UTC)
+    assert node.version == "22.05.8"
     assert node.down
     assert node.drained
     assert not node.responding

@@ -88,9 +88,9 @@ def _adapter(adapter: str, sandbox: Sandbox) -> Scheduler:
     commands = cli(sandbox)
     if adapter == "cli":
         return commands
-    from hpctl.slurm.pyslurm import PySlurm, usable
+    from hpctl.slurm.pyslurm import PySlurm
 
-    why_not = usable(commands)
-    if why_not:
+    pyslurm = PySlurm(commands)
+    if why_not := pyslurm.unusable():
         pytest.skip(f"PYSLURM NOT TESTED HERE: {why_not}")
-    return PySlurm(commands)
+    return pyslurm

@@ -10,6 +10,7 @@ import pytest
 
 from hpctl.core.model import Outcome, OutcomeKind, RecoveryId, own_reason
 from hpctl.ports import Unavailable
+from hpctl.slurm.pyslurm import PySlurm
 from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
 
 MINE = own_reason(RecoveryId("r1"), "xid 79")
@@ -54,6 +55,8 @@ def test_a_frozen_controller_is_not_believed_to_have_done_anything(real: RealBed
     todo = orders(real)
     real.sandbox.signal_service("slurmctld", "SIGSTOP")
     try:
+        if isinstance(real.scheduler, PySlurm):
+            assert real.scheduler.unusable() == "", "whom a daemon that starts now would pass over"
         with pytest.raises(Unavailable):
             real.scheduler.view()
         answers = at_once(todo)

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.core.marks import mark_of, spent
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, own_reason
-from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
+from tests.contract.scheduler.beds import Bed, RealBed, cli, job_of, node_of
 
 ODD = [
     'xid 79 on "GPU 3" (it\'s gone)',
@@ -51,6 +51,12 @@ def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed: Bed, why
     assert not node_of(bed, other).drained
     assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
     bed.until("back in service", lambda: not node_of(bed, node).drained)
+
+
+def test_a_node_tells_the_version_of_its_slurmd(bed: Bed) -> None:
+    if isinstance(bed, RealBed):
+        major, minor, patch = cli(bed.sandbox).version()
+        assert node_of(bed, bed.nodes[0]).version == f"{major}.{minor:02}.{patch}"
 
 
 def test_a_drain_is_convergent_and_takes_over_from_a_recovery_of_ours(bed: Bed) -> None:
