@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from hpctl.core.bounds import later
+from hpctl.core.bounds import EARLIEST, later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, Phase, Signal
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import (
@@ -30,8 +30,6 @@ from hpctl.core.recovery import (
     last_step,
 )
 
-CLOCK_MARGIN_S: Final = 0.02
-
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
@@ -46,7 +44,7 @@ class JobFacts:
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
-    `apart`: no slurmd takes its next run's credential for the last one's.
+    `ready`: when slurmds take the credential of its next run.
     """
 
     job: SlurmJob | None = None
@@ -62,7 +60,7 @@ class JobFacts:
     hardware: bool = False
     elastic: bool = False
     able_since: datetime | None = None
-    apart: bool = False
+    ready: datetime = EARLIEST
 
 
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
@@ -231,9 +229,10 @@ def _released(
         return Wait(deadline, "its last run is completing", look=Look.SOON)
     answer = attempt_step(rec.steps, kind, str(job.id), _repeat(policy), now, rec.over_budget)
     if isinstance(answer, Do):
-        ready = _next_second(rec.since)
-        if kind is StepKind.START_NOW and not facts.apart and now < ready:
-            return Wait(ready, "its nodes kill a job that comes back in the second it was ended in")
+        if kind is StepKind.START_NOW and now < facts.ready:
+            return Wait(
+                facts.ready, "its nodes kill a job that comes back in the second it was ended in"
+            )
         wait_s = _backoff_s(rec, facts, now) if kind is StepKind.START_NOW else 0.0
         return replace(_start(facts, answer), after_s=wait_s)
     if isinstance(answer, Wait):
@@ -251,15 +250,6 @@ def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
     if rec.start_at is None or facts.hardware:
         return 0.0
     return max((rec.start_at - now).total_seconds(), 0.0)
-
-
-def _next_second(since: datetime) -> datetime:
-    """When slurmds take a new credential of a job whose last run had been ended by `since`.
-
-    They compare whole seconds of slurmctld's clock (`hpctl.slurm.requeue`); that is this host's,
-    or one that NTP keeps within the margin.
-    """
-    return later(since.replace(microsecond=0), 1 + CLOCK_MARGIN_S)
 
 
 def _starting(

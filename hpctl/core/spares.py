@@ -20,7 +20,7 @@ from hpctl.core.model import NodeName, SlurmNode
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import recovery_id
-from hpctl.core.view import View
+from hpctl.core.view import View, restart_at
 
 REFUSED_S: Final = 30.0
 """How long a refused reservation is left alone."""
@@ -112,8 +112,8 @@ def _victim(
         theirs = set(job.partition.split(","))
         if job.completing or rec.over_budget or not theirs & partitions:
             continue
-        # It backs off, or slurmctld has delayed it: START_NOW goes out in the second that follows.
-        if rec.phase is JobPhase.RELEASED and now < later(rec.since.replace(microsecond=0), 1):
+        # START_NOW waits for the same.
+        if rec.phase is JobPhase.RELEASED and now < restart_at(rec, view):
             continue
         if rec.start_at is not None and now < rec.start_at:
             continue

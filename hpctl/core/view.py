@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hpctl.core.bounds import later, span
+from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.job_advance import JobFacts
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.job_recovery import Phase as JobPhase
@@ -20,6 +20,7 @@ from hpctl.core.model import (
     Instance,
     JobId,
     NodeName,
+    OutcomeKind,
     ProviderView,
     SchedulerView,
     SlurmJob,
@@ -30,6 +31,7 @@ from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
+from hpctl.core.recovery import StepKind, last_step
 from hpctl.core.registration import Ruled
 from hpctl.core.walls import Flaw
 
@@ -109,6 +111,7 @@ def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= span(max_age_s)
 
 
+CLOCK_MARGIN_S = 0.02
 RUNS_APART_SINCE = "25.11"
 """Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
 the credentials that it has revoked."""
@@ -199,14 +202,39 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
         able_since=view.able_since,
-        apart=rec.phase is JobPhase.RELEASED and _runs_apart(view),
+        ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
     )
 
 
-def _runs_apart(view: View) -> bool:
-    """Whether every slurmd knows a job's runs apart. slurmctld is never older than a slurmd."""
+def restart_at(rec: JobRecovery, view: View) -> datetime:
+    """When slurmds take the credential of a released job's next run: see `hpctl.slurm.requeue`.
+
+    From 25.11 on at once. Before, once the second is over in which slurmctld told them to end its
+    last run: that of the order which ended it, where hpctl gave it, else that in which the run
+    was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
+    (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
+    """
     versions = {node.version for node in view.scheduler.nodes.values() if node.version}
-    return bool(versions) and min(versions) >= RUNS_APART_SINCE
+    if versions and min(versions) >= RUNS_APART_SINCE:  # slurmctld is never older than a slurmd
+        return EARLIEST
+    ended = max(_orders_that_ended(rec, view), default=rec.since)
+    return later(min(ended, rec.since).replace(microsecond=0), 1 + CLOCK_MARGIN_S)
+
+
+def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
+    """When slurmctld had answered the orders of which one ended the run, the last one counts.
+
+    A run that may outlive its node has ended whenever its supervisor ended it.
+    """
+    if rec.supervised or rec.crippled:
+        return
+    cause = view.state.nodes.get(rec.cause)
+    down = last_step(cause.steps, StepKind.DOWN) if cause else None
+    for step in (down, last_step(rec.steps, StepKind.REQUEUE)):
+        if step is None or step.outcome is None or step.resolved is None:
+            continue
+        if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
+            yield step.resolved
 
 
 def _script_first(rec: JobRecovery, view: View) -> bool:

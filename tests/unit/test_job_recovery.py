@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
+from hpctl.core.bounds import EARLIEST
 from hpctl.core.job_advance import JobFacts, advance, deadline_s
 from hpctl.core.job_recovery import ENDS, TRANSITIONS, JobRecovery, Phase, Signal
 from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.journal import SignalSeen, StepResolved, StepStarted
 from hpctl.core.model import (
     JobId,
     NodeName,
@@ -130,11 +133,9 @@ def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase: Phase) 
 
 def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step() -> None:
     facts = JobFacts(QUEUED, True, exclude=(NodeName("n1"),), forgive=(NodeName("n7"),))
-    wait = advance(rec(Phase.RELEASED), facts, OWN, at(1))
+    wait = advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1)), OWN, at(1))
     assert isinstance(wait, Wait), "a slurmd kills what comes back in the second it was ended in"
-    assert at(1) < wait.until < at(1.1)
-    at_once = advance(rec(Phase.RELEASED), replace(facts, apart=True), OWN, at(0.1))
-    assert isinstance(at_once, Do)
+    assert wait.until == at(1.1)
     do = advance(rec(Phase.RELEASED), facts, OWN, at(1.1))
     assert isinstance(do, Do)
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, ("n1",), ("n7",))
@@ -335,5 +336,35 @@ def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(
         for i, version in enumerate(versions)
     }
     view = view_of(log=[opened()], scheduler=SchedulerView(at(0), nodes))
-    assert job_facts(rec(Phase.RELEASED), view, OWN).apart is apart
-    assert not job_facts(rec(Phase.STOPPING), view, OWN).apart
+    ready = job_facts(rec(Phase.RELEASED, since=at(0.3)), view, OWN).ready
+    assert ready == (EARLIEST if apart else at(1.02))
+
+
+REQUEUED = replace(step(StepKind.REQUEUE, Outcome.accepted()), started=at(2.5), resolved=at(2.6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "ready"),
+    [
+        ({}, 3.02),
+        ({"cause": RecoveryId("")}, 5.02),
+        ({"steps": (REQUEUED,)}, 3.02),
+        ({"steps": (replace(REQUEUED, started=at(3.1), resolved=at(3.2)),)}, 4.02),
+        ({"supervised": True}, 5.02),
+        ({"opened": at(2.2)}, 5.02),
+        ({"steps": (replace(REQUEUED, outcome=Outcome.ambiguous("timeout", "")),)}, 3.02),
+    ],
+    ids=["down", "neither", "both", "requeued later", "supervised", "before", "in doubt"],
+)
+def test_the_second_counts_from_the_order_that_ended_the_run(
+    changes: dict[str, Any], ready: float
+) -> None:
+    """Its nodes compare with when slurmctld told them to, not with when they had done it."""
+    down = (
+        StepStarted(at(2.1), RecoveryId("n-1"), StepKind.DOWN, 1, "n1"),
+        StepResolved(at(2.2), RecoveryId("n-1"), StepKind.DOWN, 1, Outcome.accepted()),
+    )
+    seen = SignalSeen(at(1), RecoveryId("n-1"), "cordon_seen", "x")
+    view = view_of(log=[opened(), seen, *down], scheduler=SchedulerView(at(4.5), {}))
+    released = rec(Phase.RELEASED, since=at(4.5), **{"cause": RecoveryId("n-1"), **changes})
+    assert job_facts(released, view, OWN).ready == at(ready)
