@@ -81,6 +81,9 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.STOPPING, Signal.WENT_ON): Phase.RESUMED,
     (Phase.STOPPING, Signal.QUEUED): Phase.RELEASED,
     (Phase.RELEASED, Signal.STARTED): Phase.STARTING,
+    # slurmctld died within seconds of the requeue, and knows of none.
+    (Phase.RELEASED, Signal.STOP_WANTED): Phase.STOPPING,
+    (Phase.STARTING, Signal.STOP_WANTED): Phase.STOPPING,
     (Phase.RELEASED, Signal.HELD): Phase.HELD,
     (Phase.PROVING, Signal.PROVED): Phase.RESUMED,
     (Phase.PROVING, Signal.FAILED_AGAIN): Phase.GAVE_UP,
