@@ -347,6 +347,8 @@ def _proving(
 ) -> Next:
     job = facts.job
     assert job is not None
+    if _forgotten(rec, job):
+        return Move(Signal.STOP_WANTED, _FORGOTTEN)
     if job.state in ENDED_BADLY:
         return Move(
             Signal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"

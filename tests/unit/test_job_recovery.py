@@ -191,7 +191,7 @@ def test_slurm_refusing_for_good_is_told() -> None:
     assert moved(rec(Phase.RELEASED, steps=(no,)), JobFacts(QUEUED)) is Signal.REFUSED
 
 
-@pytest.mark.parametrize("phase", [Phase.RELEASED, Phase.STARTING])
+@pytest.mark.parametrize("phase", [Phase.RELEASED, Phase.STARTING, Phase.PROVING])
 @pytest.mark.parametrize("job", [FAILED, RUNNING])
 def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase: Phase, job: SlurmJob) -> None:
     """Killed within seconds of it, slurmctld comes back with the run from before."""
