@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
 from hpctl.core.journal import Corrupt, Event, State
 from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
 from hpctl.core.policy import Policy
+from hpctl.core.view import View
 from hpctl.joining import joined_now
 from hpctl.ports import JournalCorrupt, Unavailable
 from hpctl.remember import remember
@@ -93,11 +95,27 @@ class World:
     cloud_error: str = ""
     joined: Joined = field(default_factory=Joined)
     """Which of the cloud's instances stands for which node."""
+    untreated: tuple[Candidate, ...] = ()
+    """Nodes that the facts call faulty and that no recovery treats: what the daemon decides on."""
 
     @property
     def daemon_alive(self) -> bool:
         """Whether a daemon holds the lease: it renews it every cycle."""
         return self.daemon is not None and self.now <= self.daemon.until
+
+    def view(self) -> View:
+        """What the daemon would plan on. Needs Slurm; without the cloud's word, its gates pass."""
+        assert self.slurm is not None
+        return View(
+            scheduler=self.slurm,
+            provider=self.cloud or ProviderView(self.now),
+            health=self.health,
+            assessments=self.assessments,
+            state=self.state,
+            instances=self.joined.instances,
+            unjoined=self.joined.unjoined,
+            stopped=self.stopped,
+        )
 
 
 def gather(
@@ -111,6 +129,7 @@ def gather(
     """
     from hpctl.core.assess import assess
     from hpctl.core.health import standing
+    from hpctl.core.plan import node_candidates
     from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
 
@@ -131,7 +150,7 @@ def gather(
     recent = at - rules.silent_after
     health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
     health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
-    return World(
+    world = World(
         now=at,
         policy=config.policy(),
         state=state,
@@ -149,6 +168,9 @@ def gather(
         cloud_error=cloud_error,
         joined=joined,
     )
+    if slurm_view is None:
+        return world
+    return replace(world, untreated=tuple(node_candidates(world.view(), rules, at)[0]))
 
 
 def with_cloud(world: World, config: Config) -> World:

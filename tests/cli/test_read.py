@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ from hpctl.cli.status import status_view, verdict
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.gates import GATES
-from hpctl.core.journal import HoldNoted, RequestTaken
-from hpctl.core.model import Clears, Finding, Health, NodeName, RuleId, Verdict
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
+from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, Verdict
 from hpctl.core.run_gates import RUN_GATES
+from hpctl.core.run_policy import Action
+from hpctl.core.trouble import Kind, Trouble
 from hpctl.ports import HpctlError
 from tests.cli import worlds
 from tests.cli.conftest import Head
@@ -26,6 +30,40 @@ def test_all_is_well_after_a_healed_fault() -> None:
     view = status_view(world(healed()))
     assert (view.problems, view.unknowns) == ((), ())
     assert verdict(view) is Exit.FINE
+
+
+def test_a_fault_that_nobody_treats_yet_is_a_problem(head: Head) -> None:
+    """Between the first evidence and the daemon's decision, and for good where it is dead."""
+    head.write(healed())
+    result = head.run("status", "--json")
+    assert result.exit_code == Exit.PROBLEM
+    (line, other) = json.loads(result.stdout)["problems"]
+    assert line.startswith("ip-10-1-0-4: Xid 79 on 0000:18:00")
+    assert other.endswith("not treated yet: hpctl explain ip-10-1-0-5")
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({}, True),
+        ({"at": worlds.at(20)}, False),  # long ago
+        ({"restarts": 0}, False),  # of another run
+        ({"action": Action.NONE}, False),
+        ({"trouble": None}, False),  # a sign of life came after it
+    ],
+)
+def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(
+    told: dict[str, Any], problem: bool
+) -> None:
+    trouble = Trouble(Kind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
+    how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
+    report = JobReport(JobId(4242), how["restarts"], how["trouble"], how["action"])
+    view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
+    line = (
+        "Job 4242: rank 3 stands still in step 1200; its own supervisor restarts it:"
+        " hpctl explain 4242"
+    )
+    assert view.problems == (line,) * problem
 
 
 def test_what_is_past_is_explained_and_listed_as_ever(history: Head) -> None:
