@@ -102,6 +102,32 @@ def test_a_silent_daemon_is_not_alive_and_nothing_is_sure() -> None:
     assert "silent" in view.unknowns[0]
 
 
+def test_a_recovery_has_one_ladder_whoever_tells_it(history: Head) -> None:
+    """As it was decided then, by its node, by its id and by the job that it hit."""
+    told = [
+        json.loads(history.run("explain", target, "--json").stdout)["rule"]["ladder"]
+        for target in ("n-11111111", "j-22222222", "4242")
+    ]
+    assert told == [["replace"]] * 3
+    assert rules().classes[RuleId("xid-79")].ladder != ("replace",), "the catalogue has another"
+
+
+def test_checks_that_were_shed_are_no_evidence(head: Head) -> None:
+    shed = Finding(
+        "agent.checks", Verdict.UNKNOWN, worlds.at(1), worlds.at(80), code="shed", detail="3 shed"
+    )
+    sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
+    head.write(healed())
+    store = head.store()
+    store.record([sick, Health(worlds.gen(3), worlds.at(88), (shed,))])
+    store.close()
+    for node, seen in (("ip-10-1-0-5", ["kernel.xid"]), ("ip-10-1-0-3", [])):
+        told = json.loads(head.run("explain", node, "--json").stdout)
+        assert [e["check"] for e in told["evidence"]] == seen
+    judged = assess(sick, rules(), worlds.NOW)
+    assert [f.check for f in judged.findings] == ["kernel.xid"], "nor of a recovery"
+
+
 def test_status_without_slurm_cannot_tell_and_says_so(history: Head) -> None:
     history.slurm = None
     result = history.run("status", "--json")
