@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpctl.agent.budget import Budget, Usage
 from hpctl.cli.explain import HOLD_MENDS, explain_view
 from hpctl.cli.output import Exit
 from hpctl.cli.status import status_view, verdict
@@ -113,19 +114,40 @@ def test_a_recovery_has_one_ladder_whoever_tells_it(history: Head) -> None:
 
 
 def test_checks_that_were_shed_are_no_evidence(head: Head) -> None:
+    """The agent's own saving is told as that, and not as seen on the node, nor of a recovery."""
+    (told,) = _shed().observations(["dcgm"])
     shed = Finding(
-        "agent.checks", Verdict.UNKNOWN, worlds.at(1), worlds.at(80), code="shed", detail="3 shed"
+        "agent.checks",
+        told.verdict,
+        worlds.at(1),
+        worlds.at(80),
+        code=told.code,
+        detail=told.detail,
     )
     sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
+    judged = assess(sick, rules(), worlds.NOW)
+    opened = worlds.node_opened("n-99999999", worlds.gen(5), 60, findings=judged.findings)
     head.write(healed())
     store = head.store()
     store.record([sick, Health(worlds.gen(3), worlds.at(88), (shed,))])
+    for target, seen in (
+        ("ip-10-1-0-5", ["kernel.xid"]), ("ip-10-1-0-3", []), ("n-99999999", ["kernel.xid"])
+    ):  # fmt: skip
+        if target.startswith("n-"):
+            store.append([opened])
+        shown = json.loads(head.run("explain", target, "--json").stdout)
+        assert [e["check"] for e in shown["evidence"]] == seen
+        assert ("leaves checks out: not run to save" in shown["headline"]) is (target[0] == "i")
     store.close()
-    for node, seen in (("ip-10-1-0-5", ["kernel.xid"]), ("ip-10-1-0-3", [])):
-        told = json.loads(head.run("explain", node, "--json").stdout)
-        assert [e["check"] for e in told["evidence"]] == seen
-    judged = assess(sick, rules(), worlds.NOW)
-    assert [f.check for f in judged.findings] == ["kernel.xid"], "nor of a recovery"
+
+
+def _shed() -> Budget:
+    """A budget that was exceeded for long enough."""
+    used = iter(Usage(10.0 * n, 1.0) for n in range(9))
+    budget = Budget([1], measure=lambda: next(used))
+    for minute in range(5):
+        budget.look(61.0 * minute)
+    return budget
 
 
 def test_status_without_slurm_cannot_tell_and_says_so(history: Head) -> None:
