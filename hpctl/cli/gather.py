@@ -21,6 +21,7 @@ from hpctl.remember import remember
 
 if TYPE_CHECKING:
     from hpctl.config import Config
+    from hpctl.core.catalogue import Rules
 
 T = TypeVar("T")
 
@@ -142,10 +143,7 @@ def gather(
         slurm_view, slurm_error = nodes.result()
         cloud_view, cloud_error = instances.result()
     cloud_view, joined = joined_now(cloud_view, slurm_view) if cloud_view else (None, Joined())
-    rules = make_rules(config)
-    # The daemon stores plain heartbeats only now and then; silence is what lasts longer.
-    lag = timedelta(seconds=config.loop.lease_s / 2)
-    rules = replace(rules, silent_after=rules.silent_after + lag)
+    rules = _patient(make_rules(config), config)
     left = _left(state, health, slurm_view, joined)
     recent = at - rules.silent_after
     health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
@@ -168,9 +166,14 @@ def gather(
         cloud_error=cloud_error,
         joined=joined,
     )
-    if slurm_view is None:
-        return world
-    return replace(world, untreated=tuple(node_candidates(world.view(), rules, at)[0]))
+    found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
+    return replace(world, untreated=tuple(found))
+
+
+def _patient(rules: Rules, config: Config) -> Rules:
+    """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
+    lag = timedelta(seconds=config.loop.lease_s / 2)
+    return replace(rules, silent_after=rules.silent_after + lag)
 
 
 def with_cloud(world: World, config: Config) -> World:

@@ -165,6 +165,7 @@ class _Soaker:
         following = time.time() + pause_s[1]
         while time.time() < until:
             self._mend(time.time())
+            self._operate()
             for shape in SHAPES:
                 self._keep_going(shape)
             if time.time() >= following and self._running:
@@ -176,8 +177,9 @@ class _Soaker:
     def calm(self) -> None:
         """End what is broken, and wait for the jobs, and for what is still open."""
         self._mend(float("inf"))
-        limit = time.time() + CALM_S
-        while self._running or (self._said.open() and time.time() < limit):
+        limit, soon = time.time() + CALM_S, time.time() + CALM_S / 2
+        while self._running or (self._said.open() and time.time() < soon):
+            self._operate()
             for name, job in list(self._running.items()):
                 if job.look(self._live):
                     self._ended(name)
@@ -232,6 +234,15 @@ class _Soaker:
         over = struck.over or (lambda _: struck not in self._struck)
         self._said.watch(Watched(fault.name, struck.subject, began, over, line))
         return True
+
+    def _operate(self) -> None:
+        """What an operator does whom `status` tells that a replacement found no capacity."""
+        if any("no-capacity" in struck.line for struck in self._struck):
+            return
+        for node in self._said.short_of_capacity():
+            self._say(f"the operator orders {node} again")
+            self._live.hpctl("cancel", node, check=False)
+            self._live.hpctl("replace", node, "--yes", "--now", check=False)
 
     def _mend(self, now: float) -> None:
         for struck in [s for s in self._struck if s.until <= now]:

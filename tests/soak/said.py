@@ -22,6 +22,7 @@ from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT
 
 EVERY_S = 1.0
+ACT_S = 10.0
 NAMED_S = 60.0
 """Within so long `status` names a fault that lasts."""
 
@@ -135,6 +136,7 @@ class Said:
         self.answers: list[Answer] = []
         self._watched: list[Watched] = []
         self._truths: list[Truth] = []
+        self._acted = 0.0
         words = [sys.executable, "-m", "tests.soak.said", str(live.sandbox.config_path)]
         self._asker = subprocess.Popen(
             words, env={**live.sandbox.env, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True
@@ -167,6 +169,15 @@ class Said:
             fault.ended = bool(over)
             if over is False:
                 fault.last_open = now.at
+
+    def short_of_capacity(self) -> list[str]:
+        """The nodes of which `status` said anew that their replacement found no capacity."""
+        last = self.answers[-1] if self.answers else None
+        if last is None or last.began < self._acted + ACT_S:
+            return []
+        lines = [line for line in last.said if "InsufficientInstanceCapacity" in line]
+        self._acted = time.time() if lines else self._acted
+        return [line.partition(":")[0] for line in lines]
 
     def open(self) -> list[str]:
         """What is not over yet."""
