@@ -7,7 +7,8 @@ What `hpctl status` has to name of each kind until it is over, and who says that
 | xid-79, -48, -154, hma-*, kill-node | the node | it serves again, on another boot |
 | hang-agent | the node | it serves again, and that agent has gone, or goes on |
 | freeze-node | the node | it serves again, thawed or on another boot |
-| xid-31, kill-rank, stop-rank | the job | another attempt of it trains, or it has ended |
+| xid-31, kill-rank | the job | another attempt of it trains, or it has ended |
+| stop-rank | the job, once a rank or a supervisor misses it | as above |
 | torn-checkpoint | the job, where nothing newer follows | a newer one is saved, or as above |
 | slurmctld | that Slurm cannot be read | slurmctld is started |
 | daemon | that it is silent, once its lease is over | it is started |

@@ -232,7 +232,9 @@ class _Soaker:
             self._struck.append(struck)
         line = f"{time.strftime('%H:%M:%S')} {struck.line}"
         over = struck.over or (lambda _: struck not in self._struck)
-        self._said.watch(Watched(fault.name, struck.subject, began, over, line))
+        latent = fault.name == "stop-rank"
+        watched = Watched(fault.name, struck.subject, began, over, line, latent=latent)
+        self._said.watch(watched)
         return True
 
     def _operate(self) -> None:

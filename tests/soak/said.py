@@ -36,6 +36,12 @@ class Answer:
     code: int
     said: tuple[str, ...]
 
+    @property
+    def cannot_tell(self) -> bool:
+        """Slurm or the daemon is away, and it says so."""
+        away = any(line.startswith("Slurm cannot be read") for line in self.said)
+        return self.code == 3 or (self.code == 1 and away)
+
     def names(self, what: str) -> bool:
         """Whether a line of it names something, and its exit code tells that all is not well."""
         pattern = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])", re.IGNORECASE)
@@ -77,6 +83,8 @@ class Watched:
     line: str
     last_open: float = 0.0
     ended: bool = False
+    latent: bool = False
+    """Nobody can see it at first: named before that, its subject was named for something else."""
 
 
 @dataclass(slots=True)
@@ -225,7 +233,10 @@ def _between(answers: list[Answer], first: float, last: float) -> list[Answer]:
 
 def _judge(fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
     """Named within NAMED_S, and from then on until it was over; else what was said instead."""
-    named = next((a for a in answers if a.began >= fault.began and a.names(fault.subject)), None)
+    asked = _between(answers, fault.began, fault.last_open)
+    silent = [a for a in asked if not a.names(fault.subject) and not a.cannot_tell]
+    since = silent[-1].at if fault.latent and silent else fault.began
+    named = next((a for a in answers if a.began >= since and a.names(fault.subject)), None)
     if named is None or (fault.ended and named.began > fault.last_open + EVERY_S):
         open_s = max(0.0, fault.last_open - fault.began)
         row.sooner += 1
@@ -235,8 +246,7 @@ def _judge(fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
     took = named.at - fault.began
     row.longest_s = max(row.longest_s, took)
     while_open = _between(answers, named.began, fault.last_open)
-    # Slurm or the daemon away: status says that it cannot tell.
-    silent = [a for a in while_open if not a.names(fault.subject) and a.code != 3]
+    silent = [a for a in silent if a.began > named.began]
     row.asked += len(while_open)
     row.silent += len(silent)
     misses = [f"{fault.line}: named after {took:.0f} s"] if took > NAMED_S else []

@@ -16,9 +16,11 @@ def answers(*codes: int, named_from: int = 0, named_to: int = 99) -> list[Answer
     ]
 
 
-def judged(told: list[Answer], *, last_open: float, ended: bool = True) -> tuple[Row, list[str]]:
+def judged(
+    told: list[Answer], *, last_open: float, ended: bool = True, latent: bool = False
+) -> tuple[Row, list[str]]:
     row = Row("xid-79")
-    fault = Watched("xid-79", NODE, 0.0, lambda _: True, "a fault", last_open, ended)
+    fault = Watched("xid-79", NODE, 0.0, lambda _: True, "a fault", last_open, ended, latent)
     return row, _judge(fault, row, told)
 
 
@@ -49,6 +51,17 @@ def test_what_is_over_before_anybody_names_it_is_no_miss() -> None:
     row, misses = judged(answers(*[0] * 20, named_from=99), last_open=9)
     assert misses == []
     assert (row.named, row.sooner, row.unnamed_s) == (0, 1, 9)
+
+
+def test_what_nobody_can_see_at_first_may_be_named_late_but_not_too_late() -> None:
+    """Named for something else in its first seconds, and again when somebody misses it."""
+    early, none = answers(*[1] * 5), answers(*[0] * 60, named_from=99)[5:]
+    for late, missed in ((40, False), (70, True)):
+        again = answers(*[1] * 90, named_from=late)[late:]
+        told = [*early, *answers(*[0] * late, named_from=99)[5:], *again]
+        row, misses = judged(told, last_open=80, latent=True)
+        assert (row.longest_s > late, bool(misses)) == (True, missed)
+    assert judged([*early, *none], last_open=59, latent=True)[0].sooner == 1
 
 
 def test_who_cannot_tell_is_not_silent() -> None:
