@@ -304,6 +304,8 @@ class Fault:
     name: str
     weight: int
     strike: Callable[[Scene], Struck | None]
+    latent: bool = False
+    """Nobody can see it at first, before somebody has been silent for a while."""
 
 
 FAULTS = (
@@ -313,11 +315,11 @@ FAULTS = (
     Fault("xid-31", 1, _page_fault),
     Fault("hma-reboot", 1, _mark("reboot")),
     Fault("hma-replace", 1, _mark("replace")),
-    Fault("kill-node", 2, _kill_node),
-    Fault("freeze-node", 2, _freeze_node),
-    Fault("hang-agent", 1, _hang_agent),
+    Fault("kill-node", 2, _kill_node, latent=True),
+    Fault("freeze-node", 2, _freeze_node, latent=True),
+    Fault("hang-agent", 1, _hang_agent, latent=True),
     Fault("kill-rank", 4, _kill_rank),
-    Fault("stop-rank", 2, _stop_rank),
+    Fault("stop-rank", 2, _stop_rank, latent=True),
     Fault("torn-checkpoint", 3, _tear_checkpoint),
     Fault("slurmctld", 1, _lose_slurmctld),
     Fault("daemon", 2, _lose_daemon),

@@ -42,7 +42,7 @@ SITE = merged(
             # Nobody is there to release a held job: each is tried again and again.
             "on": {kind: {"ladder": ["step", "requeue"]} for kind in RETRIED},
             "hang_floor_s": 5.0,
-            "hang_start_s": 60.0,
+            "hang_start_s": 30.0,
         },
     },
 )
@@ -63,6 +63,7 @@ class Account:
     struck: Counter[str] = field(default_factory=Counter)
     twice: list[str] = field(default_factory=list)
     other_weights: list[str] = field(default_factory=list)
+    handed_over: list[str] = field(default_factory=list)
     said: Verdict = field(default_factory=lambda: Verdict([]))
 
     @property
@@ -84,6 +85,7 @@ class Account:
             f" other weights than undisturbed: {len(self.other_weights)}",
             f"soak: effective training time ratio {self.effective:.3f}"
             f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
+            *(f"soak: handed over to a person: {line}" for line in self.handed_over),
             f"soak: what `hpctl status` named; missed: {len(self.said.misses)}",
             *self.said.text(),
         ]
@@ -118,6 +120,7 @@ def soak(
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
                 account.said = said.verdict(fault.name for fault in FAULTS)
+                account.handed_over = _handed_over(live)
                 live.settle()
             except BaseException:
                 print(_last_words(base), file=sys.stderr)
@@ -128,6 +131,12 @@ def soak(
             if job.final["sha256"] != calm[job.shape.ranks]:
                 account.other_weights.append(f"job {job.number} ({job.shape.name})")
     return account
+
+
+def _handed_over(live: Chaos) -> list[str]:
+    """The nodes that wait for a person, and why."""
+    ended = [r for r in live.node_recoveries() if r.phase == "escalated"]
+    return [f"{r.node} ({r.rule}): {' > '.join(t.why for t in r.trail)}" for r in ended]
 
 
 def _last_words(base: Path) -> str:
@@ -232,8 +241,7 @@ class _Soaker:
             self._struck.append(struck)
         line = f"{time.strftime('%H:%M:%S')} {struck.line}"
         over = struck.over or (lambda _: struck not in self._struck)
-        latent = fault.name == "stop-rank"
-        watched = Watched(fault.name, struck.subject, began, over, line, latent=latent)
+        watched = Watched(fault.name, struck.subject, began, over, line, latent=fault.latent)
         self._said.watch(watched)
         return True
 

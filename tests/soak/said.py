@@ -200,7 +200,13 @@ class Said:
             row.n += 1
             judge = _judge if fault.subject else self._judge_held
             found.misses += judge(fault, row, self.answers)
-            found.misses += [f"{fault.line}: never over"] * (not fault.ended)
+            handed_over = any(
+                line.startswith(f"{fault.subject} waits for a person")
+                for answer in self.answers[-1:]
+                for line in answer.said
+            )
+            if not fault.ended and not handed_over:
+                found.misses.append(f"{fault.line}: never over")
         return found
 
     def _judge_held(self, fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
