@@ -248,9 +248,12 @@ _FORGOTTEN: Final = "slurmctld came back with a state from before the requeue"
 
 
 def _forgotten(rec: JobRecovery, job: SlurmJob) -> bool:
-    """Whether the run that was requeued is there again: slurmctld died before it saved that."""
-    there = job.running or job.state in ENDED_BADLY
-    return there and not job.completing and job.restarts == rec.attempt.restarts
+    """Whether the run that was requeued has ended badly again: slurmctld died before it saved that.
+
+    One that is there and runs is disturbed by nobody: its node may be somebody else's by now.
+    """
+    again = job.restarts == rec.attempt.restarts
+    return again and job.state in ENDED_BADLY and not job.completing
 
 
 def _start(facts: JobFacts, do: Do) -> Do:

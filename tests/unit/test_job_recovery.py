@@ -192,13 +192,13 @@ def test_slurm_refusing_for_good_is_told() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.RELEASED, Phase.STARTING, Phase.PROVING])
-@pytest.mark.parametrize("job", [FAILED, RUNNING])
-def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase: Phase, job: SlurmJob) -> None:
+def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase: Phase) -> None:
     """Killed within seconds of it, slurmctld comes back with the run from before."""
     requeued = step(StepKind.REQUEUE, Outcome.accepted())
     late = step(StepKind.START_NOW, Outcome.rejected("not_pending"))
     back = rec(phase, steps=(requeued, late))
-    assert moved(back, JobFacts(job, True)) is Signal.STOP_WANTED
+    assert moved(back, JobFacts(FAILED, True)) is Signal.STOP_WANTED
+    assert isinstance(advance(back, JobFacts(RUNNING, True), OWN, at(1)), Wait), "not disturbed"
     assert TRANSITIONS[phase, Signal.STOP_WANTED] is Phase.STOPPING
     again = advance(replace(back, phase=Phase.STOPPING), JobFacts(FAILED, True), OWN, at(60))
     assert again == Do(StepKind.REQUEUE, "1", 2)
