@@ -148,7 +148,10 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     root alone may name."""
 
     v: int
-    verb: Literal["pause", "resume", "approve", "cancel", "replace", "reboot", "return"]
+    verb: Literal[
+        "pause", "resume", "approve", "cancel", "replace", "replace-now", "reboot", "reboot-now",
+        "return",
+    ]  # fmt: skip
     target: Annotated[str, Meta(max_length=255)] = ""
     by: Annotated[str, Meta(max_length=64)] = ""
 

@@ -7,7 +7,8 @@ before anything is asked. A name that nothing has is a refusal (1), with the nea
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,6 +16,14 @@ from hpctl.ports import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle_push import S3Prefix
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def now_option(command: F) -> F:
+    """`--now`: the same word for whoever carries an order out, the daemon or the command itself."""
+    text = "Do not wait for the jobs there to end: they are requeued at once."
+    return click.option("--now", is_flag=True, help=text)(command)
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -156,7 +156,7 @@ def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
         kind="node_recovery",
         headline=headline(rec),
         rule=_decided(rules, rec),
-        evidence=tuple(map(evidence_view, rec.findings)),
+        evidence=evidence_of(rec.findings),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec),
         next=_mend(hold) if hold else _awaited(w, rec),
@@ -189,7 +189,7 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
         kind="job_recovery",
         headline=headline(rec),
         rule=_decided(rules, cause) if cause else None,
-        evidence=tuple(map(evidence_view, cause.findings)) if cause else (),
+        evidence=evidence_of(cause.findings) if cause else (),
         story=_with_reports(rec, w.state.reports.get(rec.attempt.job, ())),
         next=awaited(rec, w.policy),
         related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
@@ -261,7 +261,7 @@ def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
         kind="hold",
         headline=f"{hold.target} is held back since {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
         rule=rule_view(rules, hold.rule),
-        evidence=tuple(map(evidence_view, judged.findings)) if judged else (),
+        evidence=evidence_of(judged.findings) if judged else (),
         gates=held_gates(hold),
         next=_mend(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
@@ -296,6 +296,8 @@ def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
     elif w.slurm is None:
         said.append(f"Slurm cannot be read ({w.slurm_error})")
     health = w.health.get(name)
+    left_out = [f.detail for f in health.findings if shed(f)] if health else []
+    said += [f"its agent leaves checks out: {detail}" for detail in left_out]
     fault = judged.fault if judged else None
     return ExplainView(
         as_of=w.now,
@@ -303,7 +305,7 @@ def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
         kind="node",
         headline="; ".join(said) + ".",
         rule=rule_view(rules, fault.rule) if fault else None,
-        evidence=tuple(evidence_view(f) for f in health.findings if relevant(f)) if health else (),
+        evidence=evidence_of(health.findings) if health else (),
         next=Awaited(_of_node(judged, slurm)),
         related=(*(r.id for r in treated), *_changes(w, name)),
     )
@@ -339,11 +341,19 @@ def evidence_view(f: Finding) -> EvidenceView:
     )
 
 
-def relevant(f: Finding) -> bool:
-    """Whether a finding says something of the node: checks that were shed or passed do not."""
-    return f.verdict in (Verdict.WARN, Verdict.FAIL) or (
-        f.verdict is Verdict.UNKNOWN and not f.check.startswith("agent.")
-    )
+def evidence_of(findings: Iterable[Finding]) -> tuple[EvidenceView, ...]:
+    """What was seen of a node; checks that passed, or that its agent left out, are nothing seen."""
+    return tuple(evidence_view(f) for f in findings if _seen(f) and not shed(f))
+
+
+def _seen(f: Finding) -> bool:
+    unknown = f.verdict is Verdict.UNKNOWN and not f.check.startswith("agent.")
+    return unknown or f.verdict in (Verdict.WARN, Verdict.FAIL)
+
+
+def shed(f: Finding) -> bool:
+    """Whether a finding says that the agent leaves checks out to save resources."""
+    return (f.check, f.code) == ("agent.checks", "shed")
 
 
 _ORDERS = {row.rule: row for row in ORDERS.values()}

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
 from hpctl.core.journal import Corrupt, Event, State
 from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
 from hpctl.core.policy import Policy
+from hpctl.core.view import View
 from hpctl.joining import joined_now
 from hpctl.ports import JournalCorrupt, Unavailable
 from hpctl.remember import remember
 
 if TYPE_CHECKING:
     from hpctl.config import Config
+    from hpctl.core.catalogue import Rules
 
 T = TypeVar("T")
 
@@ -93,11 +96,27 @@ class World:
     cloud_error: str = ""
     joined: Joined = field(default_factory=Joined)
     """Which of the cloud's instances stands for which node."""
+    untreated: tuple[Candidate, ...] = ()
+    """Nodes that the facts call faulty and that no recovery treats: what the daemon decides on."""
 
     @property
     def daemon_alive(self) -> bool:
         """Whether a daemon holds the lease: it renews it every cycle."""
         return self.daemon is not None and self.now <= self.daemon.until
+
+    def view(self) -> View:
+        """What the daemon would plan on. Needs Slurm; without the cloud's word, its gates pass."""
+        assert self.slurm is not None
+        return View(
+            scheduler=self.slurm,
+            provider=self.cloud or ProviderView(self.now),
+            health=self.health,
+            assessments=self.assessments,
+            state=self.state,
+            instances=self.joined.instances,
+            unjoined=self.joined.unjoined,
+            stopped=self.stopped,
+        )
 
 
 def gather(
@@ -111,6 +130,7 @@ def gather(
     """
     from hpctl.core.assess import assess
     from hpctl.core.health import standing
+    from hpctl.core.plan import node_candidates
     from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_store
 
@@ -123,15 +143,12 @@ def gather(
         slurm_view, slurm_error = nodes.result()
         cloud_view, cloud_error = instances.result()
     cloud_view, joined = joined_now(cloud_view, slurm_view) if cloud_view else (None, Joined())
-    rules = make_rules(config)
-    # The daemon stores plain heartbeats only now and then; silence is what lasts longer.
-    lag = timedelta(seconds=config.loop.lease_s / 2)
-    rules = replace(rules, silent_after=rules.silent_after + lag)
+    rules = _patient(make_rules(config), config)
     left = _left(state, health, slurm_view, joined)
     recent = at - rules.silent_after
     health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
     health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
-    return World(
+    world = World(
         now=at,
         policy=config.policy(),
         state=state,
@@ -149,6 +166,14 @@ def gather(
         cloud_error=cloud_error,
         joined=joined,
     )
+    found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
+    return replace(world, untreated=tuple(found))
+
+
+def _patient(rules: Rules, config: Config) -> Rules:
+    """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
+    lag = timedelta(seconds=config.loop.lease_s / 2)
+    return replace(rules, silent_after=rules.silent_after + lag)
 
 
 def with_cloud(world: World, config: Config) -> World:

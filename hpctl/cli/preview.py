@@ -7,8 +7,8 @@ from datetime import datetime
 
 from hpctl.cli.gather import World
 from hpctl.core.journal import RequestTaken
-from hpctl.core.model import NodeName, ProviderView, SlurmJob
-from hpctl.core.requests import take
+from hpctl.core.model import NodeName, SlurmJob
+from hpctl.core.requests import NOW, take
 from hpctl.core.view import Request, View, jobs_on
 
 
@@ -26,7 +26,8 @@ class JobHere:
 
 @dataclass(frozen=True, slots=True)
 class PreviewView:
-    """One node before a reboot or replacement. `answer`: what the daemon would say now."""
+    """One node before a reboot or replacement. `answer`: what the daemon would say now. `now`: its
+    jobs are not waited for."""
 
     node: str
     verb: str
@@ -35,6 +36,7 @@ class PreviewView:
     open_recovery: str
     would_open: bool
     answer: str
+    now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +49,8 @@ class PreviewsView:
 
 def previews(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsView:
     """Look at each node. Needs Slurm's view; without the cloud's, its gates pass."""
-    assert w.slurm is not None
-    provider = w.cloud or ProviderView(w.now)
-    view = View(
-        scheduler=w.slurm,
-        provider=provider,
-        health=w.health,
-        assessments=w.assessments,
-        state=w.state,
-        instances=w.joined.instances,
-        unjoined=w.joined.unjoined,
-        stopped=w.stopped,
-    )
-    here = jobs_on([NodeName(n) for n in names], w.slurm.jobs)
+    view = w.view()
+    here = jobs_on([NodeName(n) for n in names], view.scheduler.jobs)
     return PreviewsView(
         w.now,
         tuple(_preview(w, view, verb, NodeName(n), here[NodeName(n)], by) for n in names),
@@ -76,7 +67,7 @@ def _preview(
     assert isinstance(answer, RequestTaken)
     return PreviewView(
         node=name,
-        verb=verb,
+        verb=verb.removesuffix(NOW),
         instance=instance.id if instance else (health.generation.instance if health else ""),
         jobs=tuple(
             JobHere(j.id, j.user, j.name, j.state, len(j.nodes), j.recoverable)
@@ -86,7 +77,15 @@ def _preview(
         open_recovery=rec.id if rec else "",
         would_open=bool(opened) and answer.ok,
         answer=answer.answer,
+        now=verb.endswith(NOW),
     )
+
+
+def fate(job: JobHere, *, now: bool) -> str:
+    """A job on a node, and what becomes of it when an order takes the node away."""
+    ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
+    then = ends if now else "is waited for; --now requeues it"
+    return f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s): {then}"
 
 
 def preview_lines(view: PreviewsView) -> list[str]:
@@ -94,12 +93,7 @@ def preview_lines(view: PreviewsView) -> list[str]:
     said = []
     for p in view.previews:
         said.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
-        for job in p.jobs:
-            fate = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
-            said.append(
-                f"  job {job.id} ({job.name}, {job.user}) is {job.state}"
-                f" on {job.nodes} node(s): {fate}"
-            )
+        said += [f"  {fate(job, now=p.now)}" for job in p.jobs]
         if not p.jobs:
             said.append("  no job is on it")
         if not p.would_open:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from hpctl.cli.output import DRY_RUN
+from hpctl.cli.preview import fate
 from hpctl.cli.render import BAD, DIM, GOOD, WARN, columns, word, wrapped
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def plan(out: Console, view: NodeOrderView, *, now: bool = False) -> None:
     for node in view.nodes:
         where = f"{node.group}, {node.status}, Slurm: {node.slurm_state or '-'}"
         out.print(Text(f"{node.node}: {view.verb} {node.instance_id} ({where})", "bold"))
-        for line, style in _about(view, node, now=now):
+        for line, style in _about(node, now=now):
             out.print(Padding(Text(line, style), (0, 0, 0, 2)))
     if view.refusal:
         out.print(Text(view.refusal, BAD))
@@ -56,19 +57,8 @@ def plan(out: Console, view: NodeOrderView, *, now: bool = False) -> None:
         out.print(Text(DRY_RUN, DIM))
 
 
-def _about(view: NodeOrderView, node: OrderedNode, *, now: bool) -> list[tuple[str, str]]:
-    said = []
-    for job in node.jobs:
-        fate = "is waited for"
-        if now or view.by_daemon:
-            fate = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
-        said.append(
-            (
-                f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s):"
-                f" {fate}",
-                WARN,
-            )
-        )
+def _about(node: OrderedNode, *, now: bool) -> list[tuple[str, str]]:
+    said = [(fate(job, now=now), WARN) for job in node.jobs]
     if node.slurm_state == "UNKNOWN":
         said.append(("what runs there is unknown, and would be lost", WARN))
     elif not node.jobs:

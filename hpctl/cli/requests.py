@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hpctl.cli import output
+from hpctl.cli.arguments import now_option
 from hpctl.cli.ask import ANSWER_S, ask, invoking_user, report
 from hpctl.cli.complete import complete_hold, complete_node, complete_open
 from hpctl.cli.gather import World, gather
@@ -20,6 +21,7 @@ from hpctl.cli.output import Exit
 from hpctl.cli.preview import preview_lines, previews
 from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.model import JobId, NodeName, RecoveryId
+from hpctl.core.requests import NOW
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,7 +36,8 @@ def request_options(command: F) -> F:
 
 
 def destroys(command: F) -> F:
-    """What requests that destroy something take beside: `--yes`, `--dry-run`."""
+    """What requests that destroy something take beside: `--now`, `--yes`, `--dry-run`."""
+    command = now_option(command)
     command = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
     return click.option(
         "--dry-run", is_flag=True, help="Print what would happen; ask for nothing."
@@ -133,10 +136,11 @@ def open_recovery(w: World, name: str) -> str:
 
 
 def _destroy(
-    verb: str, names: tuple[str, ...], *, yes: bool, dry_run: bool, no_wait: bool,
+    order: str, names: tuple[str, ...], *, now: bool, yes: bool, dry_run: bool, no_wait: bool,
     config: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what runs there, be sure, ask."""
+    verb = order + NOW if now else order
     world = gather(output.load_config(config), output.now(), slurm=True, cloud=True)
     if world.slurm is None:
         output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
@@ -158,7 +162,7 @@ def _destroy(
         output.leave(Exit.PROBLEM if blocked else Exit.FINE)
         return
     if not yes:
-        output.confirm(f"{verb} {len(view.previews)} node(s)?", abort=True)
+        output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
     _ask(config, verb, [p.node for p in view.previews], no_wait, as_json)
 
 
@@ -169,8 +173,8 @@ def _destroy(
 def replace(names: tuple[str, ...], **options: Any) -> None:
     """Replace a node's instance.
 
-    The node is drained, its jobs are started elsewhere, and the instance is destroyed; a new one
-    takes its name. Whatever is only on the instance's own disks is lost.
+    The node is drained, its jobs end (`--now`: they start elsewhere), and the instance is
+    destroyed; a new one takes its name. Whatever is only on the instance's own disks is lost.
     """
     _destroy("replace", names, **options)
 
@@ -182,7 +186,7 @@ def replace(names: tuple[str, ...], **options: Any) -> None:
 def reboot(names: tuple[str, ...], **options: Any) -> None:
     """Reboot a node's instance.
 
-    The node is drained and its jobs are started elsewhere first.
+    The node is drained and its jobs end first (`--now`: they start elsewhere).
     """
     _destroy("reboot", names, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,13 +27,18 @@ from hpctl.cli.views import (
 from hpctl.core.bounds import later
 from hpctl.core.change import Change
 from hpctl.core.marks import mark_of
-from hpctl.core.model import NodeName, reason_owner
+from hpctl.core.model import JobId, NodeName, reason_owner
 from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.reach import CHECKS, left_alone, sign_of
+from hpctl.core.run_policy import Action
 from hpctl.core.tell import duration, headline
+
+if TYPE_CHECKING:
+    from hpctl.config import Config
 
 LATELY = timedelta(hours=1)
 """So long a change of capacity that has ended is still shown."""
+_INSIDE = (Action.PROCESS, Action.STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,12 @@ class StatusView:
     problems: tuple[str, ...]
     unknowns: tuple[str, ...]
     changes: tuple[ChangeView, ...] = ()
+
+
+def seen(config: Config) -> StatusView:
+    """Look once at everything that the screen tells of."""
+    world = gather(config, output.now(), slurm=True)
+    return status_view(with_cloud(world, config) if waits_for_cloud(world) else world)
 
 
 def status_view(w: World) -> StatusView:
@@ -190,13 +202,32 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     ]
     found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
     told = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
-    found += [f"{why}: hpctl explain {node}" for node, why in _out_of_reach(w) if node not in told]
-    found += [
-        f"{hold.target} is held back by the gate {hold.gate}: hpctl explain {hold.target}"
-        for _, hold in sorted(w.state.holds.items())
-    ]
+    seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.untreated}
+    shown = dict(_out_of_reach(w)) | seen_at
+    found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in told]
+    found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
+    for name, hold in sorted(w.state.holds.items()):
+        what = f"job {name}" if name.isdecimal() else name
+        found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {name}")
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
+    return found
+
+
+def _restarting(w: World) -> list[tuple[JobId, str]]:
+    """The jobs whose own supervisor told a moment ago that it restarts them, and why.
+
+    That they run again is told by nobody: for as long as the daemon would wait for a supervisor.
+    """
+    found = []
+    for job, told in sorted(w.state.reports.items()):
+        said, job_now = told[-1].report, w.slurm.jobs.get(job) if w.slurm else None
+        runs = job_now is not None and job_now.running and job_now.restarts == said.restarts
+        late = w.now > later(told[-1].at, w.policy.job.supervisor_grace_s)
+        if said.trouble is None or said.action not in _INSIDE or not runs or late:
+            continue
+        if job not in w.state.open_jobs:
+            found.append((job, f"Job {job}: {said.trouble.why}; its own supervisor restarts it"))
     return found
 
 
@@ -252,10 +283,6 @@ def status(config: str, as_json: bool) -> None:
     """
     from hpctl.cli import render
 
-    loaded = output.load_config(config)
-    world = gather(loaded, output.now(), slurm=True)
-    if waits_for_cloud(world):
-        world = with_cloud(world, loaded)
-    view = status_view(world)
+    view = seen(output.load_config(config))
     output.show("status", view, as_json, render.status)
     output.leave(verdict(view))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpctl.clusters.spec import ClusterSpec, GroupSpec, checked
-from hpctl.clusters.spec.cluster import Vpc
+from hpctl.clusters.spec.cluster import Settings, Vpc
 from hpctl.clusters.spec.group import FsxLustre, FsxOpenZfs, Lifecycle, Storage
 
 CONTROLLER_TYPE = "ml.m5.4xlarge"
@@ -42,7 +42,7 @@ class Answers:
     """What a first file says. `scripts` is the S3 prefix of the lifecycle scripts, "" for none.
 
     `entry` is the script that runs there once the AMI has set a node up; `lustre` is a file
-    system's DNS name and mount name.
+    system's DNS name and mount name; `mode` is hpctl's, "" for its default.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Answers:
     training_plan: str = ""
     spot: bool = False
     continuous: bool = False
+    mode: str = ""
 
 
 def begun(answers: Answers) -> ClusterSpec:
@@ -82,6 +83,10 @@ def begun(answers: Answers) -> ClusterSpec:
         said["vpc"] = Vpc(subnets=answers.subnets, security_groups=answers.security_groups)
     if answers.continuous:
         said["node_provisioning_mode"] = "Continuous"
+    if answers.mode:
+        said["hpctl"] = Settings.model_validate({"mode": answers.mode})
+    if answers.mode == "own":
+        said["node_recovery"] = "None"  # else the service replaces nodes as well
     return checked(ClusterSpec.model_validate(said), "the file")
 
 

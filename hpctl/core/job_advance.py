@@ -214,9 +214,12 @@ def _released(
 ) -> Next:
     job = facts.job
     assert job is not None
+    if _forgotten(rec, job):
+        return Move(Signal.STOP_WANTED, _FORGOTTEN)
     kind = StepKind.HOLD if rec.over_budget else StepKind.START_NOW
     last = last_step(rec.steps, kind)
-    if last is not None and last.outcome is not None:
+    stale = last is not None and last.started < rec.since
+    if last is not None and last.outcome is not None and not stale:
         if last.outcome.kind is OutcomeKind.ACCEPTED:
             if kind is StepKind.HOLD:
                 return Move(Signal.HELD, rec.over_budget)
@@ -227,7 +230,10 @@ def _released(
             return Wait(deadline, "no longer pending", look=Look.SOON)
     if job.completing and kind is StepKind.START_NOW:
         return Wait(deadline, "its last run is completing", look=Look.SOON)
-    answer = attempt_step(rec.steps, kind, str(job.id), _repeat(policy), now, rec.over_budget)
+    if last is not None and stale:
+        answer: Do | Wait | Outcome = Do(kind, str(job.id), last.attempt + 1, rec.over_budget)
+    else:
+        answer = attempt_step(rec.steps, kind, str(job.id), _repeat(policy), now, rec.over_budget)
     if isinstance(answer, Do):
         if kind is StepKind.START_NOW and now < facts.ready:
             return Wait(
@@ -238,6 +244,18 @@ def _released(
     if isinstance(answer, Wait):
         return answer
     return Move(Signal.REFUSED, f"slurmctld will not {kind} it: {answer.code} {answer.detail}")
+
+
+_FORGOTTEN: Final = "slurmctld came back with a state from before the requeue"
+
+
+def _forgotten(rec: JobRecovery, job: SlurmJob) -> bool:
+    """Whether the run that was requeued has ended badly again: slurmctld died before it saved that.
+
+    One that is there and runs is disturbed by nobody: its node may be somebody else's by now.
+    """
+    again = job.restarts == rec.attempt.restarts
+    return again and job.state in ENDED_BADLY and not job.completing
 
 
 def _start(facts: JobFacts, do: Do) -> Do:
@@ -257,6 +275,8 @@ def _starting(
 ) -> Next:
     job = facts.job
     assert job is not None
+    if _forgotten(rec, job):
+        return Move(Signal.STOP_WANTED, _FORGOTTEN)
     if job.state in ENDED_BADLY and not job.completing:
         return Move(Signal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
@@ -323,6 +343,8 @@ def _proving(
 ) -> Next:
     job = facts.job
     assert job is not None
+    if _forgotten(rec, job):
+        return Move(Signal.STOP_WANTED, _FORGOTTEN)
     if job.state in ENDED_BADLY:
         return Move(
             Signal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"

@@ -81,6 +81,11 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.STOPPING, Signal.WENT_ON): Phase.RESUMED,
     (Phase.STOPPING, Signal.QUEUED): Phase.RELEASED,
     (Phase.RELEASED, Signal.STARTED): Phase.STARTING,
+    # slurmctld died within seconds of the requeue, and knows of none.
+    **{
+        (p, Signal.STOP_WANTED): Phase.STOPPING
+        for p in (Phase.RELEASED, Phase.STARTING, Phase.PROVING)
+    },
     (Phase.RELEASED, Signal.HELD): Phase.HELD,
     (Phase.PROVING, Signal.PROVED): Phase.RESUMED,
     (Phase.PROVING, Signal.FAILED_AGAIN): Phase.GAVE_UP,

@@ -25,13 +25,19 @@ from hpctl.core.policy import Policy
 from hpctl.core.view import Request, View
 from hpctl.core.walls import Flaw, walled
 
+NOW = "-now"
+"""How the verb ends that does not wait until the jobs on the node have ended."""
 ORDERS: dict[str, FaultClass] = {
-    verb: FaultClass(RuleId(f"operator-{verb}"), meaning, urgency, (remedy,), source="an operator")
-    for verb, meaning, urgency, remedy in (
-        ("replace", "an operator asked for a replacement", Urgency.NOW, Remedy.REPLACE),
-        ("reboot", "an operator asked for a reboot", Urgency.NOW, Remedy.REBOOT),
-        ("return", "an operator asked for the node's return", Urgency.AFTER_JOBS, Remedy.NONE),
+    verb + ending: FaultClass(
+        RuleId(f"operator-{verb}"), meaning, urgency, (remedy,), source="an operator"
     )
+    for verb, meaning, remedy in (
+        ("replace", "an operator asked for a replacement", Remedy.REPLACE),
+        ("reboot", "an operator asked for a reboot", Remedy.REBOOT),
+        ("return", "an operator asked for the node's return", Remedy.NONE),
+    )
+    for ending, urgency in ((NOW, Urgency.NOW), ("", Urgency.AFTER_JOBS))
+    if not (verb == "return" and ending)
 }
 
 

@@ -152,6 +152,22 @@ def test_with_slurm_silent_nothing_is_ordered(history: Head) -> None:
     assert ordered(history) == []
 
 
+@pytest.mark.parametrize("command", [("replace",), ("cluster", "replace")])
+@pytest.mark.parametrize(("now", "verb"), [((), "replace"), (("--now",), "replace-now")])
+def test_both_replaces_wait_for_jobs_unless_now(
+    history: Head, command: tuple[str, ...], now: tuple[str, ...], verb: str
+) -> None:
+    """Whatever runs there, the daemon that leads is asked for the same by both."""
+    result = history.run(*command, "ip-10-1-0-3", "--yes", "--no-wait", *now)
+    assert result.exit_code == 0, result.output
+    fate = "will be requeued" if now else "is waited for; --now requeues it"
+    assert f"is RUNNING on 2 node(s): {fate}" in " ".join(result.stderr.split())
+    store = history.store()
+    assert [(r.verb, r.target) for r in store.requests()] == [(verb, "ip-10-1-0-3")]
+    store.close()
+    assert ordered(history) == []
+
+
 def test_an_idle_node_is_the_daemons_where_it_leads(history: Head) -> None:
     result = history.run("cluster", "reboot", "ip-10-1-0-2", "--yes", "--no-wait")
     assert result.exit_code == 0, result.output

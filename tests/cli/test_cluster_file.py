@@ -71,6 +71,15 @@ def test_what_a_first_file_offers_can_be_taken_up(here: Path) -> None:
         assert key in parse(taken).groups[-1].model_fields_set
 
 
+@pytest.mark.parametrize(("mode", "recovery"), [("own", "None"), ("assist", None)])
+def test_a_first_file_has_what_its_mode_needs(here: Path, mode: str, recovery: str | None) -> None:
+    result = run("init", *PLAIN, "--mode", mode)
+    assert result.exit_code == 0, result.output
+    spec = read("cluster.yaml")
+    assert (spec.hpctl.mode, spec.node_recovery) == (mode, recovery)
+    assert ("--mode own has hpctl do it" in result.output) is (mode != "own")
+
+
 def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
     Path("cluster.yaml").write_text("mine")
     result = run("init", *PLAIN)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from hpctl.agent.budget import Budget, Usage
 from hpctl.cli.explain import HOLD_MENDS, explain_view
 from hpctl.cli.output import Exit
 from hpctl.cli.status import status_view, verdict
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.gates import GATES
-from hpctl.core.journal import HoldNoted, RequestTaken
-from hpctl.core.model import Clears, Finding, Health, NodeName, RuleId, Verdict
+from hpctl.core.job_report import JobReport
+from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
+from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, Verdict
 from hpctl.core.run_gates import RUN_GATES
+from hpctl.core.run_policy import Action
+from hpctl.core.trouble import Kind, Trouble
 from hpctl.ports import HpctlError
 from tests.cli import worlds
 from tests.cli.conftest import Head
@@ -26,6 +31,40 @@ def test_all_is_well_after_a_healed_fault() -> None:
     view = status_view(world(healed()))
     assert (view.problems, view.unknowns) == ((), ())
     assert verdict(view) is Exit.FINE
+
+
+def test_a_fault_that_nobody_treats_yet_is_a_problem(head: Head) -> None:
+    """Between the first evidence and the daemon's decision, and for good where it is dead."""
+    head.write(healed())
+    result = head.run("status", "--json")
+    assert result.exit_code == Exit.PROBLEM
+    (line, other) = json.loads(result.stdout)["problems"]
+    assert line.startswith("ip-10-1-0-4: Xid 79 on 0000:18:00")
+    assert other.endswith("not treated yet: hpctl explain ip-10-1-0-5")
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({}, True),
+        ({"at": worlds.at(20)}, False),  # long ago
+        ({"restarts": 0}, False),  # of another run
+        ({"action": Action.NONE}, False),
+        ({"trouble": None}, False),  # a sign of life came after it
+    ],
+)
+def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(
+    told: dict[str, Any], problem: bool
+) -> None:
+    trouble = Trouble(Kind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
+    how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
+    report = JobReport(JobId(4242), how["restarts"], how["trouble"], how["action"])
+    view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
+    line = (
+        "Job 4242: rank 3 stands still in step 1200; its own supervisor restarts it:"
+        " hpctl explain 4242"
+    )
+    assert view.problems == (line,) * problem
 
 
 def test_what_is_past_is_explained_and_listed_as_ever(history: Head) -> None:
@@ -62,6 +101,53 @@ def test_a_silent_daemon_is_not_alive_and_nothing_is_sure() -> None:
     assert not view.daemon.alive
     assert verdict(view) is Exit.CANNOT_TELL
     assert "silent" in view.unknowns[0]
+
+
+def test_a_recovery_has_one_ladder_whoever_tells_it(history: Head) -> None:
+    """As it was decided then, by its node, by its id and by the job that it hit."""
+    told = [
+        json.loads(history.run("explain", target, "--json").stdout)["rule"]["ladder"]
+        for target in ("n-11111111", "j-22222222", "4242")
+    ]
+    assert told == [["replace"]] * 3
+    assert rules().classes[RuleId("xid-79")].ladder != ("replace",), "the catalogue has another"
+
+
+def test_checks_that_were_shed_are_no_evidence(head: Head) -> None:
+    """The agent's own saving is told as that, and not as seen on the node, nor of a recovery."""
+    (told,) = _shed().observations(["dcgm"])
+    shed = Finding(
+        "agent.checks",
+        told.verdict,
+        worlds.at(1),
+        worlds.at(80),
+        code=told.code,
+        detail=told.detail,
+    )
+    sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
+    judged = assess(sick, rules(), worlds.NOW)
+    opened = worlds.node_opened("n-99999999", worlds.gen(5), 60, findings=judged.findings)
+    head.write(healed())
+    store = head.store()
+    store.record([sick, Health(worlds.gen(3), worlds.at(88), (shed,))])
+    for target, seen in (
+        ("ip-10-1-0-5", ["kernel.xid"]), ("ip-10-1-0-3", []), ("n-99999999", ["kernel.xid"])
+    ):  # fmt: skip
+        if target.startswith("n-"):
+            store.append([opened])
+        shown = json.loads(head.run("explain", target, "--json").stdout)
+        assert [e["check"] for e in shown["evidence"]] == seen
+        assert ("leaves checks out: not run to save" in shown["headline"]) is (target[0] == "i")
+    store.close()
+
+
+def _shed() -> Budget:
+    """A budget that was exceeded for long enough."""
+    used = iter(Usage(10.0 * n, 1.0) for n in range(9))
+    budget = Budget([1], measure=lambda: next(used))
+    for minute in range(5):
+        budget.look(61.0 * minute)
+    return budget
 
 
 def test_status_without_slurm_cannot_tell_and_says_so(history: Head) -> None:

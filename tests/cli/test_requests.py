@@ -136,7 +136,7 @@ def test_no_wait_queues_and_leaves(history: Head) -> None:
 def test_replace_shows_the_jobs_and_asks_first(history: Head) -> None:
     result = history.run("replace", "ip-10-1-0-3", stdin="n\n")
     assert result.exit_code == 1
-    assert "job 4242 (train, alice) is RUNNING on 2 node(s): will be requeued" in result.stderr
+    assert "job 4242 (train, alice) is RUNNING on 2 node(s): is waited for" in result.stderr
     assert "replace 1 node(s)?" in result.stderr
     assert asked(history) == []
 
@@ -160,8 +160,10 @@ def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history: 
     foreign = history.run("replace", "ip-10-1-0-7", "--dry-run")
     assert foreign.exit_code == 1
     assert "the daemon would refuse now: held by foreign_drain" in foreign.stdout
-    stuck = history.run("replace", "ip-10-1-0-5", "--dry-run")
+    stuck = history.run("replace", "ip-10-1-0-5", "--now", "--dry-run")
     assert "job 4444 (notebook, dan) is RUNNING on 1 node(s): CANNOT be run again" in stuck.stdout
+    stays = history.run("replace", "ip-10-1-0-5", "--dry-run")
+    assert "job 4444 (notebook, dan) is RUNNING on 1 node(s): is waited for" in stays.stdout
     assert asked(history) == []
 
 

@@ -82,7 +82,7 @@ class Chaos(Live):
     def order(self, verb: str, *nodes: str) -> None:
         """`hpctl replace`, `reboot` or `return`, as an operator would."""
         self.mark(*nodes)
-        sure = [] if verb == "return" else ["--yes"]
+        sure = [] if verb == "return" else ["--yes", "--now"]
         self.hpctl(verb, *nodes, *sure)
 
     def mark(self, *nodes: str) -> None:

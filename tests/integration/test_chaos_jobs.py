@@ -136,7 +136,7 @@ def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     time.sleep(1)
     victim = str(live.job(job).nodes[0])
     old = live.instance(victim)
-    live.hpctl("replace", victim, "--yes")
+    live.hpctl("replace", victim, "--yes", "--now")
     until(said.exists, 10, "the job's processes heard the signal")
     assert live.job(job).restarts == 0, "before it was stopped"
     until(lambda: live.running(job, restarts=1), 20, "then it runs elsewhere")

@@ -77,6 +77,26 @@ def test_a_budget_hold_gives_way_to_an_approval(live: Chaos) -> None:
     live.returned(second)
 
 
+@pytest.mark.parametrize("command", [(), ("cluster",)])
+def test_a_replacement_waits_for_the_job_that_runs_there(
+    live: Chaos, command: tuple[str, ...]
+) -> None:
+    """Both commands, one order: `--now` is for who will not wait."""
+    job = live.start("sleep 6", "--nodes=1")
+    node = str(live.job(job).nodes[0])
+    before = live.instance(node)
+    live.mark(node)
+    said = live.hpctl(*command, "replace", node, "--yes")
+    assert "opened" in said
+    until(lambda: live.node(node).drained, 10, "closed to new work")
+    assert live.running(job)
+    assert live.accepted(before) == 0
+    until(lambda: live.job(job).state == "COMPLETED", 20, "the job ends by itself")
+    assert live.job(job).restarts == 0
+    live.returned(node)
+    assert live.accepted(before) == 1
+
+
 def test_a_reboot_is_ordered_and_another_order_is_refused_meanwhile(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     node = str(live.job(job).nodes[0])

@@ -16,5 +16,6 @@ def test_two_minutes_of_faults_lose_no_job(capsys: pytest.CaptureFixture[str]) -
         print("", *account.lines(), sep="\n")
     assert not account.twice
     assert not account.other_weights
+    assert not account.said.misses
     assert {job.shape.name for job in account.jobs} == {"requeued", "supervised", "alone"}
     assert sum(account.struck.values()) >= 5, said

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpctl.agent.budget import CPU_PERCENT
 from tests.conftest import SandboxFactory
 from tests.integration.chaos import Chaos, cluster, merged
 from tests.integration.live import Live, until
@@ -48,6 +49,20 @@ def named(live: Chaos, what: str, timeout_s: float = 60.0) -> list[str]:
 
     until(seen, timeout_s, f"status names {what}")
     return found
+
+
+def test_agents_that_wait_use_less_than_makes_them_shed_checks(live: Chaos) -> None:
+    """Over a quarter of a minute; the budget is looked at by the minute."""
+    pids = [node["agent_pid"] for node in live.sandbox.status()["nodes"]]
+    before = [_cpu_s(pid) for pid in pids]
+    time.sleep(15)
+    used = [100 * (_cpu_s(pid) - b) / 15 for pid, b in zip(pids, before, strict=True)]
+    assert max(used) < CPU_PERCENT, used
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_dead_slurmd_is_named_rebooted_and_given_back(live: Chaos) -> None:

@@ -55,7 +55,7 @@ def test_a_replacement_waits_for_the_job_and_the_daemon_stays_out_of_it(live: Li
     before = row(live, name)
     job = live.submit("sleep 300", "-w", name)
     until(lambda: live.job(job).state == "RUNNING", 60)
-    asked = start(live, "replace", before["ip"], "--json", *QUICK)
+    asked = start(live, "replace", before["ip"], "--direct", "--json", *QUICK)
     until(lambda: live.node(name).reason.startswith("operator:replace:"), 60)
     assert live.job(job).state == "RUNNING"
     assert row(live, name)["instance_id"] == before["instance_id"]

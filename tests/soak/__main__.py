@@ -1,4 +1,5 @@
-"""`python -m tests.soak`: exit code 0 only if every job ended complete, once, with its weights."""
+"""`python -m tests.soak`: exit code 0 only if every job ended complete, once, with its weights, and
+`hpctl status` named every fault in time."""
 
 from __future__ import annotations
 
@@ -16,11 +17,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--steps", type=int, default=300, help="of each job (0.15 s each)")
+    parser.add_argument("--pause", type=float, nargs=2, default=(4.0, 16.0), metavar="S")
+    parser.add_argument("--even", action="store_true", help="every kind as often as the others")
     given = parser.parse_args()
-    account = soak(given.minutes, given.seed, given.steps, (4.0, 16.0), _say)
+    least, most = given.pause
+    account = soak(given.minutes, given.seed, given.steps, (least, most), _say, even=given.even)
+    wrong = [*account.twice, *account.other_weights, *account.said.misses]
     for line in [*account.lines(), *account.twice, *account.other_weights]:
         print(line, flush=True)
-    return 1 if account.twice or account.other_weights else 0
+    return 1 if wrong else 0
 
 
 def _say(line: str) -> None:

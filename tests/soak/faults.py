@@ -1,4 +1,23 @@
-"""What a soak does to a cluster: each fault as it comes in life, and how it passes."""
+"""What a soak does to a cluster: each fault as it comes in life, and how it passes.
+
+What `hpctl status` has to name of each kind until it is over, and who says that it is over:
+
+| kind | named | over |
+|---|---|---|
+| xid-79, -48, -154, hma-*, kill-node | the node | it serves again, on another boot |
+| hang-agent | the node | it serves again, and that agent has gone, or goes on |
+| freeze-node | the node | it serves again, thawed or on another boot |
+| xid-31, kill-rank | the job | another attempt of it trains, or it has ended |
+| stop-rank | the job, once a rank or a supervisor misses it | as above |
+| torn-checkpoint | the job, where nothing newer follows | a newer one is saved, or as above |
+| slurmctld | that Slurm cannot be read | slurmctld is started |
+| daemon | that it is silent, once its lease is over | it is started |
+| throttle, latency, drop-reply, no-capacity | each node that waits meanwhile | the cloud answers |
+
+A torn checkpoint harms nobody while the job runs: the next one is whole a moment later, and
+`hpctl explain JOB` names it. A cloud that errs is no trouble of its own: its own words stand in the
+lines of the nodes that wait for it.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +29,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpctl.config import Loop
 from hpctl.ports import HpctlError
 from tests.integration.chaos import Chaos
 from tests.soak.jobs import Job
+from tests.soak.said import Truth
+
+Over = Callable[[Truth], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A fault that was done: a line about it, and what ends it (at `until`, if it must end)."""
+    """A fault that was done: a line about it, and what ends it (at `until`, if it must end).
+
+    `subject` is what `status` names until it is `over`; without the latter it is over when ended.
+    """
 
     line: str
     until: float = 0.0
     end: Callable[[], object] | None = None
+    subject: str = ""
+    over: Over | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +69,64 @@ class Scene:
         pool = sorted(fine & busy) or sorted(fine)
         return str(self.chance.choice(pool)) if pool else ""
 
-    def rank(self, *, missed: bool = False) -> int:
-        """The pid of a random rank of a random job, 0 where none runs. `missed`: of a job in which
-        somebody misses it, a supervisor or another rank."""
+    def rank(self, *, missed: bool = False) -> tuple[Job | None, int]:
+        """A random job and the pid of a random rank of it, None where none runs. `missed`: of a
+        job in which somebody misses it, a supervisor or another rank."""
         jobs = [job for job in self.jobs if job.shape.ranks > 1 or not missed]
-        pids = [pid for job in jobs for pid in ranks_of(job)]
-        return self.chance.choice(pids) if pids else 0
+        pids = [(job, pid) for job in jobs for pid in ranks_of(job)]
+        return self.chance.choice(pids) if pids else (None, 0)
 
 
 def ranks_of(job: Job) -> list[int]:
     """The training processes of a job, found by the checkpoint directory that they were given."""
-    mark = f"HPCTL_CHECKPOINT_DIR={job.directory}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            environment = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        rank = any(each.startswith(b"SLURM_PROCID=") for each in environment)
+        environment = _environment(int(entry.name))
         # srun and `hpctl run` have the environment too, and the words; a rank is the interpreter
         # that runs the training itself.
         python = b"python" in words[0].rpartition(b"/")[2]
         training = words[1:3] == [b"-m", b"hpctl.sandbox.training"]
-        if python and training and rank and mark in environment:
+        mine = environment.get("HPCTL_CHECKPOINT_DIR") == str(job.directory)
+        if python and training and mine and "SLURM_PROCID" in environment:
             found.append(int(entry.name))
     return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """A process's environment; empty where it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return dict(pair.partition("=")[::2] for pair in text.split("\0") if pair)
+
+
+def _serves_anew(scene: Scene, node: str) -> Over:
+    """Whether a node serves again on another boot than now."""
+    boot = scene.live.sandbox.node_dir(node) / "boot_id"
+    before = boot.read_text()
+
+    def over(now: Truth) -> bool | None:
+        if now.serving is None:
+            return None
+        return node in now.serving and boot.exists() and boot.read_text() != before
+
+    return over
+
+
+def _trains_anew(job: Job) -> Over:
+    """Whether another attempt of a job than those so far has done a step, or the job has ended."""
+    before = set(job.directory.glob("progress-*.txt"))
+
+    def over(_: Truth) -> bool:
+        fresh = set(job.directory.glob("progress-*.txt")) - before
+        return bool(job.ended) or any(path.stat().st_size for path in fresh)
+
+    return over
 
 
 def _xid(code: int) -> Callable[[Scene], Struck | None]:
@@ -74,10 +134,21 @@ def _xid(code: int) -> Callable[[Scene], Struck | None]:
         node = scene.node_of_a_job()
         if not node:
             return None
+        over = _serves_anew(scene, node)
         scene.live.sandbox.inject(node, "xid", code=code)
-        return Struck(f"Xid {code} on {node}")
+        return Struck(f"Xid {code} on {node}", subject=node, over=over)
 
     return strike
+
+
+def _page_fault(scene: Scene) -> Struck | None:
+    """The driver ends the process that did it, and says so: the job's fault, not the node's."""
+    job, pid = scene.rank()
+    node = _environment(pid).get("SLURMD_NODENAME", "") if job is not None else ""
+    if job is None or not node:
+        return None
+    scene.live.sandbox.inject(node, "xid", code=31)
+    return _signal(job, pid, signal.SIGKILL, f"Xid 31 on {node}, which ends rank {pid}")
 
 
 def _mark(action: str) -> Callable[[Scene], Struck | None]:
@@ -85,8 +156,9 @@ def _mark(action: str) -> Callable[[Scene], Struck | None]:
         node = scene.node_of_a_job()
         if not node:
             return None
+        over = _serves_anew(scene, node)
         scene.live.sandbox.inject(node, f"hma-{action}")
-        return Struck(f"HyperPod's health agent wants {node} to {action}")
+        return Struck(f"HyperPod's health agent wants {node} to {action}", subject=node, over=over)
 
     return strike
 
@@ -95,51 +167,78 @@ def _kill_node(scene: Scene) -> Struck | None:
     node = scene.node_of_a_job()
     if not node:
         return None
+    over = _serves_anew(scene, node)
     scene.live.sandbox.inject(node, "kill-node")
-    return Struck(f"{node} dies")
+    return Struck(f"{node} dies", subject=node, over=over)
 
 
 def _freeze_node(scene: Scene) -> Struck | None:
     node = scene.node_of_a_job()
     if not node:
         return None
+    anew, thawed = _serves_anew(scene, node), False
     scene.live.sandbox.inject(node, "freeze-node")
 
+    def over(now: Truth) -> bool | None:
+        again = thawed and now.serving is not None and node in now.serving
+        return again or anew(now)
+
     def thaw() -> None:
+        nonlocal thawed
+        thawed = True
         # Replaced meanwhile, it is another machine, and nothing is frozen.
         try:
             scene.live.sandbox.inject(node, "thaw-node")
         except HpctlError:
             return
 
-    return Struck(f"{node} freezes", time.time() + scene.chance.uniform(3, 25), thaw)
+    until = time.time() + scene.chance.uniform(3, 25)
+    return Struck(f"{node} freezes", until, thaw, node, over)
 
 
 def _hang_agent(scene: Scene) -> Struck | None:
     node = scene.node_of_a_job()
     if not node:
         return None
+    (row,) = [each for each in scene.live.sandbox.status()["nodes"] if each["node"] == node]
     scene.live.sandbox.inject(node, "hang-agent")
-    return Struck(f"the agent of {node} hangs")
+
+    def over(now: Truth) -> bool | None:
+        # Who thaws a node wakes its agent, too.
+        return (
+            None if now.serving is None else node in now.serving and not _stopped(row["agent_pid"])
+        )
+
+    return Struck(f"the agent of {node} hangs", subject=node, over=over)
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a process is there and stopped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def _kill_rank(scene: Scene) -> Struck | None:
-    pid = scene.rank()
-    return _signal(pid, signal.SIGKILL, f"rank {pid} is killed") if pid else None
+    job, pid = scene.rank()
+    return None if job is None else _signal(job, pid, signal.SIGKILL, f"rank {pid} is killed")
 
 
 def _stop_rank(scene: Scene) -> Struck | None:
     # That a rank alone does nothing is seen by `hpctl run` only, under which this one is not.
-    pid = scene.rank(missed=True)
-    return _signal(pid, signal.SIGSTOP, f"rank {pid} hangs") if pid else None
+    job, pid = scene.rank(missed=True)
+    return None if job is None else _signal(job, pid, signal.SIGSTOP, f"rank {pid} hangs")
 
 
-def _signal(pid: int, number: signal.Signals, line: str) -> Struck | None:
+def _signal(job: Job, pid: int, number: signal.Signals, line: str) -> Struck | None:
+    over = _trains_anew(job)
     try:
         os.kill(pid, number)
     except ProcessLookupError:
         return None
-    return Struck(line)
+    who = f"Job {job.number}"
+    return Struck(f"{line}, of {who} ({job.shape.name})", subject=who, over=over)
 
 
 def _tear_checkpoint(scene: Scene) -> Struck | None:
@@ -152,7 +251,14 @@ def _tear_checkpoint(scene: Scene) -> Struck | None:
         os.truncate(shards[-1], shards[-1].stat().st_size // 2)
     except FileNotFoundError:
         return None
-    return Struck(f"{shards[-1].parent.name} of job {job.number} is torn")
+    torn, anew = shards[-1].parent.name, _trains_anew(job)
+
+    def over(now: Truth) -> bool | None:
+        newer = any(path.name > torn for path in job.directory.glob("step-*[0-9]"))
+        return newer or anew(now)
+
+    who = f"Job {job.number}"
+    return Struck(f"{torn} of {who} is torn", subject=who, over=over)
 
 
 STATE_SAVE_S = 10.0
@@ -166,14 +272,19 @@ def _lose_slurmctld(scene: Scene) -> Struck | None:
         return None
     sandbox.kill_slurmctld()
     back = time.time() + scene.chance.uniform(0.5, 6)
-    return Struck("slurmctld dies", back, sandbox.start_slurmctld)
+    return Struck("slurmctld dies", back, sandbox.start_slurmctld, "Slurm cannot be read")
+
+
+LEASE_S = Loop().lease_s
+"""Until a daemon's lease is over nobody can tell that it is away."""
 
 
 def _lose_daemon(scene: Scene) -> Struck | None:
     sandbox = scene.live.sandbox
     sandbox.kill_daemon()
-    back = time.time() + scene.chance.uniform(0.1, 6)
-    return Struck("the daemon is killed", back, sandbox.start_daemon)
+    # Back within its lease, mostly; else status has to miss it.
+    back = time.time() + scene.chance.choice((0.1, 2, 6, LEASE_S + 10))
+    return Struck("the daemon is killed", back, sandbox.start_daemon, "the daemon on")
 
 
 def _api(kind: str, **how: object) -> Callable[[Scene], Struck | None]:
@@ -193,20 +304,22 @@ class Fault:
     name: str
     weight: int
     strike: Callable[[Scene], Struck | None]
+    latent: bool = False
+    """Nobody can see it at first, before somebody has been silent for a while."""
 
 
 FAULTS = (
     Fault("xid-79", 3, _xid(79)),
     Fault("xid-48", 2, _xid(48)),
     Fault("xid-154", 1, _xid(154)),
-    Fault("xid-31", 1, _xid(31)),
+    Fault("xid-31", 1, _page_fault),
     Fault("hma-reboot", 1, _mark("reboot")),
     Fault("hma-replace", 1, _mark("replace")),
-    Fault("kill-node", 2, _kill_node),
-    Fault("freeze-node", 2, _freeze_node),
-    Fault("hang-agent", 1, _hang_agent),
+    Fault("kill-node", 2, _kill_node, latent=True),
+    Fault("freeze-node", 2, _freeze_node, latent=True),
+    Fault("hang-agent", 1, _hang_agent, latent=True),
     Fault("kill-rank", 4, _kill_rank),
-    Fault("stop-rank", 2, _stop_rank),
+    Fault("stop-rank", 2, _stop_rank, latent=True),
     Fault("torn-checkpoint", 3, _tear_checkpoint),
     Fault("slurmctld", 1, _lose_slurmctld),
     Fault("daemon", 2, _lose_daemon),

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hpctl.ports import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
-from tests.soak.faults import FAULTS, Scene, Struck
+from tests.soak.faults import FAULTS, Fault, Scene, Struck
 from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
+from tests.soak.said import Said, Verdict, Watched
 from tests.soak.watch import Writers
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
@@ -23,9 +25,15 @@ SITE = merged(
     ROOMY,
     {
         # As many faults in a minute as in a month: the budgets have tests of their own.
-        "job": {"prove_s": 1.0, "step_retry_s": 1.0, "max_restarts": 100_000},
+        # A run has proved itself once slurmctld has saved that there is one (SAVE_MAX_WAIT, 5 s).
+        "job": {"prove_s": 8.0, "step_retry_s": 1.0, "max_restarts": 100_000},
         "ages": {"silent_s": 12.0},
-        "catalogue": {"xid-79": {"ladder": ["replace"]}, "xid-48": {"ladder": ["reboot"]}},
+        "catalogue": {
+            "xid-79": {"ladder": ["replace"]},
+            "xid-48": {"ladder": ["reboot"]},
+            "agent-silent": {"settle_s": 15.0},
+            "slurm-down": {"settle_s": 5.0},
+        },
         "run_policy": {
             "restarts": 100_000,
             "without_progress": 1000,
@@ -34,12 +42,12 @@ SITE = merged(
             # Nobody is there to release a held job: each is tried again and again.
             "on": {kind: {"ladder": ["step", "requeue"]} for kind in RETRIED},
             "hang_floor_s": 5.0,
-            "hang_start_s": 60.0,
+            "hang_start_s": 30.0,
         },
     },
 )
 SLURM = "SlurmdTimeout=10\n"
-HMA = {"hma": True, "hma_latency": (1.0, 8.0)}
+HMA: dict[str, Any] = {"hma": True, "hma_latency": (1.0, 8.0)}
 """HyperPod's health agents are on; beside what they see, FAULTS has them mark nodes wrongly."""
 CALM_S = 240.0
 """How long the jobs may take to end once nothing is broken any more."""
@@ -55,6 +63,8 @@ class Account:
     struck: Counter[str] = field(default_factory=Counter)
     twice: list[str] = field(default_factory=list)
     other_weights: list[str] = field(default_factory=list)
+    handed_over: list[str] = field(default_factory=list)
+    said: Verdict = field(default_factory=lambda: Verdict([]))
 
     @property
     def effective(self) -> float:
@@ -75,33 +85,58 @@ class Account:
             f" other weights than undisturbed: {len(self.other_weights)}",
             f"soak: effective training time ratio {self.effective:.3f}"
             f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
+            *(f"soak: handed over to a person: {line}" for line in self.handed_over),
+            f"soak: what `hpctl status` named; missed: {len(self.said.misses)}",
+            *self.said.text(),
         ]
 
 
-def soak(minutes: float, seed: int, steps: int, pause_s: tuple[float, float], say: Say) -> Account:
+def soak(
+    minutes: float,
+    seed: int,
+    steps: int,
+    pause_s: tuple[float, float],
+    say: Say,
+    *,
+    even: bool = False,
+) -> Account:
     """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
 
-    `steps` is each job's length; `pause_s` the least and the most seconds between two faults.
+    `steps` is each job's length; `pause_s` the least and the most seconds between two faults;
+    `even` has every kind come as often as the others.
     """
     account = Account(seed, minutes)
     with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
         base = Path(name)
         base.chmod(0o755)
         calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in SHAPES}}
-        with cluster(SITE, slurm_conf=SLURM, **HMA) as live, Writers() as writers:
-            soaker = _Soaker(live, base, steps, account, writers, say)
+        with (
+            cluster(SITE, slurm_conf=SLURM, **HMA) as live,
+            Writers() as writers,
+            Said(live) as said,
+        ):
+            soaker = _Soaker(live, base, steps, account, writers, said, say, even=even)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
+                account.said = said.verdict(fault.name for fault in FAULTS)
+                account.handed_over = _handed_over(live)
                 live.settle()
             except BaseException:
                 print(_last_words(base), file=sys.stderr)
+                print("\n".join(said.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
                 raise
             account.twice = writers.twice
         for job in account.jobs:
             if job.final["sha256"] != calm[job.shape.ranks]:
                 account.other_weights.append(f"job {job.number} ({job.shape.name})")
     return account
+
+
+def _handed_over(live: Chaos) -> list[str]:
+    """The nodes that wait for a person, and why."""
+    ended = [r for r in live.node_recoveries() if r.phase == "escalated"]
+    return [f"{r.node} ({r.rule}): {' > '.join(t.why for t in r.trail)}" for r in ended]
 
 
 def _last_words(base: Path) -> str:
@@ -120,14 +155,17 @@ class _Soaker:
     """One run: what is going on, and what is broken now."""
 
     def __init__(
-        self, live: Chaos, base: Path, steps: int, account: Account, writers: Writers, say: Say
-    ) -> None:
+        self, live: Chaos, base: Path, steps: int, account: Account, writers: Writers, said: Said,
+        say: Say, *, even: bool,
+    ) -> None:  # fmt: skip
         self._live = live
         self._base = base
         self._steps = steps
         self._account = account
         self._writers = writers
+        self._said = said
         self._say = say
+        self._even = even
         self._running: dict[str, Job] = {}
         self._struck: list[Struck] = []
 
@@ -136,23 +174,28 @@ class _Soaker:
         following = time.time() + pause_s[1]
         while time.time() < until:
             self._mend(time.time())
+            self._operate()
             for shape in SHAPES:
                 self._keep_going(shape)
             if time.time() >= following and self._running:
                 self._strike(chance)
                 following = time.time() + chance.uniform(*pause_s)
+            self._said.look()
             time.sleep(0.2)
 
     def calm(self) -> None:
-        """End what is broken, and wait for the jobs."""
+        """End what is broken, and wait for the jobs, and for what is still open."""
         self._mend(float("inf"))
-        limit = time.time() + CALM_S
-        while self._running:
+        limit, soon = time.time() + CALM_S, time.time() + CALM_S / 2
+        while self._running or (self._said.open() and time.time() < soon):
+            self._operate()
             for name, job in list(self._running.items()):
                 if job.look(self._live):
                     self._ended(name)
             left = ", ".join(f"{j.number} ({j.shape.name})" for j in self._running.values())
-            assert time.time() < limit, f"not complete {CALM_S:g} s after the last fault: {left}"
+            late = f"not complete {CALM_S:g} s after the last fault: {left}"
+            assert not left or time.time() < limit, late
+            self._said.look()
             time.sleep(0.3)
 
     def _keep_going(self, shape: Shape) -> None:
@@ -179,21 +222,41 @@ class _Soaker:
     def _strike(self, chance: random.Random) -> None:
         kinds = [f for f in FAULTS if not (self._struck and f.name in ("slurmctld", "daemon"))]
         fault = chance.choices(kinds, [f.weight for f in kinds])[0]
-        struck = None
-        if self._up():
-            # A node that was hit a moment ago may have nothing left that could break.
-            with contextlib.suppress(HpctlError):
-                struck = fault.strike(Scene(self._live, list(self._running.values()), chance))
+        turns = [fault]
+        if self._even:
+            turns = sorted(kinds, key=lambda f: (self._account.struck[f.name], chance.random()))
+        any(self._done(fault, chance) for fault in turns if self._up())
+
+    def _done(self, fault: Fault, chance: random.Random) -> bool:
+        """Do it; whether there was anything to break."""
+        struck, began = None, time.time()
+        # A node that was hit a moment ago may have nothing left that could break.
+        with contextlib.suppress(HpctlError):
+            struck = fault.strike(Scene(self._live, list(self._running.values()), chance))
         if struck is None:
-            return
+            return False
         self._account.struck[fault.name] += 1
         self._say(f"fault: {struck.line}")
         if struck.end is not None:
             self._struck.append(struck)
+        line = f"{time.strftime('%H:%M:%S')} {struck.line}"
+        over = struck.over or (lambda _: struck not in self._struck)
+        watched = Watched(fault.name, struck.subject, began, over, line, latent=fault.latent)
+        self._said.watch(watched)
+        return True
+
+    def _operate(self) -> None:
+        """What an operator does whom `status` tells that a replacement found no capacity."""
+        if any("no-capacity" in struck.line for struck in self._struck):
+            return
+        for node in self._said.short_of_capacity():
+            self._say(f"the operator orders {node} again")
+            self._live.hpctl("cancel", node, check=False)
+            self._live.hpctl("replace", node, "--yes", "--now", check=False)
 
     def _mend(self, now: float) -> None:
         for struck in [s for s in self._struck if s.until <= now]:
-            self._struck.remove(struck)
             assert struck.end is not None
             struck.end()
+            self._struck.remove(struck)
             self._say(f"over: {struck.line}")

@@ -195,6 +195,28 @@ def test_slurm_refusing_for_good_is_told() -> None:
     assert moved(rec(Phase.RELEASED, steps=(no,)), JobFacts(QUEUED)) is Signal.REFUSED
 
 
+@pytest.mark.parametrize("phase", [Phase.RELEASED, Phase.STARTING, Phase.PROVING])
+def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase: Phase) -> None:
+    """Killed within seconds of it, slurmctld comes back with the run from before."""
+    requeued = step(StepKind.REQUEUE, Outcome.accepted())
+    late = step(StepKind.START_NOW, Outcome.rejected("not_pending"))
+    back = rec(phase, steps=(requeued, late))
+    assert moved(back, JobFacts(FAILED, True)) is Signal.STOP_WANTED
+    assert isinstance(advance(back, JobFacts(RUNNING, True), OWN, at(1)), Wait), "not disturbed"
+    assert TRANSITIONS[phase, Signal.STOP_WANTED] is Phase.STOPPING
+    again = advance(replace(back, phase=Phase.STOPPING), JobFacts(FAILED, True), OWN, at(60))
+    assert again == Do(StepKind.REQUEUE, "1", 2)
+    released = replace(back, phase=Phase.RELEASED, since=at(60))
+    start = advance(released, JobFacts(QUEUED, True), OWN, at(62))
+    assert isinstance(start, Do)
+    assert (start.kind, start.attempt) == (StepKind.START_NOW, 2)
+
+
+def test_a_run_that_ended_badly_after_its_requeue_is_not_requeued_twice() -> None:
+    ran = JobFacts(replace(FAILED, restarts=1), True)
+    assert moved(rec(Phase.STARTING), ran) is Signal.REFUSED
+
+
 @pytest.mark.parametrize(
     ("reason", "job", "closed"),
     [

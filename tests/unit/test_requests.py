@@ -22,9 +22,10 @@ from hpctl.core.model import (
     Remedy,
     RuleId,
     SchedulerView,
+    Urgency,
     own_reason,
 )
-from hpctl.core.requests import ORDERS, take
+from hpctl.core.requests import take
 from hpctl.core.view import Request, View
 from tests.fakes.values import OWN, at, attempt, generation, node_name, opened, slurm_node, view_of
 
@@ -95,15 +96,24 @@ def test_cancel_takes_a_recovery_or_a_node(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "remedy"), [("replace", Remedy.REPLACE), ("reboot", Remedy.REBOOT)]
+    ("verb", "remedy", "urgency"),
+    [
+        ("replace", Remedy.REPLACE, Urgency.AFTER_JOBS),
+        ("reboot", Remedy.REBOOT, Urgency.AFTER_JOBS),
+        ("replace-now", Remedy.REPLACE, Urgency.NOW),
+        ("reboot-now", Remedy.REBOOT, Urgency.NOW),
+    ],
 )
-def test_an_order_opens_a_recovery_past_the_counting_gates(verb: str, remedy: Remedy) -> None:
+def test_an_order_opens_a_recovery_past_the_counting_gates(
+    verb: str, remedy: Remedy, urgency: Urgency
+) -> None:
     full = [opened(f"n-{i}", node_name(i)) for i in (2, 3)]
     taken, events = asked(verb, "n1", view_of(log=full))
     assert taken.ok, taken.answer
     (order,) = events
     assert isinstance(order, NodeRecoveryOpened)
-    assert (order.by, order.ladder, order.rule) == ("eve", (remedy,), ORDERS[verb].rule)
+    assert (order.by, order.ladder, order.urgency) == ("eve", (remedy,), urgency)
+    assert order.rule == f"operator-{remedy}"
     assert "budget (waved by eve)" in order.passed
 
 

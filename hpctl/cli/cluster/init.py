@@ -98,6 +98,11 @@ ASKED = (
 )
 @click.option("--spot", is_flag=True, help="Spot instances for the workers.")
 @click.option("--continuous", is_flag=True, help="Continuous provisioning.")
+@click.option(
+    "--mode",
+    type=click.Choice(["observe", "assist", "own"]),
+    help="What hpctl may do there; own: it replaces nodes, and the service does not.",
+)
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--dry-run", is_flag=True, help="Print the file instead of writing it.")
 @output.json_option
@@ -125,6 +130,11 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
         output.echo(output.DRY_RUN, err=True)
     else:
         output.echo(f"{path} says what {spec.name} is: {', '.join(groups)}.")
+        if spec.hpctl.mode != "own":
+            output.echo(
+                f"hpctl's mode is {spec.hpctl.mode}: the service replaces broken nodes. --mode own "
+                "has hpctl do it, and writes what that needs (node_recovery: None)."
+            )
         output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
 

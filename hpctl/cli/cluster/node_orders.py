@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import NODES
+from hpctl.cli.arguments import NODES, now_option
 from hpctl.cli.ask import invoking_user
 from hpctl.cli.cluster.at_hand import (
     Known,
@@ -33,6 +33,7 @@ from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_plan import Plan, Target, plan
 from hpctl.core.model import NodeName
 from hpctl.core.policy import Mode
+from hpctl.core.requests import NOW
 from hpctl.ports import HpctlError, Unavailable
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def order_options(command: F) -> F:
             default=True,
             help="Wait until the node is back and give it to Slurm again. [default: wait]",
         ),
-        click.option("--now", is_flag=True, help="Do not wait for the jobs there to end."),
+        now_option,
     ):
         command = option(command)
     return click.argument(
@@ -170,8 +171,9 @@ def replace(**options: Any) -> None:
     """Replace nodes' instances: drained first, given back to Slurm when the new ones are there.
 
     NODE is any name of a node, or a hostlist. Whatever is only on the instance's disks is lost.
-    Where hpctl's daemon runs in mode own, and no job need be waited for, the daemon does it.
-    Exit code: 0 all are back, 1 refused or failed, 3 in doubt or not back in time, 130 interrupted.
+    Where hpctl's daemon runs in mode own it does it, as by `hpctl replace`; its answer ends this.
+    Exit code: 0 all are back or the daemon has it, 1 refused or failed, 3 in doubt or late, 130
+    interrupted.
     """
     _run(Verb.REPLACE, **options)
 
@@ -182,9 +184,10 @@ def replace(**options: Any) -> None:
 def reboot(**options: Any) -> None:
     """Reboot nodes' instances: drained first, given back to Slurm when they have come up.
 
-    NODE is any name of a node, or a hostlist. Where hpctl's daemon runs in mode own, and no job
-    need be waited for, the daemon does it.
-    Exit code: 0 all are back, 1 refused or failed, 3 in doubt or not back in time, 130 interrupted.
+    NODE is any name of a node, or a hostlist. Where hpctl's daemon runs in mode own it does it, as
+    by `hpctl reboot`; its answer ends this.
+    Exit code: 0 all are back or the daemon has it, 1 refused or failed, 3 in doubt or late, 130
+    interrupted.
     """
     _run(Verb.REBOOT, **options)
 
@@ -208,7 +211,7 @@ def _run(
 
     here = place(**where)
     told, order = _planned(here, verb, names, now=now)
-    by_daemon, why_not = (False, "") if direct else _daemon_takes(told, order, now=now)
+    by_daemon, why_not = (False, "") if direct else _daemon_takes(told, order)
     shown = order_view(order, output.now(), dry_run=dry_run, by_daemon=by_daemon, why_not=why_not)
     if dry_run or order.refused:
         output.show("cluster-order", shown, as_json, render_node_orders.plan)
@@ -217,7 +220,7 @@ def _run(
     output.on_stderr(lambda out, v: render_node_orders.plan(out, v, now=now), shown)
     confirm(f"{verb} {len(order.targets)} node(s)?", yes)
     if by_daemon:
-        _hand_over(here, order, wait=wait, as_json=as_json)
+        _hand_over(here, order, now=now, wait=wait, as_json=as_json)
         return
     walk = _walk(here, order, now=now, wait=wait, every_s=every_s, timeout_s=timeout_s or 0.0)
     done, interrupted = carry_out(walk)
@@ -248,7 +251,7 @@ def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> t
     return told, plan(verb, fleet.described, rows, told.slurm, by=by, daemon=alive)
 
 
-def _daemon_takes(told: Known, order: Plan, *, now: bool) -> tuple[bool, str]:
+def _daemon_takes(told: Known, order: Plan) -> tuple[bool, str]:
     """Whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
     world = told.world
     if world is None or world.daemon is None or not world.daemon_alive:
@@ -257,17 +260,16 @@ def _daemon_takes(told: Known, order: Plan, *, now: bool) -> tuple[bool, str]:
         return False, f"it runs in mode {world.daemon.mode}, and replaces nothing"
     if any(t.before is None or t.before.drained or t.under_way for t in order.targets):
         return False, "it leaves nodes alone that somebody else has drained, or that Slurm lacks"
-    if order.jobs and not now:
-        return False, "it would start their jobs elsewhere at once (--now); this waits for them"
     return True, ""
 
 
-def _hand_over(here: Place, order: Plan, *, wait: bool, as_json: bool) -> None:
-    """Ask the daemon for each node; its answer ends the command."""
+def _hand_over(here: Place, order: Plan, *, now: bool, wait: bool, as_json: bool) -> None:
+    """Ask the daemon for each node, as `hpctl replace` does; its answer ends the command."""
     from hpctl.cli.ask import ANSWER_S, ask, report
 
     targets = [str(NodeName(target.row.node)) for target in order.targets]
-    view = ask(here.settings(), order.verb, targets, wait_s=ANSWER_S if wait else 0.0)
+    verb = order.verb + NOW if now else order.verb
+    view = ask(here.settings(), verb, targets, wait_s=ANSWER_S if wait else 0.0)
     report(view, as_json, waited=wait)
 
 

@@ -1,0 +1,285 @@
+"""What `hpctl status` says during a soak, once a second, and whether it named each fault in time.
+
+`python -m tests.soak.said CONFIG` is who asks: what the command does, over and over, in a process
+of its own. Whether a fault is over is never asked of hpctl, but of Slurm, of the nodes' boot ids
+and of what the jobs write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hpctl.ports import HpctlError, Unavailable
+from tests.integration.chaos import Chaos
+from tests.integration.test_training import ROOT
+
+EVERY_S = 1.0
+ACT_S = 10.0
+NAMED_S = 60.0
+"""Within so long `status` names a fault that lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of `status`: asked at `began`, there at `at`, by the wall clock."""
+
+    began: float
+    at: float
+    code: int
+    said: tuple[str, ...]
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Slurm or the daemon is away, and it says so."""
+        away = any(line.startswith("Slurm cannot be read") for line in self.said)
+        return self.code == 3 or (self.code == 1 and away)
+
+    def names(self, what: str) -> bool:
+        """Whether a line of it names something, and its exit code tells that all is not well."""
+        pattern = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])", re.IGNORECASE)
+        return self.code in (1, 3) and any(pattern.search(line) for line in self.said)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is so at a time, of Slurm's own word: `serving` nodes take jobs and answer; `closed`
+    ones are drained in hpctl's name. Both are None where slurmctld does not answer."""
+
+    at: float
+    serving: frozenset[str] | None = None
+    closed: frozenset[str] | None = None
+
+
+def truth(live: Chaos) -> Truth:
+    """Look at Slurm."""
+    at = time.time()
+    try:
+        nodes = live.scheduler.view().nodes
+    except Unavailable:
+        return Truth(at)
+    fine = {str(n) for n, node in nodes.items() if node.in_service and node.responding}
+    ours = {str(n) for n, node in nodes.items() if node.drained and "hpctl:" in node.reason}
+    return Truth(at, frozenset(fine), frozenset(ours))
+
+
+@dataclass(slots=True)
+class Watched:
+    """A fault that was done. `subject` is what `status` has to name; of one without, it is each
+    node that hpctl keeps closed while the fault lasts. `over` asks the world, not hpctl; None is
+    for nobody can tell now."""
+
+    kind: str
+    subject: str
+    began: float
+    over: Callable[[Truth], bool | None]
+    line: str
+    last_open: float = 0.0
+    ended: bool = False
+    latent: bool = False
+    """Nobody can see it at first: named before that, its subject was named for something else."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What became of the faults of one kind."""
+
+    kind: str
+    n: int = 0
+    named: int = 0
+    longest_s: float = 0.0
+    sooner: int = 0
+    unnamed_s: float = 0.0
+    asked: int = 0
+    silent: int = 0
+
+    def cells(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        return (
+            self.kind,
+            str(self.n),
+            str(self.named),
+            f"{self.longest_s:.1f} s" if self.named else "-",
+            str(self.sooner),
+            f"{self.unnamed_s:.1f} s" if self.sooner else "-",
+            f"{self.asked - self.silent}/{self.asked}",
+        )
+
+
+HEADS = (
+    "fault", "n", "named", "longest until named", "over before", "longest of these",
+    "answers that named it while open",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The table, and each miss in a line."""
+
+    rows: list[Row]
+    misses: list[str] = field(default_factory=list)
+
+    def text(self) -> list[str]:
+        """The table for a person, and the misses."""
+        cells = [HEADS, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells
+        ]
+        return [*map(str.rstrip, lines), *self.misses]
+
+
+class Said:
+    """Asks `status` all the while, and keeps what it said and what was so."""
+
+    def __init__(self, live: Chaos) -> None:
+        self._live = live
+        self.answers: list[Answer] = []
+        self._watched: list[Watched] = []
+        self._truths: list[Truth] = []
+        self._acted = 0.0
+        words = [sys.executable, "-m", "tests.soak.said", str(live.sandbox.config_path)]
+        self._asker = subprocess.Popen(
+            words, env={**live.sandbox.env, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read, name="said", daemon=True)
+
+    def __enter__(self) -> Said:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asker.terminate()
+        self._asker.wait(10)
+        self._reader.join(10)
+
+    def watch(self, fault: Watched) -> None:
+        """From here on this fault is to be named until it is over."""
+        self._watched.append(fault)
+
+    def look(self) -> None:
+        """Look what is over, at most once a second."""
+        if self._truths and time.time() - self._truths[-1].at < EVERY_S:
+            return
+        now = truth(self._live)
+        self._truths.append(now)
+        for fault in self._watched:
+            if fault.ended:
+                continue
+            over = fault.over(now)
+            fault.ended = bool(over)
+            if over is False:
+                fault.last_open = now.at
+
+    def short_of_capacity(self) -> list[str]:
+        """The nodes of which `status` said anew that their replacement found no capacity."""
+        last = self.answers[-1] if self.answers else None
+        if last is None or last.began < self._acted + ACT_S:
+            return []
+        lines = [line for line in last.said if "InsufficientInstanceCapacity" in line]
+        self._acted = time.time() if lines else self._acted
+        return [line.partition(":")[0] for line in lines]
+
+    def open(self) -> list[str]:
+        """What is not over yet."""
+        return [f.line for f in self._watched if not f.ended]
+
+    def verdict(self, kinds: Iterable[str]) -> Verdict:
+        """What became of all of them."""
+        rows = {kind: Row(kind) for kind in kinds}
+        found = Verdict(list(rows.values()))
+        for fault in self._watched:
+            row = rows[fault.kind]
+            row.n += 1
+            judge = _judge if fault.subject else self._judge_held
+            found.misses += judge(fault, row, self.answers)
+            handed_over = any(
+                line.startswith(f"{fault.subject} waits for a person")
+                for answer in self.answers[-1:]
+                for line in answer.said
+            )
+            if not fault.ended and not handed_over:
+                found.misses.append(f"{fault.line}: never over")
+        return found
+
+    def _judge_held(self, fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
+        """A fault of what hpctl needs: each node that waits for it meanwhile is named."""
+        silent: list[str] = []
+        while_open = [t for t in self._truths if fault.began <= t.at <= fault.last_open + EVERY_S]
+        for first, second in pairwise(while_open):
+            for node in (first.closed or frozenset()) & (second.closed or frozenset()):
+                for answer in _between(answers, first.at, second.at):
+                    row.asked += 1
+                    if not answer.names(node):
+                        row.silent += 1
+                        silent.append(f"{fault.line}: {node} waits, and status said {answer}")
+        row.sooner += not silent
+        row.unnamed_s = max(row.unnamed_s, fault.last_open - fault.began)
+        return silent[:1]
+
+    def _read(self) -> None:
+        assert self._asker.stdout is not None
+        for line in self._asker.stdout:
+            told = json.loads(line)
+            self.answers.append(
+                Answer(told["began"], told["at"], told["code"], tuple(told["said"]))
+            )
+
+
+def _between(answers: list[Answer], first: float, last: float) -> list[Answer]:
+    return [a for a in answers if a.began >= first and a.at <= last]
+
+
+def _judge(fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
+    """Named within NAMED_S, and from then on until it was over; else what was said instead."""
+    asked = _between(answers, fault.began, fault.last_open)
+    silent = [a for a in asked if not a.names(fault.subject) and not a.cannot_tell]
+    since = silent[-1].at if fault.latent and silent else fault.began
+    named = next((a for a in answers if a.began >= since and a.names(fault.subject)), None)
+    if named is None or (fault.ended and named.began > fault.last_open + EVERY_S):
+        open_s = max(0.0, fault.last_open - fault.began)
+        row.sooner += 1
+        row.unnamed_s = max(row.unnamed_s, open_s)
+        return [f"{fault.line}: never named in {open_s:.0f} s"] if open_s > NAMED_S else []
+    row.named += 1
+    took = named.at - fault.began
+    row.longest_s = max(row.longest_s, took)
+    while_open = _between(answers, named.began, fault.last_open)
+    silent = [a for a in silent if a.began > named.began]
+    row.asked += len(while_open)
+    row.silent += len(silent)
+    misses = [f"{fault.line}: named after {took:.0f} s"] if took > NAMED_S else []
+    if silent:
+        misses.append(
+            f"{fault.line}: open until {fault.last_open - fault.began:.0f} s, and at"
+            f" {silent[0].at - fault.began:.0f} s status said {silent[0].code} {silent[0].said}"
+        )
+    return misses
+
+
+def main(path: str) -> None:
+    """Ask what `hpctl status` asks, once a second, and print each answer as a line of JSON."""
+    from hpctl.cli.output import load_config
+    from hpctl.cli.status import seen, verdict
+
+    while True:
+        began = time.time()
+        try:
+            view = seen(load_config(path))
+            code, said = int(verdict(view)), [*view.problems, *view.unknowns]
+        except HpctlError as error:
+            code, said = 3, [f"{error} {error.hint}"]
+        answer = {"began": began, "at": time.time(), "code": code, "said": said}
+        print(json.dumps(answer), flush=True)
+        time.sleep(max(0.2, EVERY_S - (time.time() - began)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
