@@ -56,8 +56,8 @@ def _options(command: F) -> F:
 _SLURM = click.option(
     "--slurm",
     is_flag=True,
-    help="Also Slurm's plugins: on the head node EpilogSlurmctld, where none is set;"
-    " --resilient, where it compiles.",
+    help="Also Slurm's plugins: on the head node EpilogSlurmctld and batch_sched_delay=0, where"
+    " slurm.conf sets no EpilogSlurmctld or SchedulerParameters; --resilient, where it compiles.",
 )
 
 

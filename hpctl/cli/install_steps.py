@@ -360,7 +360,9 @@ def _unlisted(machine: Machine) -> Step:
     from lifecycle.slurm_files import program
 
     directory = _node(machine, "head").slurm_etc
-    ours = re.compile(rf"(?m)^[^#\n]*{re.escape(HOME)}/.*\n?")
+    ours = re.compile(
+        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters=batch_sched_delay=0$)\n?"
+    )
     files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
 
     def done() -> bool:

@@ -72,7 +72,8 @@ def test_another_hpctl_in_the_path_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path: Path) -> None:
     own = "Prolog=/etc/slurm/site.sh\n# not /opt/hpctl/slurm/prolog.sh\n"
     conf = tmp_path / "opt/slurm/etc/slurm.conf"
-    write(conf, own + "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n")
+    lines = ("EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n",)
+    write(conf, own + "".join((*lines, "SchedulerParameters=batch_sched_delay=0\n")))
     plug = "required /opt/spank/site.so\n"
     write(conf.with_name("plugstack.conf"), f"optional /opt/hpctl/slurm/hpctl_spank.so x=1\n{plug}")
     write(tmp_path / "etc/hpctl/hpctl.yaml", "mode: own\n")

@@ -86,7 +86,10 @@ def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine: 
     assert steps(machine, *words) == {"done": would["would"], "already": would["already"]}
     assert machine.says("systemctl", "is-enabled", "hpctl-daemon") == "enabled"
     conf = machine.path("/etc/slurm/slurm.conf")
-    assert conf.read_text() == CONF + "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n"
+    assert conf.read_text() == CONF + (
+        "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n"
+        "SchedulerParameters=batch_sched_delay=0\n"
+    )
     machine.says("/opt/hpctl/slurm/epilog_slurmctld.sh")
     assert "fine (mode observe, provider sagemaker)" in machine.says("hpctl", "config", "check")
     machine.write("/etc/hpctl/hpctl.yaml", "mode: assist\n")

@@ -123,6 +123,7 @@ def _controller(machine: Machine) -> None:
     conf = machine.path("/etc/slurm/slurm.conf").read_text()
     assert "\ninclude accounting.conf\n" in conf
     assert "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh" in conf
+    assert "SchedulerParameters=batch_sched_delay=0\n" in conf
     assert "\nProlog=" not in conf
     machine.says("/opt/hpctl/slurm/epilog_slurmctld.sh")
 

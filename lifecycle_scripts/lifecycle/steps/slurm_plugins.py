@@ -1,7 +1,8 @@
 """hpctl's plugins for Slurm: `--resilient` (SPANK), the epilog that wakes the daemon, a prolog.
 
 Scripts lie at one path on every node. Lines go into a controller's slurm.conf only where nobody
-has set them: a site's own Prolog or EpilogSlurmctld stays.
+has set them: a site's own Prolog, EpilogSlurmctld or SchedulerParameters stays, and `hpctl doctor`
+says what is missing there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ def applies(node: Node) -> Any:
 def _lines(node: Node) -> list[tuple[str, str]]:
     if node.role != "controller":
         return []
-    lines = [("EpilogSlurmctld", f"{SCRIPTS}/epilog_slurmctld.sh")]
+    # slurmctld looks for jobs to start at once. By default a drain before a restart counts as a
+    # look, and the restarted job waits up to 3 s for the next.
+    lines = [
+        ("EpilogSlurmctld", f"{SCRIPTS}/epilog_slurmctld.sh"),
+        ("SchedulerParameters", "batch_sched_delay=0"),
+    ]
     if node.config["hpctl"]["prolog"]:
         lines.append(("Prolog", f"{SCRIPTS}/prolog.sh"))
     return lines
