@@ -69,7 +69,7 @@ def jobs(
         "parse",
         _rows(out, mark),
         lambda row: row[0].strip(),
-        lambda row: _record(fields, row, excluded.get(row[0].strip(), ""), hosts),
+        lambda row: _record(row, fields, excluded.get(row[0].strip(), ""), hosts),
     )
 
 
@@ -80,7 +80,7 @@ def _rows(out: bytes, mark: str) -> list[list[str]]:
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
-def _record(fields: tuple[str, ...], row: list[str], excluded: str, hosts: Hostlists) -> JobRecord:
+def _record(row: list[str], fields: tuple[str, ...], excluded: str, hosts: Hostlists) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
     said = dict(zip(fields, row, strict=True))
     for name in fields[:-2]:

@@ -121,14 +121,19 @@ def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: Budgets) 
 
 @EXAMPLES
 @given(clusters(), budgets, st.integers(0, 3), st.integers(0, 3))
-def test_a_larger_budget_opens_a_superset(view: View, b: Budgets, more: int, hour: int) -> None:
+def test_a_larger_budget_opens_no_fewer(view: View, b: Budgets, more: int, hour: int) -> None:
+    """Nor others, where only the hour's grows: room for open nodes may use the hour's up for one
+    that comes first, where a node that was closed already needed none."""
     larger = replace(
         b,
         open_min=b.open_min + more,
         partition_min=b.partition_min + more,
         per_hour=b.per_hour + hour,
     )
-    assert set(_opens(_plan(view, b))) <= set(_opens(_plan(view, larger)))
+    few, many = set(_opens(_plan(view, b))), set(_opens(_plan(view, larger)))
+    assert len(few) <= len(many)
+    if not more:
+        assert few <= many
 
 
 @EXAMPLES
