@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from importlib import metadata
 from operator import itemgetter
@@ -128,6 +129,10 @@ class PySlurm:
     def marks(self) -> Mapping[NodeName, str]:
         """By the CLI adapter: it holds up no order that the child is given."""
         return self._cli.marks()
+
+    def booted(self) -> datetime | None:
+        """By the CLI adapter."""
+        return self._cli.booted()
 
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
