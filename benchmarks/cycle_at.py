@@ -33,7 +33,7 @@ from hpctl.store.sql import Store
 
 QUIET_RUNS = 41
 SICK_RUNS = 9
-LOADS_RUNS = 7
+LOADS_RUNS = READ_RUNS = 7
 SICK = 100
 RULES = rules()
 
@@ -90,8 +90,8 @@ def _sick(world: World, policy: Policy) -> tuple[float, int, int]:
     return median(taken), opened, held
 
 
-def _read(world: World) -> None:
-    """Read Slurm through its text as a daemon does, for the memory that this takes."""
+def _read(world: World) -> float:
+    """Read Slurm through its text as a daemon does: the memory that this takes, and its seconds."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         runner = Runner(bin_dir=scontrol_text.install(world, Path(directory)))
         reader = Reader(runner, CLOCK.now)
@@ -99,6 +99,7 @@ def _read(world: World) -> None:
         seen = reader.view()
         assert len(before.nodes) == len(seen.nodes) == len(world.slurm.nodes)
         assert seen.jobs.keys() == world.slurm.jobs.keys()
+        return median(seconds_of(reader.view, READ_RUNS))
 
 
 def _loads(world: World) -> float:
@@ -123,7 +124,7 @@ def measure(nodes: int) -> dict[str, Any]:
     quiet = _quiet(world)
     held_s, _, held = _sick(world, CAREFUL)
     opened_s, opened, _ = _sick(world, GENEROUS)
-    _read(world)
+    read_s = _read(world)
     peak = peak_mb()
     # After the peak was taken: the rival's memory is not ours.
     json_s = _loads(world)
@@ -135,6 +136,7 @@ def measure(nodes: int) -> dict[str, Any]:
         "held": held,
         "sick_opened_s": opened_s,
         "opened": opened,
+        "read_s": read_s,
         "json_s": json_s,
         "empty_mb": empty,
         "peak_mb": peak,

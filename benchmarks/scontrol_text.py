@@ -42,6 +42,16 @@ def node_line(node: SlurmNode) -> str:
 
 
 MARK = "mark"
+CONFIG = """Configuration data as of 2026-05-04T12:00:00
+BOOT_TIME               = 2026-05-01T08:00:00
+SelectType              = select/cons_tres
+SelectTypeParameters    = CR_CORE_MEMORY
+SLURM_CONF              = /etc/slurm/slurm.conf
+SLURM_VERSION           = 22.05.8
+
+Slurmctld(primary) at head is UP
+"""
+"""What `scontrol show config` says of what a read looks at."""
 
 
 def job_fields(job: SlurmJob) -> list[str]:
@@ -80,6 +90,7 @@ def install(world: World, directory: Path) -> Path:
     """A `scontrol` that prints these texts; the directory to give to a Runner as `bin_dir`."""
     for name, lines in texts(world).items():
         (directory / name).write_text("".join(f"{line}\n" for line in lines))
+    (directory / "config").write_text(CONFIG)
     (directory / "names").write_text("".join(f"{name}\n" for name in world.slurm.nodes))
     for name, script in {
         "scontrol": f"""[ "$1" = --version ] && {{ echo "slurm-wlm 22.05.8"; exit; }}

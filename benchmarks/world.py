@@ -145,6 +145,9 @@ class WorldScheduler:
     def marks(self) -> Mapping[NodeName, str]:
         return {}
 
+    def booted(self) -> datetime | None:
+        return None
+
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
     ) -> Mapping[NodeName, Outcome]:

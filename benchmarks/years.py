@@ -13,9 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scontrol_text
 from benchmarks.past import Past
 from benchmarks.table import Outcome, Row, median, seconds_of
-from benchmarks.world import CLOCK, NODES_OF_YEARS
+from benchmarks.world import CLOCK, NODES_OF_YEARS, World
 from hpctl.core.journal import NodeRecoveryOpened
 from hpctl.store.sql import Store
 
@@ -63,7 +64,12 @@ def run() -> Outcome:
 def _fill(folder: Path, days: int) -> str:
     """A state directory with so many days behind it; the id of the last recovery."""
     folder.mkdir()
-    (folder / "hpctl.yaml").write_text(f"state_dir: {folder}\ncluster: {{provider: none}}\n")
+    slurm = folder / "bin"
+    slurm.mkdir()
+    scontrol_text.install(World(NODES_OF_YEARS, NODES_OF_YEARS // 10), slurm)
+    (folder / "hpctl.yaml").write_text(
+        f"state_dir: {folder}\ncluster: {{provider: none}}\nslurm: {{bin: {slurm}, adapter: cli}}\n"
+    )
     store = Store(f"sqlite:///{folder}/journal.db", write=True)
     now, past, newest = CLOCK.now(), Past(NODES_OF_YEARS), ""
     for day in range(days, 0, -1):
@@ -85,7 +91,8 @@ def _at(folder: Path) -> Any:
 
 
 def _command(folder: Path, words: list[str], runs: int = STATUS_RUNS) -> float:
-    """Seconds of a whole command. Its exit code may be 3: no daemon runs here, and no Slurm."""
+    """Seconds of a whole command. Its exit code may be 3, for no daemon runs here; Slurm answers,
+    by stand-ins of its commands: tries of one that is away would be timed as well."""
     command = [sys.executable, "-m", "hpctl", *words, "--config", str(folder / "hpctl.yaml")]
 
     def once() -> None:

@@ -33,7 +33,7 @@ class ConfigError(FileProblems):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Cluster(_Section):

@@ -148,7 +148,8 @@ class _Context:
         if (rejection := _REJECTIONS.get(code)) is not None:
             raise rejection(f"MUNGE: {reason}", _HINTS.get(rejection, ""))
         if code in (_E_SOCKET, _E_TIMEOUT):
-            hint = "Is munged running there? systemctl status munge"
+            hint = "Is munged running there? systemctl status munge. hpctl's agents prove by it who"
+            hint += " they are, also where Slurm itself does without (AuthType=auth/slurm)."
             raise MungeUnavailable(f"munged does not answer on {self._socket}: {reason}", hint)
         raise MungeUnavailable(f"MUNGE error {code} on {self._socket}: {reason}")
 

@@ -99,7 +99,7 @@ class PolicyError(FileProblems):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class BackoffSection(_Section):

@@ -83,6 +83,14 @@ class Scheduler(Protocol):
         """
         ...
 
+    def booted(self) -> datetime | None:
+        """When slurmctld started, to the second below; None where that is not told.
+
+        A slurmctld that was killed has forgotten the orders of the seconds before. Raises
+        Unavailable.
+        """
+        ...
+
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
     ) -> Mapping[NodeName, Outcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from hpctl.ports import Aws, ByHand, HpctlError, Provider, Scheduler, Unavailable
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
     from hpctl.jobs.checkpoints.remote import Remote
+    from hpctl.store.lite import SqliteReader
     from hpctl.store.sql import Store
 
 COPY_S = 10.0
@@ -27,15 +29,30 @@ def open_store(config: Config, *, write: bool = False) -> Store:
     daemon opens it to write. Raises Unavailable, JournalCorrupt."""
     from hpctl.store.sql import Store
 
-    path = None if config.database_url else config.state_dir / "journal.db"
-    if path is not None and not write and not path.exists():
+    path = None if write else _file(config)
+    return Store(f"sqlite:///{quote(str(path))}" if path else config.url, write=write)
+
+
+def open_reader(config: Config) -> SqliteReader | Store:
+    """The journal to be shown, at less cost than `open_store` where it is a SQLite file. For one
+    thread. Raises Unavailable, JournalCorrupt."""
+    from hpctl.store.lite import SqliteReader
+
+    path = _file(config)
+    return SqliteReader(path) if path else open_store(config)
+
+
+def _file(config: Config) -> Path | None:
+    """The SQLite file to read, None where the journal is elsewhere. Raises Unavailable."""
+    path = config.state_dir / "journal.db"
+    if config.database_url:
+        return None
+    if not path.exists():
         raise Unavailable(
             f"there is no journal at {path}",
             "has the daemon ever run? `hpctl daemon run` makes it; --config names another one",
         )
-    if path is not None and not write and not os.access(path, os.W_OK):
-        return Store(f"sqlite:///{_copy(config, path)}", write=False)
-    return Store(config.url, write=write)
+    return path if os.access(path, os.W_OK) else _copy(config, path)
 
 
 def _copy(config: Config, journal: Path) -> Path:

@@ -16,7 +16,17 @@ class Shape:
     nvme_disks: int | None = None
 
 
+_GPUS = {1: ("", "2", "4", "8", "16"), 4: ("12", "24"), 8: ("48",)}
+"""The sizes of G5, G6 and G6e by their GPUs, A10G, L4 and L40S: 16xlarge has one, 12xlarge four
+(AWS Batch User Guide, "Running GPU jobs"; Amazon EC2 instance types, G6e)."""
+
 SHAPES: Mapping[str, Shape] = {
+    **{
+        f"{family}.{size}xlarge": Shape(gpus=gpus)
+        for family in ("g5", "g6", "g6e")
+        for gpus, sizes in _GPUS.items()
+        for size in sizes
+    },
     # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1; instance
     # storage: Amazon EC2 instance types, accelerated computing.
     "p4d.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -27,6 +28,7 @@ from hpctl.core.tell import duration
 from hpctl.joining import joined_now
 from hpctl.ports import HpctlError, Unavailable
 
+Version = tuple[int, int, int]
 Check = Callable[[Config, datetime], Iterable[CheckView]]
 
 
@@ -68,14 +70,47 @@ def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: A
     scheduler, adapter = choose_scheduler(config)
     yield CheckView("slurm adapter", "ok", adapter, "")
     started = time.monotonic()
-    view = scheduler.view()
+    try:
+        view = scheduler.view()
+    except Unavailable:
+        installed = _installed(config)
+        if installed and isinstance(scheduler, ShowsConfig):
+            yield from releases(scheduler.version(), installed, answers=False)
+        raise
     took = (time.monotonic() - started) * 1000
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs read in {took:.0f} ms"
     yield CheckView("slurmctld", "ok", what, "")
 
 
+def _installed(config: Config) -> Version | None:
+    """The release of the slurmctld that is installed beside the commands, or in the PATH."""
+    from hpctl.slurm.parse import version
+
+    beside = config.slurm.bin or Path(shutil.which("scontrol") or "/usr/bin/scontrol").parent
+    places = (beside, beside.parent / "sbin", os.environ.get("PATH", os.defpath))
+    program = shutil.which("slurmctld", path=os.pathsep.join(map(str, places)))
+    if program is None:
+        return None
+    ran = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=10, check=False)
+    return version(ran.stdout)
+
+
+def releases(commands: Version, slurmctld: Version, *, answers: bool) -> Iterator[CheckView]:
+    """Commands and slurmctld of one release; a newer slurmctld knows two or three older ones."""
+    if commands[:2] == slurmctld[:2]:
+        return
+    what = f"the commands are of Slurm {_dotted(commands)}, slurmctld of {_dotted(slurmctld)}"
+    mend = "name the folder with slurmctld's own release in slurm.bin, or upgrade the older one"
+    yield CheckView("slurm release", "warn" if answers else "fail", what, mend)
+
+
+def _dotted(version: Version) -> str:
+    return f"{version[0]}.{version[1]:02}.{version[2]}"
+
+
 def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
+    from hpctl.slurm import parse
     from hpctl.slurm.hazards import hazards
     from hpctl.wiring import make_scheduler
 
@@ -85,11 +120,14 @@ def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
             "slurm.conf", "unknown", "this adapter cannot print it", "slurm.adapter: cli"
         )
         return
-    version, shown = scheduler.version(), scheduler.show_config()
-    release = f"{version[0]}.{version[1]:02}.{version[2]}"
+    commands, shown = scheduler.version(), scheduler.show_config()
+    version = parse.version(shown.get("SLURM_VERSION", "")) or commands
+    yield from releases(commands, version, answers=True)
     found = hazards(version, shown, _topology(Path(shown.get("SLURM_CONF", ""))))
     if not any(h.severity in ("fail", "warn") for h in found):
-        yield CheckView("slurm.conf", "ok", f"Slurm {release}: nothing that harms recovery", "")
+        yield CheckView(
+            "slurm.conf", "ok", f"Slurm {_dotted(version)}: nothing that harms recovery", ""
+        )
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.mend, h.source)
     yield _rights(shown.get("SlurmUser", ""))

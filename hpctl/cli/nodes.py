@@ -61,8 +61,8 @@ def known_nodes(w: World) -> list[NodeName]:
 
 
 def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
-    """The table as a value."""
-    names = [n for n in known_nodes(w) if not only or n in only]
+    """The table as a value, of these nodes in their order, or of all."""
+    names = [NodeName(n) for n in only] or known_nodes(w)
     return NodesView(
         as_of=w.now,
         slurm_as_of=w.slurm.as_of if w.slurm else None,
@@ -129,7 +129,7 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
     for name in names:
         if name not in known:
             raise output.no_such("nodes", name, [str(n) for n in known])
-    view = nodes_view(world, names)
+    view = nodes_view(world, tuple(n for n in known if not names or n in names))
     output.show("nodes", view, as_json, render.nodes)
     blind = world.slurm is None or (not no_cloud and world.cloud is None)
     output.leave(Exit.CANNOT_TELL if blind else Exit.FINE)

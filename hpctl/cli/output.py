@@ -110,8 +110,8 @@ def _draw(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
     with on.capture() as drawn:
         draw(on, value)
     # rich fills table cells up with blanks: nobody wants them in a log or a mail.
-    for line in drawn.get().splitlines():
-        click.echo(line.rstrip(), err=on.stderr, color=on.is_terminal)
+    lines = [line.rstrip() for line in drawn.get().splitlines()]
+    click.echo("\n".join(lines), err=on.stderr, color=on.is_terminal, nl=bool(lines))
 
 
 def console(*, err: bool = False, width: int | None = None) -> Console:

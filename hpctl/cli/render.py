@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hpctl.core.bounds import printable
 from hpctl.core.tell import Mark, duration
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     )
 
 WIDE = 120
+MANY = 500
+"""Rows from which a table is no longer rich's, which takes seconds for ten thousand."""
 GOOD, BAD, WARN, DIM, HEAD = "green", "red", "yellow", "dim", "bold"
 STYLES = {
     **dict.fromkeys(("healthy", "IDLE", "returned", "resumed", "ok", "passed", "Running"), GOOD),
@@ -82,6 +85,14 @@ def columns(*names: str | tuple[str, dict[str, object]]) -> Table:
 def wrapped(name: str) -> tuple[str, dict[str, object]]:
     """A column that takes what room there is, on several lines where need be."""
     return name, {"no_wrap": False, "overflow": "fold", "ratio": 1}
+
+
+def _plain(rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns without colour, and no line of them wrapped."""
+    rows = [tuple(cell or "-" for cell in row) for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    padded = (map(str.ljust, row, widths) for row in rows)
+    return "\n".join(printable("  ".join(cells)).rstrip() for cells in padded)
 
 
 def _head(out: Console, text: str) -> None:
@@ -162,22 +173,22 @@ def nodes(out: Console, view: NodesView) -> None:
     """The table of `hpctl nodes`; a narrow terminal loses the cloud's columns first."""
     wide = out.width >= WIDE
     extra = ("INSTANCE", "CLOUD", "LOGICAL ID") if wide else ()
-    table = columns("NODE", "SLURM", "HEALTH", "RULE", "HEARD", *extra, wrapped("TREATMENT"))
+    rows = []
     for n in view.nodes:
         state = n.slurm_state + "".join(f"+{f}" for f in n.slurm_flags)
         doing = f"{n.recovery} {n.phase}" if n.recovery else ""
         doing = doing or (f"held: {n.held_by}" if n.held_by else "")
-        cloud = (Text(n.instance_id or "-"), word(n.instance_status), Text(n.logical_id or "-"))
-        table.add_row(
-            Text(n.name),
-            word(n.slurm_state, state),
-            word(n.condition),
-            Text(n.rule or "-"),
-            Text(ago(n.last_heard, view.as_of).removesuffix(" ago")),
-            *(cloud if wide else ()),
-            Text(doing or "-"),
-        )
-    out.print(table)
+        heard = ago(n.last_heard, view.as_of).removesuffix(" ago")
+        cloud = (n.instance_id, n.instance_status, n.logical_id) if wide else ()
+        rows.append((n.name, state, n.condition, n.rule, heard, *cloud, doing))
+    headings = ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", *extra, "TREATMENT")
+    if len(rows) > MANY:
+        out.print(_plain([headings, *rows]), markup=False, no_wrap=True, crop=False)
+    else:
+        table = columns(*headings[:-1], wrapped(headings[-1]))
+        for row in rows:
+            table.add_row(*(word(cell.partition("+")[0], cell) for cell in row))
+        out.print(table)
     for what, as_of, error in (
         ("Slurm", view.slurm_as_of, view.slurm_error),
         ("The cloud", view.cloud_as_of, view.cloud_error),

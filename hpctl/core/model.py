@@ -240,12 +240,14 @@ class SlurmJob:
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
-    read; what they are about is there, in a state that nobody knows."""
+    read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
+    started, where that was asked."""
 
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
     jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
     flaws: tuple[Flaw, ...] = ()
+    booted: datetime | None = None
 
 
 # --- what the cloud says ----------------------------------------------------------------------

@@ -7,7 +7,8 @@ replaced, and an operator resumes it, or gives it another Reason, and wins.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from hpctl.core.marks import CHECK, MARKS, mark_of, spent
 from hpctl.core.model import (
@@ -53,7 +54,7 @@ class NodeFacts:
     and now it answers. Empty where it is.
     `blocked` says why its remedy waits though it stays closed.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
-    `able_since`: see `View`.
+    `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
     """
 
     slurm: SlurmNode | None = None
@@ -70,6 +71,7 @@ class NodeFacts:
     blocked: str = ""
     taken_away: bool = False
     able_since: datetime | None = None
+    booted: datetime | None = None
 
     @property
     def mark(self) -> str:
@@ -132,6 +134,35 @@ def _asks(rec: NodeRecovery, mark: str) -> Signal:
     early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED) and not rec.remedied
     asked = MARKS[mark] == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
     return Signal.REPLACE_ASKED if asked and stronger and early else Signal.MARKED
+
+
+UNSAVED: Final = timedelta(seconds=120)
+"""slurmctld saves a drain within 5 s: one that is older than this was not lost with it, however
+long its start took."""
+RESTORED: Final = timedelta(seconds=60)
+"""So long after slurmctld's start a node without its drain was restored so, and not resumed."""
+
+
+def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
+    """Whether a node that we closed, and have not begun to give back, is in service."""
+    closed = rec.phase is not Phase.OPEN and not returning(rec)
+    return closed and node is not None and node.in_service
+
+
+def forgotten(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
+    """slurmctld died before it had saved our drain, and came back without it: no operator's word.
+
+    Only once for a start of slurmctld: who resumes the node after that wins.
+    """
+    drain = last_step(rec.steps, StepKind.DRAIN)
+    if facts.booted is None or drain is None or drain.resolved is None:
+        return None
+    # slurmctld tells whole seconds.
+    before = facts.booted - drain.resolved > -timedelta(seconds=1)
+    recent = facts.booted - drain.resolved < UNSAVED and now - facts.booted < RESTORED
+    if not (before and recent and lost(rec, facts.slurm)) or drain.attempt >= _most(policy):
+        return None
+    return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
 
 
 def seized(rec: NodeRecovery, facts: NodeFacts, policy: Policy) -> Move | None:

@@ -25,6 +25,7 @@ from hpctl.core.model import (
 from hpctl.core.node_actors import (
     NodeFacts,
     attempt,
+    forgotten,
     marked,
     repeat,
     returning,
@@ -51,7 +52,7 @@ from hpctl.core.recovery import (
 def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
-    answer = marked(rec, facts, policy, now)
+    answer = marked(rec, facts, policy, now) or forgotten(rec, facts, policy, now)
     answer = answer or seized(rec, facts, policy) or _withdraw(rec, facts, policy, now)
     answer = answer or _PHASES[rec.phase](rec, facts, policy, now, deadline)
     if isinstance(answer, Wait):

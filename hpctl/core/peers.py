@@ -13,6 +13,7 @@ for the robust z, and what each signal's row says.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,7 +189,8 @@ def _window(
     if (worst - centre) * signal.worse >= reach:
         marks = _odd(signal, job, told, centre, reach)
         power = {node: g[POWER] for node, g in members if POWER in g} if marks else {}
-        marks = {node: _beside(mark, power, node) for node, mark in marks.items()}
+        usual = _middle(sorted(power.values())) if len(power) >= LEAST_PEERS else None
+        marks = {node: _beside(mark, power.get(node), usual) for node, mark in marks.items()}
     clean = [
         node
         for value, node in (told if tracked else ())
@@ -207,21 +209,59 @@ def _odd(
     if sum(off >= bar for off in offs) > max(1, signal.crowd * len(told)):
         return {}
     out = {}
-    for place, (value, node) in enumerate(told):
-        if offs[place] < reach:
+    ordered = sorted(value for value, _ in told)
+    for off, (value, node) in zip(offs, told, strict=True):
+        if off < reach:
             continue
         # Its peers are the others: in a small job one's own value would widen the spread.
-        others = sorted(v for n, (v, _) in enumerate(told) if n != place)
+        others = _Others(ordered, bisect_left(ordered, value))
         centre = _centre(signal, others)
-        near = others[: (len(others) - 1) // 4 * 2 + 1] if signal.low else others
-        spread = max(_middle(sorted(abs(v - centre) for v in near)), _TINY * reach)
+        near = (len(others) - 1) // 4 * 2 + 1 if signal.low else len(others)
+        spread = max(_spread(others, near, centre), _TINY * reach)
         z = _TO_SIGMA * (value - centre) * signal.worse / spread
         if z >= signal.z:
             out[node] = Mark(value, centre, z, len(others), job)
     return out
 
 
-def _centre(signal: Signal, ordered: Sequence[float]) -> float:
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Sorted values but for the one at a place, without a copy of them for each outlier."""
+
+    ordered: Sequence[float]
+    place: int
+
+    def __len__(self) -> int:
+        return len(self.ordered) - 1
+
+    def __getitem__(self, at: int) -> float:
+        return self.ordered[at + (at >= self.place)]
+
+
+def _spread(ordered: _Others, count: int, centre: float) -> float:
+    """The middle one of the distances of the first `count` values from a centre."""
+    half = count // 2
+    if count % 2:
+        return _nth_distance(ordered, count, centre, half + 1)
+    return (
+        _nth_distance(ordered, count, centre, half)
+        + _nth_distance(ordered, count, centre, half + 1)
+    ) / 2
+
+
+def _nth_distance(ordered: _Others, count: int, centre: float, nth: int) -> float:
+    """The `nth` smallest distance: the nearest values stand in a row, which bisection finds."""
+    first, last = 0, count - nth
+    while first < last:
+        half = (first + last) // 2
+        if centre - ordered[half] > ordered[half + nth] - centre:
+            first = half + 1
+        else:
+            last = half
+    return max(abs(ordered[first] - centre), abs(ordered[first + nth - 1] - centre))
+
+
+def _centre(signal: Signal, ordered: Sequence[float] | _Others) -> float:
     return ordered[(len(ordered) - 1) // 4] if signal.low else _middle(ordered)
 
 
@@ -251,18 +291,16 @@ def _differing(job: JobId, told: Sequence[tuple[float, NodeName]]) -> dict[NodeN
     }
 
 
-def _middle(ordered: Sequence[float]) -> float:
+def _middle(ordered: Sequence[float] | _Others) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _beside(mark: Mark, power: Mapping[NodeName, float], node: NodeName) -> Mark:
+def _beside(mark: Mark, power: float | None, usual: float | None) -> Mark:
     """Who waits draws little power: said beside the signal, for the person who reads it."""
-    if node not in power or len(power) < LEAST_PEERS:
+    if power is None or usual is None:
         return mark
-    return replace(
-        mark, beside=f"; draws {power[node]:.0f} W, peers {_middle(sorted(power.values())):.0f} W"
-    )
+    return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")
 
 
 def _remember(

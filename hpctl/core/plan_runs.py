@@ -1,8 +1,9 @@
 """Which runs have gone wrong by themselves, and what their policy answers: the daemon's half.
 
-Only jobs that registered with hpctl (`registration`) are looked at; a node's fault is
-`plan_jobs`' business and comes first. Level-triggered like all planning: a run that wants
-something is seen wanting it in every cycle until its attempt has been treated.
+Only jobs that registered with hpctl (`registration`) are looked at, and of the others those whose
+node booted under them; a node's fault is `plan_jobs`' business and comes first. Level-triggered
+like all planning: a run that wants something is seen wanting it in every cycle until its attempt
+has been treated.
 
 | what is seen | the trouble |
 |---|---|
@@ -22,7 +23,16 @@ from typing import Final
 from hpctl.core.bounds import later, natural
 from hpctl.core.job_report import Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported
-from hpctl.core.model import ENDED_BADLY, Attempt, JobId, NodeName, RecoveryId, RuleId, SlurmJob
+from hpctl.core.model import (
+    ENDED_BADLY,
+    Attempt,
+    JobId,
+    NodeName,
+    RecoveryId,
+    RuleId,
+    SlurmJob,
+    SlurmNode,
+)
 from hpctl.core.plan_jobs import put_off
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import recovery_id
@@ -35,6 +45,9 @@ from hpctl.core.view import View, headless, last_told
 from hpctl.core.walls import Flaw, each
 
 _DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
+_BOOTED: Final = "node booted"
+_BOOTS_S, _REGISTERS_S = 900.0, 120.0
+"""A boot, and a slurmd's start, are at most so long before the requeue that they cause."""
 _NODES: Final = (Kind.NODE, Kind.PREEMPTED)
 _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
 """HUP, INT, QUIT, KILL, TERM: a shell ends with 128 more where its last program was so ended. Of
@@ -61,10 +74,12 @@ def run_decisions(
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
         registered = registration(job.comment)
-        case = _case(job, view, now) if registered is not None else None
-        if registered is None or case is None or _treated(case, view):
+        case = _case(job, view, now)
+        if case is None or _treated(case, view):
             return None
-        return _decision(job, registered, case, view, policy, now)
+        if registered is None and (case.told or case.trouble.signature != _BOOTED):
+            return None
+        return _decision(job, registered or Registration(), case, view, policy, now)
 
     found, flaws = each("plan", view.scheduler.jobs.values(), lambda job: job.id, one)
     return sorted((one for one in found if one is not None), key=job_of), flaws
@@ -137,13 +152,30 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
     if told is not None and told.report.action in (Action.REQUEUE, Action.HOLD):
         return _Case(attempt, _told_trouble(told), told, queued=True)
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
+    booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
     if lost:
         why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
         trouble = Trouble(Kind.NODE, now, why, "node down", node=min(lost))
+    elif booted:
+        why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
+        trouble = Trouble(Kind.NODE, now, why, _BOOTED, node=min(booted))
     else:
         why = "somebody put it back in the queue, and told nothing"
         trouble = Trouble(Kind.KILLED, now, why, "requeued")
     return _Case(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+
+
+def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
+    """Whether a node came back without the job before slurmctld had called it DOWN: the slurmd
+    registers after a boot, and slurmctld requeues at once what it no longer runs.
+
+    The requeue sets the submit time anew.
+    """
+    if node is None or node.boot_time is None or node.slurmd_start is None:
+        return False
+    since, till = later(job.submit, -_REGISTERS_S), later(job.submit, 1)
+    booted = later(job.submit, -_BOOTS_S) < node.boot_time <= till
+    return booted and since < node.slurmd_start <= till
 
 
 def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:

@@ -151,6 +151,7 @@ def node_facts(
         movable=frozenset(movable),
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
+        booted=view.scheduler.booted,
     )
 
 

@@ -18,7 +18,7 @@ from typing import IO
 import msgspec
 from prometheus_client import generate_latest
 
-from hpctl import __version__, job_wire
+from hpctl import __version__, job_wire, munge
 from hpctl.clock import SystemClock
 from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
@@ -266,6 +266,10 @@ class Daemon:
         self._grey.start()
         self._intake.start()
         log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
+        try:
+            munge.encode(b"", self.config.intake.munge_socket)
+        except munge.MungeUnavailable as error:
+            log.error("no agent can report: %s. %s", error, error.hint)
         try:
             while not self._stopping:
                 self._once()

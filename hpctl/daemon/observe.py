@@ -33,6 +33,7 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
 )
+from hpctl.core.node_actors import lost
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
@@ -219,7 +220,11 @@ class Observer:
         """
         health = self._book.snapshot()
         try:
-            self._slurm = self._read_slurm(state, health)
+            seen = self._read_slurm(state, health)
+            ours = (state.nodes[rid] for rid in state.open_nodes.values())
+            if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
+                seen = replace(seen, booted=self._scheduler.booted())
+            self._slurm = seen
             if self.capacity or state.changes:
                 self._reserved = self._scheduler.reservations()
             self.slurm_trouble = ""

@@ -68,6 +68,10 @@ class CliScheduler:
         """By one `sinfo`. Raises Unavailable."""
         return self.reader.marks()
 
+    def booted(self) -> datetime | None:
+        """By `scontrol show config`. Raises Unavailable."""
+        return self.reader.booted()
+
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
     ) -> Mapping[NodeName, Outcome]:

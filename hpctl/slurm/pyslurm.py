@@ -135,6 +135,10 @@ class PySlurm:
         """By the CLI adapter: it holds up no order that the child is given."""
         return self._cli.marks()
 
+    def booted(self) -> datetime | None:
+        """By the CLI adapter."""
+        return self._cli.booted()
+
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
     ) -> Mapping[NodeName, Outcome]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import tenacity
 
+from hpctl.core.bounds import at_text
 from hpctl.core.hostlist import HostlistError, batches, expand, fold
 from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
@@ -75,6 +76,10 @@ class Reader:
     def config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
         return parse.config(self._read("show", "config").text)
+
+    def booted(self) -> datetime | None:
+        """When slurmctld started, to the second below."""
+        return at_text(self.config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
         """What scontrol prints for these words."""

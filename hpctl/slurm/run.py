@@ -23,6 +23,8 @@ MAX_OUTPUT = 256 * 1024 * 1024
 MAX_ERROR = 64 * 1024
 
 _OWN_SETTINGS = ("SLURM_", "SCONTROL_", "SCANCEL_", "SQUEUE_", "SINFO_", "SBATCH_")
+_WHICH_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
+"""Where slurm.conf is, and by what to prove who asks: without them no command would answer."""
 
 
 class End(StrEnum):
@@ -93,8 +95,10 @@ class Runner:
         """
         program = str(self.bin_dir / name) if self.bin_dir else name
         command = (program, *args)
-        if self.conf is not None and not self.conf.is_file():
-            return _not_started(command, f"there is no {self.conf}")
+        conf = self.env().get("SLURM_CONF")
+        if conf and not Path(conf).is_file():
+            whose = "" if self.conf else ", which SLURM_CONF names"
+            return _not_started(command, f"there is no {conf}{whose}")
         if any("\0" in word for word in command):
             return _not_started(command, "a NUL character in an argument")
         try:
@@ -116,7 +120,7 @@ class Runner:
         env = {
             name: value
             for name, value in self.environ.items()
-            if name == "SLURM_CONF" or not name.startswith(_OWN_SETTINGS)
+            if name in _WHICH_SLURM or not name.startswith(_OWN_SETTINGS)
         }
         env |= {"LC_ALL": "C", "TZ": "UTC"}
         if self.conf is not None:

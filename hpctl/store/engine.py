@@ -6,6 +6,7 @@ must stop), a failed read is Unavailable (ask again) or JournalCorrupt (never as
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from sqlalchemy.exc import (
 )
 
 from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store import lite
 
 ANSWER_S = 30
 """How long a database server may take to answer before the call counts as failed."""
@@ -137,8 +139,4 @@ def passing(error: SQLAlchemyError) -> bool:
         return True
     if not isinstance(error, OperationalError):
         return False
-    # SQLite says OperationalError to a missing table and to a text that is not UTF-8 as well;
-    # the first has the generic code, the second is Python's and has none.
-    if type(error.orig).__module__ == "sqlite3":
-        return getattr(error.orig, "sqlite_errorname", "SQLITE_ERROR") != "SQLITE_ERROR"
-    return True
+    return not isinstance(error.orig, sqlite3.Error) or lite.passing(error.orig)

@@ -5,9 +5,9 @@ SQLite keeps any type in any column, so a number in a row may be a text that som
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,9 @@ import msgspec
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.view import Request
-from hpctl.ports import JournalCorrupt
+from hpctl.ports import JournalCorrupt, Unavailable
+
+SCHEMA_VERSION = 1
 
 _findings = msgspec.json.Decoder(tuple[Finding, ...])
 _times = msgspec.json.Decoder(dict[str, float])
@@ -35,6 +37,20 @@ class DaemonInfo:
     until: datetime
     last_cycle_s: float
     trouble: str = ""
+
+
+def checked(schema: str | None, name: str) -> None:
+    """Refuse a database without a journal, or with another version's. Raises Unavailable,
+    JournalCorrupt."""
+    if schema is None:
+        raise Unavailable(
+            f"there is no journal at {name} yet", "the daemon makes it when it first runs"
+        )
+    if schema != str(SCHEMA_VERSION):
+        raise JournalCorrupt(
+            f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}",
+            "run the hpctl version that wrote it",
+        )
 
 
 def utc(stamp: float) -> datetime:
@@ -82,6 +98,19 @@ def heard_of(row: Any) -> dict[NodeName, datetime]:
     """When each node was last heard. Raises JournalCorrupt."""
     with _row("when nodes were last heard", "delete the row of hpctl_heard: agents speak again"):
         return {NodeName(node): utc(stamp) for node, stamp in _times.decode(row.times).items()}
+
+
+def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]:
+    """What the agents said last, by node: its findings were stored when they were new, and it may
+    have been heard since. Raises JournalCorrupt."""
+    heard = heard_of(times) if times is not None else {}
+    found = (health_of(row) for row in agents)
+    return {
+        h.generation.node: replace(
+            h, last_heard=max(h.last_heard, heard.get(h.generation.node, h.last_heard))
+        )
+        for h in found
+    }
 
 
 def request_of(row: Any, proof: str) -> Request:

@@ -18,8 +18,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.mysql import LONGTEXT
 
-SCHEMA_VERSION = 1
-
 metadata = MetaData()
 _id = BigInteger().with_variant(Integer, "sqlite")
 # MariaDB's TEXT ends at 64 KiB, its FLOAT has 24 bits, and its default collation takes Node1

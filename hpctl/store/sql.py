@@ -8,7 +8,6 @@ that lost the lease while it slept cannot write any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,16 +31,17 @@ from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
-from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.ports import HpctlError, JournalCorrupt
 from hpctl.store import audit
 from hpctl.store import schema as t
 from hpctl.store.codec import decode, encode
 from hpctl.store.engine import make_engine, reading, said, writing
 from hpctl.store.rows import (
+    SCHEMA_VERSION,
     DaemonInfo,
-    health_of,
+    checked,
+    health_as_heard,
     health_row,
-    heard_of,
     heard_row,
     info_of,
     request_of,
@@ -111,7 +111,7 @@ class Store:
                         c.execute(text("BEGIN IMMEDIATE"))
                     t.metadata.create_all(c)
                     if c.execute(_schema_row).first() is None:
-                        c.execute(insert(t.meta).values(name="schema", value=str(t.SCHEMA_VERSION)))
+                        c.execute(insert(t.meta).values(name="schema", value=str(SCHEMA_VERSION)))
                     return
             except DBAPIError:
                 if not left or self._file is not None:
@@ -122,15 +122,7 @@ class Store:
         if inspect(self._engine).has_table(t.meta.name):
             with self._engine.connect() as c:
                 row = c.execute(_schema_row).first()
-        if row is None:
-            raise Unavailable(
-                f"there is no journal at {self._name} yet", "the daemon makes it when it first runs"
-            )
-        if row[0] != str(t.SCHEMA_VERSION):
-            raise JournalCorrupt(
-                f"the journal has schema {row[0]}, this hpctl reads {t.SCHEMA_VERSION}",
-                "run the hpctl version that wrote it",
-            )
+        checked(None if row is None else row[0], self._name)
 
     def _stat(self) -> tuple[int, int] | None:
         if self._file is None:
@@ -272,10 +264,9 @@ class Store:
     def health(self) -> Mapping[NodeName, Health]:
         """What the agents said last, by node. Raises Unavailable, JournalCorrupt."""
         with reading("the agents' facts"), self._engine.connect() as c:
-            found = [health_of(row) for row in c.execute(select(t.agents))]
+            found = c.execute(select(t.agents)).all()
             row = c.execute(select(t.heard)).first()
-        heard = heard_of(row) if row is not None else {}
-        return {h.generation.node: _heard_at(h, heard.get(h.generation.node)) for h in found}
+        return health_as_heard(found, row)
 
     # --- what operators ask ---
 
@@ -408,10 +399,3 @@ class Store:
         held = c.execute(update(t.lease).where(t.lease.c.epoch == self._epoch).values(**values))
         if held.rowcount != 1:
             raise LeaseLost("another daemon took the journal over", "stop this one")
-
-
-def _heard_at(health: Health, heard: datetime | None) -> Health:
-    """Its findings were stored when they were new; it may have been heard since."""
-    if heard is None or heard <= health.last_heard:
-        return health
-    return replace(health, last_heard=heard)

@@ -18,6 +18,7 @@ from hpctl.config import AutoscaleSection, Config, GroupScale
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import Instance, InstanceId, InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
+from hpctl.ports import Unavailable
 from tests import munged
 from tests.cli import worlds
 from tests.cli.conftest import Head
@@ -253,6 +254,37 @@ def test_settings_that_do_no_harm_are_ok_and_notes_stay_notes(
     found = verdicts(checks.settings(with_(head), worlds.NOW))
     assert found["slurm.conf"] == "ok"
     assert found["requeue-completing"] == "note"
+
+
+def test_the_release_that_counts_is_slurmctlds(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Shows((24, 11, 5), SLURM_VERSION="25.11.7", SlurmUser="root(0)")
+    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: old)
+    found = {c.name: c for c in checks.settings(with_(head), worlds.NOW)}
+    assert "25.11" not in found.pop("slurm.conf").what.replace("25.11.7", "")
+    assert found["slurm release"].verdict == "warn"
+    assert "commands are of Slurm 24.11.5, slurmctld of 25.11.7" in found["slurm release"].what
+    assert "expedited-requeue" in found, "only a 25.11 has it"
+
+
+@pytest.mark.parametrize(("commands", "told"), [("22.05.8", True), ("25.11.2", False)])
+def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
+    tmp_path: Path, commands: str, told: bool
+) -> None:
+    there = tmp_path
+    for name, text in {
+        "scontrol": f'[ "$1" = --version ] && exec echo slurm {commands}\n'
+        "echo 'slurm_load_node error: Insane message length' >&2; exit 1",
+        "squeue": "exit 1",
+        "slurmctld": "echo slurm 25.11.7",
+    }.items():
+        (there / name).write_text(f"#!/bin/sh\n{text}\n")
+        (there / name).chmod(0o755)
+    config = Config(slurm={"bin": there, "adapter": "cli"})  # type: ignore[arg-type]
+    found: list[CheckView] = []
+    with pytest.raises(Unavailable, match="Insane"):
+        found.extend(checks.controller(config, worlds.NOW))
+    what = "the commands are of Slurm 22.05.8, slurmctld of 25.11.7"
+    assert [(c.name, c.verdict, c.what) for c in found] == [("slurm release", "fail", what)] * told
 
 
 def test_a_scheduler_that_cannot_print_its_configuration_is_unknown(head: Head) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpctl.agent.budget import Budget, Usage
+from hpctl.cli import render
 from hpctl.cli.explain import HOLD_MENDS, explain_view
 from hpctl.cli.output import Exit
 from hpctl.cli.status import status_view, verdict
@@ -200,6 +201,17 @@ def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history: Head)
     store.close()
     shown = json.loads(history.run("status", "--json").stdout)
     assert shown["nodes"]["by_condition"] == {"faulty": 2, "healthy": 5, "unknown": 1}
+
+
+def test_a_table_of_many_nodes_says_the_same(
+    history: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = history.run("nodes").stdout
+    monkeypatch.setattr(render, "MANY", 0)
+    monkeypatch.setattr(render, "columns", None)
+    many = history.run("nodes").stdout
+    assert [line.split() for line in many.splitlines()] == [x.split() for x in few.splitlines()]
+    assert len(many.splitlines()) > 5
 
 
 def test_nodes_without_slurm_or_cloud_are_unknown_not_absent(history: Head) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
@@ -50,6 +50,10 @@ class SimSlurm(Slurmctld):
         """Promised in ports.Scheduler."""
         nodes = self.view().nodes
         return {name: mark for name, node in nodes.items() if (mark := mark_of(node))}
+
+    def booted(self) -> datetime | None:
+        """Promised in ports.Scheduler; this one forgets nothing."""
+        return None
 
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -187,6 +188,9 @@ class SchedulerDoor:
 
     def marks(self) -> Mapping[NodeName, str]:
         return self._slurm.marks()
+
+    def booted(self) -> datetime | None:
+        return self._slurm.booted()
 
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False

@@ -154,6 +154,12 @@ def test_many_tasks_in_one_driver_are_one_thing(tmp_path, clock):
     assert sorted(told) == [("lustre", "", Verdict.FAIL), ("nvidia", "", Verdict.FAIL)]
 
 
+def test_many_that_wait_for_a_file_server_hide_no_gpu(tmp_path, clock):
+    files = {k: v for pid in range(100, 200) for k, v in task(pid, stack=DISK).items()}
+    files |= task(900)
+    assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
+
+
 def test_a_name_with_brackets_and_blanks(tmp_path, clock):
     three = [task(comm="a) D (b")] * 3
     assert looks(tmp_path, clock, *three) == [("nvidia", "", Verdict.FAIL)]

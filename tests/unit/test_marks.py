@@ -135,6 +135,35 @@ def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
     assert "resumed" not in answer.why
 
 
+@pytest.mark.parametrize(
+    ("drained", "booted", "now", "again"),
+    [
+        (10, 12, 14, True),
+        (10.6, 10, 14, True),  # slurmctld tells whole seconds
+        (10, None, 14, False),
+        (14, 10, 15, False),  # drained under this very slurmctld: an operator resumed it
+        (10, 200, 202, False),  # saved long before
+        (10, 12, 80, False),  # an operator came after slurmctld
+    ],
+)
+def test_a_drain_that_slurmctld_forgot_is_made_again(
+    drained: float, booted: float | None, now: float, again: bool
+) -> None:
+    step = StepRecord(
+        StepKind.DRAIN, 1, "ip-1", at(0), resolved=at(drained), outcome=Outcome.accepted()
+    )
+    treated = replace(rec(Phase.CORDONED), steps=(step,))
+    node = replace(MARKED, state="IDLE", flags=frozenset(), reason="")
+    facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
+    answer = advance(treated, facts, OWN, at(now))
+    if again:
+        assert isinstance(answer, Do)
+        assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    else:
+        assert isinstance(answer, Move)
+        assert answer.signal is Signal.OPERATOR_TOOK_OVER
+
+
 def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not() -> None:
     verifying = did(rec(Phase.VERIFYING), StepKind.DRAIN)
     new = replace(MARKED, reason_at=at(5), boot_time=at(0))

@@ -33,12 +33,13 @@ from hpctl.core.model import (
     SlurmJob,
     Verdict,
 )
+from hpctl.core.node_recovery import Phase
 from hpctl.core.view import View
 from hpctl.daemon.book import Book
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
 from hpctl.ports import Unavailable
-from tests.fakes.values import slurm_node
+from tests.fakes.values import opened, slurm_node
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = (NodeName("n1"), NodeName("n2"))
@@ -251,6 +252,41 @@ class Marked(Flaky):
 
     def marks(self) -> dict[NodeName, str]:
         return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
+
+
+class Restarted(Marked):
+    """It tells when it started."""
+
+    asked = 0
+
+    def booted(self) -> datetime:
+        self.asked += 1
+        return T0
+
+
+@pytest.mark.parametrize(
+    ("phase", "flags", "asked"),
+    [
+        (Phase.CORDONED, frozenset(), 1),
+        (Phase.CORDONED, frozenset({"DRAIN"}), 0),
+        (Phase.OPEN, frozenset(), 0),
+    ],
+)
+def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
+    phase: Phase, flags: frozenset[str], asked: int, tmp_path: Path
+) -> None:
+    state = replay([opened()])
+    (rid,) = state.nodes
+    node = slurm_node(1, flags=flags)
+    state.nodes[rid] = replace(state.nodes[rid], phase=phase)
+    assert state.nodes[rid].node == node.name
+    slurm = Restarted()
+    slurm.view = lambda: SchedulerView(T0, {node.name: node})  # type: ignore[method-assign]
+    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
+    book = Book({}, lambda _: None, lambda: None, slurm)
+    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    view = observer.look(state, rules())
+    assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
 
 
 def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpctl.core import peers
 from hpctl.core.catalogue import SHIPPED, rules
@@ -221,6 +225,34 @@ def test_a_single_one_that_names_a_remote_side_accuses_itself() -> None:
 def test_remote_events_in_between_accuse_nobody(raising: int) -> None:
     raised = dict.fromkeys(NAMES[:raising], BAD["remote"])
     assert found(windows(10, lambda _: raised)) == {}
+
+
+@given(
+    values=st.lists(st.integers(0, 50) | st.floats(-9, 9), min_size=3, max_size=40),
+    place=st.integers(0, 39),
+    low=st.booleans(),
+)
+def test_the_spread_is_that_of_all_the_others_in_full(
+    values: list[float], place: int, low: bool
+) -> None:
+    ordered = sorted(values)
+    place %= len(ordered)
+    rest = ordered[:place] + ordered[place + 1 :]
+    others = peers._Others(ordered, place)
+    assert [others[i] for i in range(len(others))] == rest
+    count = (len(rest) - 1) // 4 * 2 + 1 if low else len(rest)
+    centre = statistics.median(rest)
+    plain = statistics.median(abs(v - centre) for v in rest[:count])
+    assert peers._spread(others, count, centre) == plain
+
+
+def test_half_of_a_large_job_that_throttles_takes_no_time_squared() -> None:
+    nodes = tuple(node_name(n) for n in range(10_000))
+    slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
+    begun = time.process_time()
+    memory = peers.judge([peers.Group(JobId(1), nodes, (nodes,))], slow, {}, at(0))
+    assert len(memory) == 5000
+    assert time.process_time() - begun < 4
 
 
 def view(*jobs: object) -> SchedulerView:

@@ -10,7 +10,15 @@ import pytest
 
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId, SchedulerView, SlurmJob
+from hpctl.core.model import (
+    Attempt,
+    JobId,
+    NodeName,
+    RecoveryId,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+)
 from hpctl.core.plan_runs import run_decisions
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.registration import Ruled
@@ -328,3 +336,34 @@ def test_observe_says_what_it_would_do() -> None:
     why = holds(again, log, policy=Policy(mode=Mode.OBSERVE)).why
     assert why.startswith("mode observe: would start job 7 after ")
     assert "its script ended with exit code 2" in why
+
+
+BOOTED = slurm_node(1, boot_time=at(-30), slurmd_start=at(-2))
+
+
+@pytest.mark.parametrize("comment", [ASKED, "", "my own words"])
+def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(comment: str) -> None:
+    queued = replace(QUEUED, comment=comment, nodes=(BOOTED.name,))
+    seen = SchedulerView(at(0), {BOOTED.name: BOOTED}, {queued.id: queued})
+    answer = opens(queued, scheduler=seen)
+    assert answer.trouble is not None
+    assert (answer.trouble.kind, answer.action, answer.start_at) == (
+        Kind.NODE, Action.REQUEUE, None,
+    )  # fmt: skip
+    assert "n1, which had booted" in answer.why
+    assert answer.attempt == Attempt(queued.id, queued.submit, 0)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        replace(BOOTED, boot_time=at(-2000)),  # its slurmd was restarted alone
+        replace(BOOTED, slurmd_start=at(-500)),  # it had been well since
+        replace(BOOTED, boot_time=at(9), slurmd_start=at(9)),  # it booted after the requeue
+        replace(BOOTED, boot_time=None),
+    ],
+)
+def test_an_unregistered_job_that_somebody_requeued_is_left_alone(node: SlurmNode) -> None:
+    queued = replace(QUEUED, comment="", nodes=(node.name,))
+    seen = SchedulerView(at(0), {node.name: node}, {queued.id: queued})
+    assert decided(queued, scheduler=seen) is None

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.ports import Unavailable
 from hpctl.slurm import run
+from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, Runner
 
 
@@ -69,6 +71,14 @@ def test_a_missing_program_or_configuration_is_told_at_once(tmp_path: Path) -> N
     assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
 
 
+def test_a_missing_file_that_the_environment_names_is_told_at_once(tmp_path: Path) -> None:
+    runner = Runner(environ={**os.environ, "SLURM_CONF": f"{tmp_path}/slurm.conf"})
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=f"there is no {tmp_path}/slurm.conf, which SLURM_CONF"):
+        CliScheduler(runner).view()
+    assert time.monotonic() - began < 5, "scontrol itself tries for a minute"
+
+
 def test_a_nul_in_an_argument_is_refused() -> None:
     assert Runner().run("scontrol", "a\0b").end is End.NOT_STARTED
 
@@ -78,11 +88,14 @@ def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path: P
     conf.touch()
     outside = {"PATH": os.environ["PATH"], "SLURM_CONF": "/other", "SLURM_TIME_FORMAT": "%s"}
     outside |= {"SLURM_CLUSTERS": "x", "TZ": "Asia/Tokyo", "LANG": "de_DE.UTF-8", "HOME": "/root"}
+    who = {"SLURM_JWT": "x", "SLURM_SACK_SOCKET": "/s", "SLURM_CONF_SERVER": "head:6817"}
+    outside |= who
     env = Runner(conf, environ=outside).env()
     assert env["SLURM_CONF"] == str(conf)
     assert (env["LC_ALL"], env["TZ"]) == ("C", "UTC")
     assert not {"SLURM_TIME_FORMAT", "SLURM_CLUSTERS"} & set(env)
     assert Runner(environ=outside).env()["SLURM_CONF"] == "/other"
+    assert {name: env.get(name) for name in who} == who
 
 
 def _alive(pid: int) -> bool:

@@ -21,7 +21,9 @@ from hpctl.core.model import Verdict
 
 MOST_THREADS = 512
 """Threads that are looked at of one process."""
-MOST_STUCK = 64
+MOST_STUCK = 1024
+"""Tasks that are asked where they sleep, those first that have slept longest: the many that wait
+for a slow file server must not hide the one that waits for a GPU."""
 FRAMES = 12
 
 # Modules as /proc/<pid>/stack names them in brackets, and the first words of their functions
@@ -71,15 +73,13 @@ def gather(machine: Machine) -> tuple[Stuck, ...]:
             known = _Known(now, switches)
         found[key] = known
         stuck.append((now - known.since, task))
-        if len(stuck) >= MOST_STUCK:
-            break
     _known.clear()
     _known.update(found)
     stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
     # A task that was not in D at the last look cannot have been so for long: no need to ask where.
     return tuple(
         Stuck(task.pid, task.comm, age, _where(machine, task.pid) if age else "")
-        for age, task in stuck
+        for age, task in stuck[:MOST_STUCK]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -97,6 +98,14 @@ def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed: Bed)
     left = node_of(bed, node)
     assert (left.flags & {"DRAIN", "FAIL"}, left.reason) == ({"FAIL"}, "Action:Replace")
     assert node_of(bed, other).reason == mine(2)
+
+
+def test_slurmctld_tells_when_it_started(bed: Bed) -> None:
+    booted = bed.scheduler.booted()
+    assert (booted is None) is not bed.real
+    if booted is not None:
+        as_of = bed.scheduler.view().as_of
+        assert as_of - timedelta(hours=1) < booted <= as_of
 
 
 def test_marks_tells_what_the_nodes_records_tell_and_nothing_else(bed: Bed) -> None:

@@ -1,0 +1,94 @@
+"""A SQLite journal read by Python's own sqlite3 module, for the commands that show it.
+
+Importing SQLAlchemy takes longer than all else that `hpctl status` does. What is read, and what an
+error means, is as `sql.Store` has it: the contract suite reads every journal both ways.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hpctl.core.journal import Event
+from hpctl.core.model import Health, NodeName
+from hpctl.ports import JournalCorrupt, Unavailable
+from hpctl.store.codec import decode
+from hpctl.store.rows import DaemonInfo, checked, health_as_heard, info_of
+
+_SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
+_EVENTS = "SELECT seq, kind, payload FROM hpctl_events"
+_PAST = "SELECT seq, kind, payload FROM hpctl_past"
+
+
+class SqliteReader:
+    """The events, the agents' facts and the lease of one file. For one thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises Unavailable (not there, or no journal in it), JournalCorrupt (not ours)."""
+        self._name = f"sqlite:///{path}"
+        with _reading(f"the journal at {self._name}"):
+            self._db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+        try:
+            found = [row.value for row in self._rows(_SCHEMA)] if self._has("hpctl_meta") else []
+            checked(found[0] if found else None, self._name)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def events(self, *, past: bool = False) -> Iterator[Event]:
+        """As `Store.events`."""
+        past = past and self._has("hpctl_past")
+        query = f"{_PAST} UNION ALL {_EVENTS}" if past else _EVENTS
+        for row in self._rows(f"{query} ORDER BY seq"):
+            yield decode(row.seq, row.kind, row.payload)
+
+    def health(self) -> Mapping[NodeName, Health]:
+        """As `Store.health`."""
+        found = self._rows("SELECT * FROM hpctl_agents")
+        return health_as_heard(found, next(self._rows("SELECT * FROM hpctl_heard"), None))
+
+    def daemon(self) -> DaemonInfo | None:
+        """As `Store.daemon`."""
+        row = next(self._rows("SELECT * FROM hpctl_lease"), None)
+        return None if row is None else info_of(row)
+
+    def _has(self, table: str) -> bool:
+        return any(self._rows("SELECT 1 AS one FROM sqlite_master WHERE name = ?", table))
+
+    def _rows(self, query: str, *values: str) -> Iterator[Any]:
+        """The rows, their columns by name."""
+        with _reading(f"the journal at {self._name}"):
+            cursor = self._db.execute(query, values)
+            row: Any = namedtuple("row", [column[0] for column in cursor.description])  # type: ignore[misc]
+            yield from map(row._make, cursor)
+
+
+def passing(error: sqlite3.Error) -> bool:
+    """Whether the trouble is with reaching the file, not with what is in it."""
+    if isinstance(error, sqlite3.InterfaceError):
+        return True
+    # SQLite says OperationalError to a missing table and to a text that is not UTF-8 as well;
+    # the first has the generic code, the second is Python's and has none.
+    code = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
+    return isinstance(error, sqlite3.OperationalError) and code != "SQLITE_ERROR"
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if passing(error):
+            mend = "is the database up, and its disk well?"
+            raise Unavailable(f"{what} cannot be reached: {error}", mend) from error
+        mend = "stop the daemon, keep a copy, restore the newest good one"
+        raise JournalCorrupt(f"{what} cannot be read: {error}", mend) from error

@@ -1,0 +1,102 @@
+"""A SQLite journal read without SQLAlchemy is the journal that the store reads, and as strict."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpctl.core.journal import Event
+from hpctl.ports import JournalCorrupt, Unavailable
+from hpctl.store.lite import SqliteReader
+from tests.contract.journal.beds import DatabaseBed
+from tests.contract.journal.events import NOW, numbers, signal, values
+from tests.contract.journal.test_facts import WELL
+from tests.contract.journal.test_past import ended
+
+Read = Callable[[SqliteReader], object]
+
+
+@given(batch=st.lists(values(Event), max_size=5).map(tuple))
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, ...]) -> None:
+    store = sqlite.open()
+    store.append([signal(1), *batch])
+    store.record([WELL])
+    store.note_heard({WELL.generation.node: NOW})
+    store.take_lease("head", 7, "1.2", "own", NOW, 30)
+    reader = SqliteReader(sqlite.file)
+    assert list(reader.events()) == list(store.events())
+    assert reader.health() == store.health() != {}
+    assert reader.daemon() == store.daemon() is not None
+    reader.close()
+    store.close()
+
+
+def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
+    store = sqlite.open()
+    store.append([signal(1), signal(2), signal(1)])
+    store.retire(ended({1: NOW}))
+    reader = SqliteReader(sqlite.file)
+    assert numbers(reader.events()) == [2]
+    assert numbers(reader.events(past=True)) == [1, 2, 1]
+    sqlite.execute("DROP TABLE hpctl_past")
+    assert numbers(reader.events(past=True)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("statement", "read"),
+    [
+        ("UPDATE hpctl_events SET payload = '{}'", lambda r: list(r.events())),
+        ("DROP TABLE hpctl_events", lambda r: list(r.events())),
+        ("UPDATE hpctl_agents SET findings = '['", SqliteReader.health),
+        ("UPDATE hpctl_agents SET findings = CAST(x'ff' AS TEXT)", SqliteReader.health),
+        ("INSERT INTO hpctl_heard VALUES (1, '[]')", SqliteReader.health),
+        ("UPDATE hpctl_lease SET until = 'noon'", SqliteReader.daemon),
+    ],
+)
+def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, read: Read) -> None:
+    store = sqlite.open()
+    store.append([signal(1)])
+    store.record([WELL])
+    store.take_lease("head", 7, "1.2", "own", NOW, 30)
+    sqlite.execute(statement)
+    reader = SqliteReader(sqlite.file)
+    with pytest.raises(JournalCorrupt, match="cannot be read"):
+        read(reader)
+
+
+def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        SqliteReader(tmp_path / "none.db")
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(Unavailable, match="there is no journal"):
+        SqliteReader(tmp_path / "empty.db")
+    (tmp_path / "text.db").write_text("Dear diary, this is no database at all. " * 99)
+    with pytest.raises(JournalCorrupt, match="not a database"):
+        SqliteReader(tmp_path / "text.db")
+    sqlite.open()
+    sqlite.execute("UPDATE hpctl_meta SET value = '2'")
+    with pytest.raises(JournalCorrupt, match="schema 2"):
+        SqliteReader(sqlite.file)
+
+
+def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
+    sqlite.open()
+    code = (
+        "import sys; from pathlib import Path; from hpctl.config import Config\n"
+        "from hpctl.cli import status, explain, nodes, jobs, recoveries, output, gather\n"
+        f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
+        "gather.gather(config, output.now())\n"
+        "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
