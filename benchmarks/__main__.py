@@ -33,6 +33,7 @@ NAMES = (
     "reading",
     "grey",
     "logs",
+    "triage",
     "checkpoints",
     "progress",
     "clusters",

@@ -28,11 +28,19 @@ the checks find: what is missing from it counts as gone."""
 
 def fold(old: Finding, new: Finding) -> Finding:
     """Two sightings of the same thing: counted together, the first evidence kept."""
-    return replace(
-        old,
-        first=min(old.first, new.first),
-        last=max(old.last, new.last),
-        count=old.count + new.count,
+    # Spelled out: `replace` takes three times as long, and a storm runs through this line.
+    return Finding(
+        old.check,
+        old.verdict,
+        min(old.first, new.first),
+        max(old.last, new.last),
+        old.device,
+        old.code,
+        old.detail,
+        old.evidence,
+        old.count + new.count,
+        old.clears,
+        old.job,
     )
 
 

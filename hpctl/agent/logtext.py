@@ -59,6 +59,7 @@ _SAYS = re.compile(r"(?:\S{1,255} )?kernel: ")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
 """What rsyslog makes of equal lines."""
+_APEI = re.compile(r"\{\d{1,10}\}\[")
 _MEMBER = re.compile(r"\s+[\"\[\]\d]")
 """A line inside of an object that is printed over several."""
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
@@ -118,7 +119,8 @@ class LogText:
     def _entry(self, text: str, line: bytes) -> Entry | None:
         if (record := kmsg.parse(line, EARLIEST.timestamp())) is not None:
             return Entry(self.lines, record, text)
-        if text.lstrip("\x1e").startswith(("{", "data: {")):
+        # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
+        if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
             fields = _json(text.lstrip("\x1e").removeprefix("data: "))
             if fields is None:
                 return self._made(USER, self._at, text, self.lines)

@@ -16,12 +16,11 @@ import click
 from hpctl.cli import checkpoint_advise, output
 from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
+from hpctl.jobs.checkpoints import hpctl_checkpoint
 from hpctl.jobs.checkpoints import last as search
-from hpctl.jobs.checkpoints.claim import step_in
 from hpctl.jobs.checkpoints.files import Place
 from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
 from hpctl.jobs.checkpoints.remote import Remote
-from hpctl.jobs.checkpoints.survey import TEMPORARY
 from hpctl.ports import HpctlError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,6 +106,7 @@ def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str
             output.echo(say.text(row, deep=deep))
         if not rows:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
+        _point_out(_passed_over(rows))
     sys.exit(say.code(rows))
 
 
@@ -133,7 +133,34 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
         say.print_json("checkpoint-verify", say.LsView(path, (say.row(row),)))
     else:
         output.echo(say.text(row, deep=deep))
+        _point_out(_passed_over([row]))
     sys.exit(say.code([row]))
+
+
+@checkpoint.command(short_help="Print what saves checkpoints of any format.")
+@click.option("--shell", is_flag=True, help="Print the one for sh and bash.")
+def helper(shell: bool) -> None:
+    """Print a file with which a program saves checkpoints of any format: JSON, numpy, its own.
+
+    They are then found, proved and resumed from like those of the formats that hpctl knows. A job
+    that uses the file needs no hpctl: Python 3.8 or later, or any POSIX shell.
+
+    \b
+      hpctl checkpoint helper > hpctl_checkpoint.py      beside the program
+        import hpctl_checkpoint
+        with hpctl_checkpoint.saving(step) as save:
+            with open(save.path("state.json"), "w") as file:
+                json.dump(state, file)
+
+    \b
+      hpctl checkpoint helper --shell > hpctl_checkpoint.sh
+        sh hpctl_checkpoint.sh "$HPCTL_CHECKPOINT_DIR/step-120.tmp-$SLURM_JOB_ID" 120
+
+    The file itself says the rest. A program that finds its checkpoints without hpctl is submitted
+    with `hpctl sbatch --no-resume`.
+    """
+    path = Path(hpctl_checkpoint.__file__).with_suffix(".sh" if shell else ".py")
+    output.exact(path.read_text(), nl=False)
 
 
 @checkpoint.command()
@@ -206,7 +233,7 @@ def last(
         output.exact(_line(result))
     elif result.found is not None:
         output.exact(str(result.found.path))
-    elif result.verdict == "none":
+    elif result.verdict == "none" and not result.unknown:
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
         _tell(result)
@@ -247,15 +274,18 @@ def _explain(result: search.Search) -> None:
     for each in result.passed_over:
         if each.claimed or each.format:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
-    others = (p.path for p in result.passed_over if p.format is None)
-    unknown = [path for path in others if step_in(path.name) and TEMPORARY not in path.name]
-    if unknown and result.verdict == "none":
-        # Else a run of a format of its own would begin anew at each start, and nobody see why.
-        output.echo(
-            f"hpctl: {max(map(str, unknown))} is of no format that hpctl knows: if it is a"
-            " checkpoint, the program must find it itself (hpctl sbatch --no-resume)",
-            err=True,
-        )
+    _point_out(result)
+
+
+def _passed_over(rows: list[Checkpoint | PassedOver]) -> search.Search:
+    whole = next((row for row in rows if isinstance(row, Checkpoint)), None)
+    return search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
+
+
+def _point_out(result: search.Search) -> None:
+    # Else a run of a format of its own would begin anew at each start, and nobody see why.
+    if result.unknown:
+        output.echo(f"hpctl: {result.unknown}", err=True)
 
 
 def _line(result: search.Search) -> str:

@@ -118,6 +118,8 @@ def text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
         step = "step unknown" if each.step is None else f"step {each.step}"
         ranks = "" if each.world_size is None else f"{each.world_size} ranks  "
         return f"{each.path}  {step}  {ranks}{each.format}  complete ({how})"
+    if each.holds:
+        return f"{each.path}  {each.why}"
     form = f"{each.format}  " if each.format else ""
     return f"{each.path}  {form}{'unreadable' if each.unreadable else 'not complete'}: {each.why}"
 

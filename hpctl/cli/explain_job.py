@@ -87,6 +87,8 @@ def checkpoint_text(registered: ticket.Ticket | None, job: SlurmJob) -> str:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
     newer = [p for p in found.passed_over if p.claimed]
     torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
+    if found.unknown:
+        return f"there is no whole checkpoint yet, but {found.unknown}"
     if found.found is None:
         return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
     path = found.found.path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -117,7 +118,21 @@ def _around(program: str, line: CommandLine, asked: Wishes) -> Around:
         policy=own_policy.compact(asked, os.environ, os.getcwd()),
         expedite=not elsewhere and controller.expedites(program),
         filesystem=storage.filesystem(where) if where is not None else "",
+        unknown=_unknown(where) if where is not None and asked.resume else "",
     )
+
+
+def _unknown(directory: str) -> str:
+    """What is there that this job will not resume from, for hpctl knows no format of it."""
+    with contextlib.suppress(OSError):
+        # Of what users own nothing is opened as root.
+        if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
+            from hpctl.jobs.checkpoints.last import Search  # a tenth of a second
+            from hpctl.jobs.checkpoints.survey import survey
+
+            candidates, passed = survey(Path(directory))
+            return "" if candidates else Search(None, tuple(passed)).unknown
+    return ""
 
 
 def tell(submission: Submission, *, quiet: bool = False) -> None:

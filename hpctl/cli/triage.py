@@ -16,23 +16,30 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
+import msgspec
 
+from hpctl.agent.checks import kernel_driver
+from hpctl.agent.checks.kernel import LONGEST, Kernel
+from hpctl.agent.checks.kernel_line import of_a_process
+from hpctl.agent.fold import Findings
+from hpctl.agent.kmsg import KERNEL_FACILITY, Record
+from hpctl.agent.logtext import Entry, LogText
+from hpctl.agent.outside import hma_records
 from hpctl.cli import output
 from hpctl.cli.output import Exit
+from hpctl.core.bounds import EARLIEST, json_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.agent.checks.kernel import Kernel
-    from hpctl.agent.fold import Findings
-    from hpctl.agent.logtext import Entry
     from hpctl.core.catalogue import Rules
-    from hpctl.core.model import Assessment, FaultClass, Finding
+    from hpctl.core.model import Assessment, Clears, FaultClass, Finding, Verdict
 
 SETTLED = timedelta(minutes=10)
 """After the last line of a boot: no row waits longer for companions."""
 _BOOT = "Linux version "
 """The kernel's first words."""
+_AT_ONCE = 100
 _SHOWN = 2000
 """Most rows of the table; the summary counts all lines."""
 
@@ -81,12 +88,14 @@ def triage(file: str, as_json: bool) -> None:
     views: list[LineView] = []
     with _opened(file) as stream:
         for view in reader.views(stream):
-            if as_json:
-                output.echo(_json(view))
-            else:
-                views.append(view)
+            views.append(view)
+            # A file's rows by the hundred; what still comes in, line by line.
+            if as_json and (file == "-" or len(views) >= _AT_ONCE):
+                _print(views)
     boots = reader.boots()
-    if not as_json:
+    if as_json:
+        _print(views)
+    else:
         output.show("triage", views, False, lambda out, rows: _draw(out, rows, boots, reader))
     faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
     output.leave(Exit.PROBLEM if faulty else Exit.FINE)
@@ -118,8 +127,6 @@ class _Reader:
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
         """The lines that mean something, in their order."""
-        from hpctl.agent.logtext import LogText
-
         log = LogText(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
@@ -141,18 +148,12 @@ class _Reader:
         ]
 
     def _boot(self, number: int) -> None:
-        from hpctl.agent.fold import Findings
-
         self._kernel = _kernel()
         self._boots.append((number, number, Findings()))
 
     def _findings(self, entry: Entry) -> list[Finding]:
-        from hpctl.agent.kmsg import KERNEL_FACILITY
-        from hpctl.agent.outside import hma_records
-
         if entry.record.facility == KERNEL_FACILITY:
-            found = self._kernel.findings([entry.record])
-            if found:
+            if found := self._kernel.findings([entry.record]) or _complaint(entry.record):
                 return found
         else:
             self.others += 1
@@ -165,14 +166,22 @@ class _Reader:
 
 def _kernel() -> Kernel:
     """The agent's own judge of lines, which asks no /proc whose process one names."""
-    from hpctl.agent.checks.kernel import Kernel
-
     return Kernel(lambda _pid, _at: "")
+
+
+def _complaint(record: Record) -> list[Finding]:
+    """A word of failure in whatever line: who reads a log wants to see it, no agent keeps it."""
+    text = record.text[:LONGEST]
+    if of_a_process(text):
+        return []
+    said = kernel_driver.gather(replace(record, text=text))
+    return [] if said is None else [kernel_driver.judge(said)]
 
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:
     """What one finding amounts to by itself; None where the catalogue has no row for it."""
-    if (judged := _judged(finding)) is None:
+    kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
+    if (judged := _judged(kind, finding.count, finding.clears)) is None:
         return None
     fault, condition = judged
     return LineView(
@@ -190,9 +199,18 @@ def _view(finding: Finding, entry: Entry) -> LineView | None:
     )
 
 
-def _judged(finding: Finding) -> tuple[FaultClass, str] | None:
+@lru_cache(1024)
+def _judged(
+    kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
+) -> tuple[FaultClass, str] | None:
+    """By what a storm's lines share: when one came, whose it was and its text change nothing."""
     from hpctl.core.assess import told_by
+    from hpctl.core.model import Finding
 
+    check, verdict, device, code, detail = kind
+    finding = Finding(
+        check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
+    )
     assessment = _assessed((finding,))
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
@@ -217,6 +235,7 @@ def _rules() -> Rules:
     return rules()
 
 
+@lru_cache(256)
 def _source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
     from hpctl.agent.checks.table_kernel import KERNEL
@@ -229,11 +248,14 @@ def _words(remedy: str) -> str:
     return remedy.replace("_", "-")
 
 
+def _print(views: list[LineView]) -> None:
+    """One object a line; the list is empty then."""
+    if views:
+        output.echo("\n".join(map(_json, views)))
+        views.clear()
+
+
 def _json(view: LineView) -> str:
-    import msgspec
-
-    from hpctl.core.bounds import json_safe
-
     body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
     return json_safe(msgspec.json.encode(body).decode())
 

@@ -58,6 +58,15 @@ GREY_ROWS: tuple[Row, ...] = (
         _WATCHED,
         watch=True,
     ),
+    *(
+        Row(f"peer-{name}", "", "I", meaning, _NOT_NVIDIAS, _WATCHED, watch=True)
+        for name, meaning in (
+            ("vbios", "its GPUs have another VBIOS than most of its job's other nodes"),
+            ("persistence", "its GPUs' persistence mode is not as on its job's other nodes"),
+            ("setclock", "its GPUs' application clocks are not set as on its job's other nodes"),
+            ("rate", "an InfiniBand or RoCE port has another rate than on its job's other nodes"),
+        )
+    ),
     Row(
         "history-lemon",
         "",

@@ -12,25 +12,33 @@ from hpctl.core.catalogue_row import Row
 _OURS = "not NVIDIA's"
 _AFTER = "REBOOT REPLACE"
 
+
+def _watched(rule: str, meaning: str) -> Row:
+    """A code that is shown as Suspect and never acted on."""
+    return Row(rule, "", "I", meaning, _OURS, watch=True)
+
+
 PCIE = (
     Row("kernel-pcie-fatal", "", "B", "a fatal PCIe error: the device's link is down", _OURS),
-    Row(
-        "kernel-pcie-nonfatal",
-        "",
-        "I",
-        "an uncorrected PCIe error that the link survived",
-        _OURS,
-        watch=True,
-    ),
-    Row(
+    _watched("kernel-pcie-nonfatal", "an uncorrected PCIe error that the link survived"),
+    _watched(
         "kernel-pcie-recovery-failed",
+        "a device's driver took no part in the recovery from a PCIe error",
+    ),
+    _watched(
+        "kernel-pcie-contained", "a PCIe port cut off what lies behind it after an error (DPC)"
+    ),
+    Row(
+        "kernel-pcie-slot",
         "",
         "I",
-        "a device's driver took no part in the recovery from a PCIe error",
+        "a PCIe slot lost its link or card, or a volume was detached",
         _OURS,
-        watch=True,
     ),
-    Row("kernel-pcie-corrected", "", "I", "corrected PCIe errors", _OURS, watch=True),
+    _watched(
+        "kernel-pcie-inaccessible", "a PCIe device does not come back from a reset or from sleep"
+    ),
+    _watched("kernel-pcie-corrected", "corrected PCIe errors"),
 )
 
 STORAGE = (
@@ -51,26 +59,14 @@ STORAGE = (
         _OURS,
         ladder=_AFTER,
     ),
-    Row(
-        "kernel-block-raid-degraded",
-        "",
-        "I",
-        "a disk array lost a disk and goes on",
-        _OURS,
-        watch=True,
-    ),
-    Row(
-        "kernel-nvme-timeout",
-        "",
-        "I",
-        "an NVMe command timed out and was helped along",
-        _OURS,
-        watch=True,
-    ),
-    Row("kernel-block-medium-error", "", "I", "a sector cannot be read", _OURS, watch=True),
-    Row("kernel-block-io-error", "", "I", "a block device failed requests", _OURS, watch=True),
-    Row("kernel-block-buffer-error", "", "I", "a buffer could not be written", _OURS, watch=True),
-    Row("kernel-fs-error", "", "I", "a file system found itself damaged", _OURS, watch=True),
+    _watched("kernel-block-raid-degraded", "a disk array lost a disk and goes on"),
+    _watched("kernel-nvme-timeout", "an NVMe command timed out and was helped along"),
+    _watched("kernel-nvme-error", "an NVMe controller or disk reports errors"),
+    _watched("kernel-block-raid-error", "a disk array or mapped device reports errors"),
+    _watched("kernel-block-medium-error", "a sector cannot be read"),
+    _watched("kernel-block-io-error", "a block device failed requests"),
+    _watched("kernel-block-buffer-error", "a buffer could not be written"),
+    _watched("kernel-fs-error", "a file system found itself damaged"),
 )
 
 MEMORY = (
@@ -81,22 +77,13 @@ MEMORY = (
         "an uncorrected error of main memory or a processor",
         _OURS,
     ),
-    Row(
+    _watched(
         "kernel-memory-deferred",
-        "",
-        "I",
         "a memory error that nobody has consumed: the page is taken out of use",
-        _OURS,
-        watch=True,
     ),
-    Row("kernel-memory-corrected", "", "I", "corrected memory errors", _OURS, watch=True),
-    Row(
-        "kernel-memory-logged",
-        "",
-        "I",
-        "a hardware error that the kernel logged without saying what it is",
-        _OURS,
-        watch=True,
+    _watched("kernel-memory-corrected", "corrected memory errors"),
+    _watched(
+        "kernel-memory-logged", "a hardware error that the kernel logged without saying what it is"
     ),
     Row(
         "kernel-oom-daemon",
@@ -106,22 +93,8 @@ MEMORY = (
         _OURS,
         ladder=_AFTER,
     ),
-    Row(
-        "kernel-oom-node",
-        "",
-        "I",
-        "the node ran out of memory: processes were killed",
-        _OURS,
-        watch=True,
-    ),
-    Row(
-        "kernel-oom-numa",
-        "",
-        "I",
-        "the memory of the NUMA nodes that a task may use ran out",
-        _OURS,
-        watch=True,
-    ),
+    _watched("kernel-oom-node", "the node ran out of memory: processes were killed"),
+    _watched("kernel-oom-numa", "the memory of the NUMA nodes that a task may use ran out"),
     Row("kernel-oom-job", "", "I", "a job used more memory than it may: its own fault", _OURS),
     Row(
         "kernel-oom-cgroup",
@@ -155,18 +128,16 @@ PROCESSORS = (
         "a processor has been stuck for more than a minute",
         _OURS,
     ),
+    _watched("kernel-crash-oops", "the kernel failed in one process and goes on"),
+    _watched("kernel-lockup-hard", "a processor took no interrupts"),
+    _watched("kernel-lockup-soft", "a processor was stuck for a while"),
+    _watched("kernel-crash-bug", "the kernel found its own data damaged, or itself at fault"),
     Row(
-        "kernel-crash-oops",
-        "",
-        "I",
-        "the kernel failed in one process and goes on",
-        _OURS,
-        watch=True,
+        "kernel-crash-warning", "", "I", "the kernel or a driver met what it did not expect", _OURS
     ),
-    Row("kernel-lockup-hard", "", "I", "a processor took no interrupts", _OURS, watch=True),
-    Row("kernel-lockup-soft", "", "I", "a processor was stuck for a while", _OURS, watch=True),
-    Row("kernel-lockup-rcu", "", "I", "a processor held up the kernel (RCU)", _OURS, watch=True),
-    Row("kernel-lockup-task", "", "I", "a task waits for something for minutes", _OURS, watch=True),
+    _watched("kernel-lockup-workqueue", "deferred work of the kernel has not run for a long time"),
+    _watched("kernel-lockup-rcu", "a processor held up the kernel (RCU)"),
+    _watched("kernel-lockup-task", "a task waits for something for minutes"),
 )
 
 REMOTE = (
@@ -185,17 +156,8 @@ REMOTE = (
         "a network card reports an unrecoverable hardware error",
         _OURS,
     ),
-    Row(
-        "kernel-mlx5-health", "", "I", "a network card's firmware is in trouble", _OURS, watch=True
-    ),
-    Row(
-        "kernel-mlx5-timeout",
-        "",
-        "I",
-        "a queue of a network card stood still and was set up anew",
-        _OURS,
-        watch=True,
-    ),
+    _watched("kernel-mlx5-health", "a network card's firmware is in trouble"),
+    _watched("kernel-mlx5-timeout", "a queue of a network card stood still and was set up anew"),
     Row(
         "kernel-mlx5-command",
         "",
@@ -203,15 +165,17 @@ REMOTE = (
         "a network card refused a command: mostly a question that its function may not ask",
         _OURS,
     ),
-    Row("kernel-mlx5-module", "", "I", "trouble with a network port's cable", _OURS, watch=True),
+    _watched("kernel-mlx5-init", "a network card or its firmware did not start"),
+    Row("kernel-mlx5-link", "", "I", "a network port lost its link", _OURS),
     Row(
-        "kernel-mlx5-power",
+        "kernel-mlx5-cqe",
         "",
         "I",
-        "a network card gets too little power from its slot",
+        "a network request ended in an error: mostly its job's own, or its peer's",
         _OURS,
-        watch=True,
     ),
+    _watched("kernel-mlx5-module", "trouble with a network port's cable"),
+    _watched("kernel-mlx5-power", "a network card gets too little power from its slot"),
     Row(
         "kernel-lustre-bug",
         "",
@@ -219,51 +183,21 @@ REMOTE = (
         "the Lustre client stopped at an assertion of its own",
         _OURS,
     ),
-    Row(
-        "kernel-lustre-evicted",
-        "",
-        "I",
-        "a Lustre server evicted this client: open files were lost",
-        _OURS,
-        watch=True,
-    ),
-    Row(
-        "kernel-lustre-connection-lost",
-        "",
-        "I",
-        "a Lustre server does not answer",
-        _OURS,
-        watch=True,
-    ),
-    Row("kernel-nfs-not-responding", "", "I", "an NFS server does not answer", _OURS, watch=True),
-    Row(
-        "kernel-nfs-locks-lost",
-        "",
-        "I",
-        "locks on files of an NFS server were lost",
-        _OURS,
-        watch=True,
-    ),
+    _watched("kernel-lustre-evicted", "a Lustre server evicted this client: open files were lost"),
+    _watched("kernel-lustre-connection-lost", "a Lustre server does not answer"),
+    _watched("kernel-lustre-checksum", "data of a Lustre server was damaged on its way"),
+    _watched("kernel-nfs-state-lost", "the state of files of an NFS server was lost"),
+    _watched("kernel-nfs-not-responding", "an NFS server does not answer"),
+    _watched("kernel-nfs-locks-lost", "locks on files of an NFS server were lost"),
 )
 
 LIMITS = (
-    Row("kernel-limits-files", "", "I", "no process can open more files", _OURS, watch=True),
-    Row(
-        "kernel-limits-conntrack",
-        "",
-        "I",
-        "connections are dropped: conntrack's table is full",
-        _OURS,
-        watch=True,
-    ),
-    Row(
-        "kernel-limits-neighbors", "", "I", "no room for more network neighbors", _OURS, watch=True
-    ),
-    Row("kernel-limits-sockets", "", "I", "no memory left for TCP", _OURS, watch=True),
-    Row(
-        "kernel-limits-netdevice", "", "I", "a network device is not given back", _OURS, watch=True
-    ),
-    Row("kernel-limits-reset", "", "I", "ENA's driver resets its device", _OURS, watch=True),
+    _watched("kernel-limits-files", "no process can open more files"),
+    _watched("kernel-limits-conntrack", "connections are dropped: conntrack's table is full"),
+    _watched("kernel-limits-neighbors", "no room for more network neighbors"),
+    _watched("kernel-limits-sockets", "no memory left for TCP"),
+    _watched("kernel-limits-netdevice", "a network device is not given back"),
+    _watched("kernel-limits-reset", "ENA's driver resets its device"),
     Row("kernel-process-nccl", "", "I", "a process crashed inside of NCCL: its job's own", _OURS),
     Row(
         "kernel-process-oom-killer",
@@ -272,14 +206,7 @@ LIMITS = (
         "the out-of-memory killer ran: the lines after it say whose memory was used up",
         _OURS,
     ),
-    Row(
-        "kernel-limits-queue",
-        "",
-        "I",
-        "a network device's transmit queue stood still",
-        _OURS,
-        watch=True,
-    ),
+    _watched("kernel-limits-queue", "a network device's transmit queue stood still"),
 )
 
 DRIVER = (
@@ -291,35 +218,44 @@ DRIVER = (
         _OURS,
         ladder=_AFTER,
     ),
-    Row("kernel-nvidia-init", "", "I", "a GPU could not be initialized", _OURS, watch=True),
     Row(
-        "kernel-nvidia-version",
+        "kernel-nvidia-reboot",
         "",
-        "I",
-        "the NVIDIA driver is not of its library's version",
+        "B",
+        "the NVIDIA driver says that it needs a reboot to work again",
         _OURS,
-        watch=True,
     ),
-    Row(
-        "kernel-nvidia-peermem",
-        "",
-        "I",
-        "GPU memory that was registered with the network is gone",
-        _OURS,
-        watch=True,
+    _watched("kernel-nvidia-lost", "the NVIDIA driver lost a GPU from the bus"),
+    _watched(
+        "kernel-nvidia-reset", "the NVIDIA driver needs a reset of a GPU that it does not name"
     ),
+    _watched("kernel-nvidia-init", "a GPU could not be initialized"),
+    _watched("kernel-nvidia-version", "the NVIDIA driver is not of its library's version"),
+    _watched("kernel-nvidia-peermem", "GPU memory that was registered with the network is gone"),
 )
 
 NEURON = (
-    Row(
-        "kernel-neuron-unknown",
-        "",
-        "I",
-        "a hardware error of a Neuron device that this table does not know",
-        _OURS,
-        watch=True,
+    _watched(
+        "kernel-neuron-unknown", "a hardware error of a Neuron device that this table does not know"
     ),
     Row("kernel-neuron", "", "X", "an uncorrected hardware error of a Neuron device", _OURS),
+)
+
+PLATFORM = (
+    _watched("kernel-platform-thermal", "the machine is too hot and shuts down"),
+    _watched("kernel-platform-iommu", "a device read or wrote where it may not (IOMMU)"),
+    _watched(
+        "kernel-platform-nmi", "an interrupt that nobody knows, mostly of failing hardware (NMI)"
+    ),
+    Row("kernel-platform-clock", "", "I", "a clock that drifts was given up", _OURS),
+    _watched("kernel-platform-dma", "no room left to copy what devices read and write"),
+    Row(
+        "kernel-driver-unknown",
+        "",
+        "I",
+        "a driver or file system complains in words that this table does not know",
+        _OURS,
+    ),
 )
 
 KERNEL_SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
@@ -331,5 +267,6 @@ KERNEL_SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Kernel: limits that were reached", LIMITS),
     ("Kernel: NVIDIA's modules, without a number", DRIVER),
     ("Kernel: AWS Neuron", NEURON),
+    ("Kernel: the platform, and words nobody knows", PLATFORM),
 )
 KERNEL_ROWS = tuple(row for _, rows in KERNEL_SECTIONS for row in rows)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 BUSY = "gpu.busy"
 POWER = "gpu.power_w"
 REMOTE = "efa.remote_events_per_s"
+VBIOS = "gpu.vbios"
+"""The version's bytes as one number: 96.00.74.00.01 is 0x9600740001."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Signal:
     is zero whatever the others do. `crowd`: where more than this share of the peers stands out,
     the cause is shared and nobody is marked. `busy`: only working nodes count. `wide`: all nodes
     of the job are compared, for healthy is the same on every instance type. Found when `seen[0]`
-    of the last `seen[1]` windows stood out, gone when at most one did.
+    of the last `seen[1]` windows stood out, gone when at most one did. `odd`: a setting and no
+    measure: who differs at all from what three quarters of its peers have stands out.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Signal:
     crowd: float = 0.25
     busy: bool = False
     wide: bool = False
+    odd: bool = False
     seen: tuple[int, int] = (6, 7)
 
 
@@ -102,6 +106,20 @@ SIGNALS: tuple[Signal, ...] = (
         "EFA's unresponsive and impaired remote events: many nodes name the one that has none",
         wide=True,
         seen=(4, 8),
+    ),
+    *(
+        Signal(name, gauge, unit, -1, 0.0, 0.0, 0.0, why, odd=True)
+        for name, gauge, unit, why in (
+            ("vbios", VBIOS, "", "VBIOS of the GPUs"),
+            ("persistence", "gpu.persistence", "(1: on)", "persistence mode of every GPU"),
+            (
+                "setclock",
+                "gpu.application_clock_mhz",
+                "MHz",
+                "lowest application clock that is set",
+            ),
+            ("rate", "rdma.gbps", "Gb/s", "rate of the slowest InfiniBand or RoCE port in use"),
+        )
     ),
 )
 GAUGES: tuple[str, ...] = (BUSY, POWER, *(s.gauge for s in SIGNALS))

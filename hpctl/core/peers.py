@@ -13,12 +13,14 @@ for the robust z, and what each signal's row says.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from hpctl.core.bounds import natural
 from hpctl.core.model import Clears, Finding, JobId, NodeName, SchedulerView, Verdict
-from hpctl.core.peer_signals import BUSY, POWER, REMOTE, SIGNAL, SIGNALS, Signal
+from hpctl.core.peer_signals import BUSY, POWER, REMOTE, SIGNAL, SIGNALS, VBIOS, Signal
 
 WINDOW = timedelta(seconds=20)
 """Two reports of an agent. Six of seven such windows take two minutes and outlast a nuisance of a
@@ -34,6 +36,7 @@ _NORMAL = 0.3
 _SIMILAR = 0.7
 _DRAWING = 0.4
 """The least share of time with a kernel on the GPU, for its clocks to mean anything."""
+_MOST = 0.75
 _TINY = 0.01
 """The spread is never taken to be less than this share of the reach: tiny MADs do not alarm."""
 
@@ -174,8 +177,8 @@ def _window(
     told = [(g[gauge], node) for node, g in members if gauge in g]
     if len(told) < LEAST_PEERS:
         return None
-    if gauge == REMOTE:
-        marks = _silent_peer(signal, job, told)
+    if gauge == REMOTE or signal.odd:
+        marks = _differing(job, told) if signal.odd else _silent_peer(signal, job, told)
         return marks, [node for _, node in told if node in tracked and node not in marks]
     ordered = sorted(value for value, _ in told)
     centre = _centre(signal, ordered)
@@ -236,6 +239,16 @@ def _silent_peer(
     else:
         return {}
     return {odd[1]: Mark(odd[0], centre, 0.0, len(told) - 1, job)}
+
+
+def _differing(job: JobId, told: Sequence[tuple[float, NodeName]]) -> dict[NodeName, Mark]:
+    """Who is not set up as most are; nobody where most do not agree."""
+    ((usual, count),) = Counter(value for value, _ in told).most_common(1)
+    if count < _MOST * len(told):
+        return {}
+    return {
+        node: Mark(value, usual, 0.0, len(told) - 1, job) for value, node in told if value != usual
+    }
 
 
 def _middle(ordered: Sequence[float]) -> float:
@@ -302,6 +315,13 @@ def _finding(signal: Signal, track: Track) -> Finding:
             f"{signal.gauge} {_number(mark.value)} {signal.unit}, peers' median "
             f"{_number(mark.centre)}: {said}, {mark.peers} peers, {need}"
         )
+    elif signal.odd:
+        shown = _version if signal.gauge == VBIOS else _number
+        unit = f" {signal.unit}" if signal.unit else ""
+        text = (
+            f"{signal.gauge} {shown(mark.value)}{unit}, most of {mark.peers} peers have "
+            f"{shown(mark.centre)}, {need}"
+        )
     else:
         middle = "lower quartile" if signal.low else "median"
         text = (
@@ -319,6 +339,11 @@ def _finding(signal: Signal, track: Track) -> Finding:
         clears=Clears.GONE,
         job=str(mark.job),
     )
+
+
+def _version(value: float) -> str:
+    digits = f"{natural(f'{value:.0f}'):010x}"
+    return ".".join(digits[n : n + 2] for n in range(0, len(digits), 2))
 
 
 def _number(value: float) -> str:

@@ -39,11 +39,15 @@ UNAVAILABLE = "unavailable"
 
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
 _NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN)
-# A spare is released before the job starts that it is released to.
-_SINGLE = (
+# A reservation comes before the order that opens its nodes to jobs: a node is reserved as a spare
+# before it is returned, and a spare is released before the job starts that it is released to.
+_SLURM = (
+    StepKind.DRAIN,
+    StepKind.DOWN,
+    StepKind.RESERVE,
+    StepKind.RETURN,
     StepKind.SIGNAL,
     StepKind.REQUEUE,
-    StepKind.RESERVE,
     StepKind.START_NOW,
     StepKind.HOLD,
 )
@@ -238,12 +242,14 @@ class Executor:
 
 def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
     """The steps of one order each, in the order in which they are taken."""
-    for kind in _NODE:
+    for kind in _SLURM:
+        mine = [d for d in due if d.do.kind is kind]
+        if kind not in _NODE:
+            yield from ([d] for d in mine)
+            continue
         for spare in (False, True):
-            if batch := [d for d in due if d.do.kind is kind and d.do.spare_mark is spare]:
+            if batch := [d for d in mine if d.do.spare_mark is spare]:
                 yield batch
-    for kind in _SINGLE:
-        yield from ([d] for d in due if d.do.kind is kind)
 
 
 def _unanswered(outcomes: Mapping[str, Outcome]) -> bool:

@@ -28,7 +28,8 @@ class Around:
     """What the submission depends on and does not itself say.
 
     `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.
-    `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
+    `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
+    `unknown` says what is there in no known format.
     """
 
     runtime: Runtime
@@ -36,6 +37,7 @@ class Around:
     policy: Mapping[str, object] = field(default_factory=dict)
     expedite: bool = False
     filesystem: str = ""
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ class _Draft:
         if directory is not None:
             self.warnings += lint.of_scratch(export, self.around.environment)
             self.warnings += lint.of_storage(directory, self.around.filesystem, self.wishes.tiers)
+            self.warnings += [self.around.unknown] if self.around.unknown else []
         elif self.wishes.tiers:
             raise HpctlError(
                 "--tier names further places beside the checkpoint directory, and there is none",

@@ -1,6 +1,6 @@
 """The Scheduler by scontrol and scancel: works with every Slurm from 22.05 on.
 
-Text before 24.11, `--json=v0.0.42` from there on, chosen once by `scontrol --version`.
+Text in every release: `--json` costs 5 to 20 times as much (docs/adr/0050).
 Reads are repeated (three times, jittered); orders are sent once.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +17,13 @@ from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
 from hpctl.ports import Unavailable
-from hpctl.slurm import parse, parse_json, squeue
+from hpctl.slurm import parse, squeue
 from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.run import End, Ran, Runner
 from hpctl.slurm.sizes import UNASKED, Dealt, dealt
 
 T = TypeVar("T")
-JSON_SINCE = (24, 11)
+EXPEDITED_SINCE = (25, 11)
 TRIES = 3
 RETRY_WITHIN = 5.0
 """Seconds after which a read is not tried again: scontrol has then retried for itself."""
@@ -103,26 +102,18 @@ class Reader:
         """Those of these nodes that slurmctld knows, and whose records can be read."""
         found: dict[NodeName, SlurmNode] = {}
         for batch in batches(names, LOOK):
-            ran = self._read("show", "node", fold(batch), *self._format(), known=_not_found)
+            ran = self._read("show", "node", fold(batch), "-o", known=_not_found)
             found |= self._distinct(self._parse_nodes(ran)[0])
         return {name: found[name] for name in map(NodeName, names) if name in found}
 
     def job(self, job: JobId) -> JobRecord | None:
         """One job, None where slurmctld says that it does not know the id."""
-        if not self._json():
-            return _of(self._squeue(f"--jobs={job}", known=_no_job)[0], job)
-        ran = self._read("show", "job", str(job), *self._format(), known=_no_job)
-        with contextlib.suppress(Unavailable):
-            found = _of(self._parse_jobs(ran)[0], job)
-            if found is not None:
-                return self._expedited(found)
-        # An empty list may also mean that nobody answered: text has words for each.
-        self._read("show", "job", str(job), "-o", known=_no_job)
-        return None
+        found = _of(self._squeue(f"--jobs={job}", known=_no_job)[0], job)
+        return None if found is None else self._expedited(found)
 
     def _expedited(self, record: JobRecord) -> JobRecord:
         """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""
-        if "REQUEUE_HOLD" not in record.job.flags:
+        if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
         ran = self._read("show", "job", record.command_id, "-o", known=_no_job)
         if not parse.expedited(ran.text):
@@ -131,21 +122,18 @@ class Reader:
         return replace(record, job=replace(record.job, flags=flags))
 
     def _all_nodes(self) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
-        nodes, flaws = self._parse_nodes(self._read("show", "node", *self._format()))
+        nodes, flaws = self._parse_nodes(self._read("show", "node", "-o"))
         return self._known(self._distinct(nodes)), flaws
 
     def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[Flaw]]:
         self._hosts.begin()
-        if self._json():
-            records, flaws = self._parse_jobs(self._read("show", "job", *self._format()))
-        else:
-            records, flaws = self._squeue()
+        records, flaws = self._squeue()
         return {record.job.id: record.job for record in records}, flaws
 
     def _squeue(
         self, *words: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[Flaw]]:
-        mark = secrets.token_hex(8)
+        mark, fields = secrets.token_hex(8), squeue.fields_of(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*squeue.WORDS, *words, program="squeue", environ=environ, known=known)
@@ -155,9 +143,9 @@ class Reader:
 
         with ThreadPoolExecutor(1) as pool:
             lists = pool.submit(ask, squeue.of_lists(mark))
-            out = ask(squeue.environ(mark))
+            out = ask(squeue.environ(mark, fields))
         try:
-            return squeue.jobs(out, lists.result(), mark, self._hosts)
+            return squeue.jobs(out, lists.result(), mark, self._hosts, fields)
         except squeue.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
@@ -171,7 +159,7 @@ class Reader:
                 twice.add(node.name)
             found[node.name] = node
         for name in twice:
-            ran = self._read("show", "node", name, *self._format(), known=_not_found)
+            ran = self._read("show", "node", name, "-o", known=_not_found)
             found[name] = self._parse_nodes(ran)[0][0]
         return found
 
@@ -180,7 +168,7 @@ class Reader:
 
         sinfo prints names alone, and is asked when there is a new one.
         """
-        if self._json() or not (strange := found.keys() - self._names):
+        if not (strange := found.keys() - self._names):
             return found
         words = ("--noheader", "--all", "--local", "--Node", "--format=%N")
         self._names.clear()
@@ -191,24 +179,8 @@ class Reader:
             self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
         return {name: node for name, node in found.items() if name in self._names}
 
-    def _json(self) -> bool:
-        return self.version()[:2] >= JSON_SINCE
-
-    def _format(self) -> tuple[str, ...]:
-        return (f"--json={parse_json.PARSER}",) if self._json() else ("-o",)
-
     def _parse_nodes(self, ran: Ran) -> tuple[list[SlurmNode], list[Flaw]]:
-        by = self.dealt()
-        if not self._json():
-            return parse.nodes(_politely(parse.node_lines(ran.text)), by)
-        if not ran.ok:
-            return [], []  # none of them is known
-        with _shaped(ran):
-            return parse_json.nodes(ran.out, by, _politely)
-
-    def _parse_jobs(self, ran: Ran) -> tuple[list[JobRecord], list[Flaw]]:
-        with _shaped(ran):
-            return parse_json.jobs(ran.out, self._hosts)
+        return parse.nodes(_politely(parse.node_lines(ran.text)), self.dealt())
 
     def _read(
         self,
@@ -248,17 +220,6 @@ def _not_found(ran: Ran) -> bool:
 
 def _no_job(ran: Ran) -> bool:
     return "Invalid job id" in ran.text + ran.err
-
-
-@contextlib.contextmanager
-def _shaped(ran: Ran) -> Iterator[None]:
-    try:
-        yield
-    except parse_json.ParseError as error:
-        raise Unavailable(
-            f"{' '.join(ran.command)} answered in an unknown shape: {error}",
-            f"does this Slurm have the data parser {parse_json.PARSER}?",
-        ) from error
 
 
 def _politely(nodes: Iterable[T]) -> Iterator[T]:

@@ -120,7 +120,8 @@ def start_now(
         return ARRAY
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
-    release = expedited(record) and "REQUEUE_HOLD" in job.flags and job.reason == "JobHeldUser"
+    by_slurm = job.reason in ("JobHeldUser", "job_requeued_in_held_state")
+    release = expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
     if held(record) and not release:
         return Outcome.rejected("held", f"the job is held ({job.reason}): release it first")
     kept = [name for name in job.excluded if name not in forgive]

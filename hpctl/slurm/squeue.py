@@ -1,11 +1,11 @@
-"""Jobs by `squeue`, in fields that nobody can forge: how jobs are read before 24.11.
+"""Jobs by `squeue`, in fields that nobody can forge: how jobs are read in every release.
 
 What a job's owner writes (its name, its Comment) may hold `=`, newlines, whole records of another
 job. So each field ends in a mark that is new for each read and that nobody can guess: squeue takes
 the format with the marks from its environment, which no other user can read, and prints every
 value as it is, of whatever length. Seen on 22.05.8: a suffix that begins with a letter takes the
-width of 20 away, `exit_code` is wait(2)'s status, every job has an ArrayJobID, and a pending one
-its TRES in `tres-alloc`. All times are UTC, because `run` sets TZ.
+width of 20 away, `exit_code` is wait(2)'s status (`code:signal` from 24.11 on), every job has an
+ArrayJobID, and a pending one its TRES in `tres-alloc`. All times are UTC, because `run` sets TZ.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ FIELDS: Final = (
     "tres-per-socket", "ReqNodes", "Feature", "Comment", "Name",
 )  # fmt: skip
 """Of squeue's --Format. The excluded nodes are not among them on 22.05: see `of_lists`."""
+EXCLUSIVE_SINCE: Final = (26, 5)
+"""OverSubscribe is NO for every job that did not ask for it from here on, and Exclusive tells."""
 UNKNOWN: Final = "Invalid job format specification"
 """What squeue says on standard error of a field that it does not have; it prints all others."""
 WORDS: Final = ("--noheader", "--all", "--local", "--states=all")
@@ -37,10 +39,17 @@ class FrameError(ValueError):
     """An answer that is not made of whole records."""
 
 
-def environ(mark: str) -> dict[str, str]:
+def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
+    """What is asked of a release's squeue."""
+    if release < EXCLUSIVE_SINCE:
+        return FIELDS
+    return tuple("Exclusive" if name == "OverSubscribe" else name for name in FIELDS)
+
+
+def environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
     """What squeue reads its format from. `mark`: letters and digits that nobody can guess."""
-    ends = [f"{name}:m{mark};" for name in FIELDS[:-1]]
-    return {"SQUEUE_FORMAT2": ",".join([*ends, f"{FIELDS[-1]}:m{mark}."])}
+    ends = [f"{name}:m{mark};" for name in fields[:-1]]
+    return {"SQUEUE_FORMAT2": ",".join([*ends, f"{fields[-1]}:m{mark}."])}
 
 
 def of_lists(mark: str) -> dict[str, str]:
@@ -49,7 +58,7 @@ def of_lists(mark: str) -> dict[str, str]:
 
 
 def jobs(
-    out: bytes, lists: bytes, mark: str, hosts: Hostlists
+    out: bytes, lists: bytes, mark: str, hosts: Hostlists, fields: tuple[str, ...] = FIELDS
 ) -> tuple[list[JobRecord], list[Flaw]]:
     """The jobs that squeue printed in both formats, and the records that cannot be read.
 
@@ -60,7 +69,7 @@ def jobs(
         "parse",
         _rows(out, mark),
         lambda row: row[0].strip(),
-        lambda row: _record(row, excluded.get(row[0].strip(), ""), hosts),
+        lambda row: _record(fields, row, excluded.get(row[0].strip(), ""), hosts),
     )
 
 
@@ -71,16 +80,16 @@ def _rows(out: bytes, mark: str) -> list[list[str]]:
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
-def _record(row: list[str], excluded: str, hosts: Hostlists) -> JobRecord:
+def _record(fields: tuple[str, ...], row: list[str], excluded: str, hosts: Hostlists) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
-    said = dict(zip(FIELDS, row, strict=True))
-    for name in FIELDS[:-2]:
+    said = dict(zip(fields, row, strict=True))
+    for name in fields[:-2]:
         word = said[name].strip()
         said[name] = "" if word in _NOTHING else word
     pending, task = said["State"] == "PENDING", said["ArrayTaskID"]
     exit_code = _exit_code(said["exit_code"])
     end, reason = at_text(said["EndTime"]), said["Reason"].replace(" ", "_")
-    state, flags = job_states(said["State"], ended_state(reason, exit_code) if end else "")
+    state, flags = job_states(said["State"], ended_state(end, reason, exit_code))
     uid = natural(said["UserID"])
     job = SlurmJob(
         id=JobId(_id(said["JobID"])),
@@ -124,9 +133,19 @@ def _id(text: str) -> int:
 
 
 def _exit_code(status: str) -> str:
-    """wait(2)'s status as the code and signal that scontrol prints."""
+    """wait(2)'s status as the code and signal that scontrol prints, and squeue too by now."""
+    code, is_pair, signal = status.partition(":")
+    if is_pair:
+        return f"{natural(code)}:{natural(signal)}"
     number = natural(status)
     return f"{number >> 8 & 0xFF}:{number & 0x7F}"
+
+
+def _oversubscribe(said: dict[str, str]) -> str:
+    """As releases before 26.05 have it: OK for a job whose nodes others may be on, too."""
+    if "OverSubscribe" in said:
+        return said["OverSubscribe"]
+    return "OK" if said["Exclusive"] in ("", "NO") else said["Exclusive"]
 
 
 def _asked(said: dict[str, str]) -> Asked:
@@ -141,7 +160,7 @@ def _asked(said: dict[str, str]) -> Asked:
         per_job=said["tres-per-job"],
         per_task=said["tres-per-task"],
         per_socket=said["tres-per-socket"],
-        oversubscribe=said["OverSubscribe"],
+        oversubscribe=_oversubscribe(said),
         features=said["Feature"],
         named=bool(said["ReqNodes"]),
     )

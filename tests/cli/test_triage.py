@@ -150,6 +150,23 @@ def test_each_line_is_one_object_and_remedies_are_words_with_dashes() -> None:
     assert rows(text)[0]["source"].startswith("NVIDIA driver; NVIDIA Xid catalogue: ")
 
 
+def test_a_word_of_failure_is_told_of_whatever_line_and_nothing_is_done() -> None:
+    text = "\n".join(
+        (
+            "[1.0] pagealloc: memory corruption",
+            "[2.0] pagealloc: nothing special",
+            "[3.0] python3[4711]: memory corruption",
+            "[4.0] {7}[Hardware Error]: event severity: corrected",
+        )
+    )
+    assert [(r["line"], r["rule"], r["condition"]) for r in rows(text)] == [
+        (1, "kernel-driver-unknown", "healthy"),
+        (4, "kernel-memory-corrected", "suspect"),
+    ]
+    assert rows("{7}[Hardware Error]: event severity: corrected")[0]["line"] == 1
+    assert run(text).exit_code == 0
+
+
 def test_a_line_s_trace_is_read_with_it() -> None:
     text = (
         "[1.0] BUG: kernel NULL pointer dereference, address: 0000000000000008\n"
@@ -217,6 +234,7 @@ LONG = [
     "<4>1 " + "[a]" * 30_000,
     json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}),
     "x kernel: " * 10_000,
+    "md" + ": " * 50_000,
 ]
 
 

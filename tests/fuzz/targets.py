@@ -40,7 +40,7 @@ from hpctl.jobs.progress import notes
 from hpctl.jobs.ras import document, text
 from hpctl.jobs.run import history
 from hpctl.ports import HpctlError, JournalCorrupt
-from hpctl.slurm import parse, parse_json, reservations, squeue
+from hpctl.slurm import parse, reservations, squeue
 from hpctl.slurm.records import Hostlists
 from hpctl.store.codec import decode
 from tests.contract.journal.events import signal, taken
@@ -162,14 +162,6 @@ def _squeue_seed() -> bytes:
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 
 
-JSON_NODES = (
-    b'{"nodes":[{"name":"n1","state":["IDLE","DRAIN"],"reason":"x","address":"10.0.0.7",'
-    b'"boot_time":{"set":true,"infinite":false,"number":1772362800},"partitions":["gpu"]}],"errors":[]}'
-)
-JSON_JOBS = (
-    b'{"jobs":[{"job_id":7,"job_state":["RUNNING"],"name":"train","user_id":1001,"nodes":"n[1-2]",'
-    b'"submit_time":{"set":true,"infinite":false,"number":1772362800},"comment":"hpctl:{}"}],"errors":[]}'
-)
 TARGETS: dict[str, Target] = {
     "report": Target(wire.read, (wire.MalformedReportError,), (wire.encode(_report()),)),
     "intake": Target(partial(intake.run, directory=DISK), (), intake.SEEDS),
@@ -212,12 +204,6 @@ TARGETS: dict[str, Target] = {
     ),
     "slurm-config": Target(_on_text(parse.config), (), (b"SlurmctldPort = 6817\n",)),
     "slurm-version": Target(_on_text(parse.version), (), (b"slurm 25.11.7\n",)),
-    "slurm-json-nodes": Target(
-        parse_json.nodes, parse_json.ParseError, (JSON_NODES,)
-    ),
-    "slurm-json-jobs": Target(
-        lambda raw: parse_json.jobs(raw, Hostlists()), parse_json.ParseError, (JSON_JOBS,)
-    ),
     "reservations": Target(
         _on_text(reservations.parse), (), (b"ReservationName=a Start=x Nodes=n[1-4] C=4\n",)
     ),

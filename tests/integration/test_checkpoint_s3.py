@@ -257,3 +257,19 @@ def test_a_prefix_of_the_name_is_not_the_place(s3: Any) -> None:
     put(s3, "run-10/step-3", dcp_files())
     assert last.last_complete(place("run-1")).verdict == "none"
     assert Listed("a/").size == 0
+
+
+def test_files_of_no_known_format_are_counted(s3: Any) -> None:
+    put(s3, "own/step-3", {f"{number}.json": b"{}" for number in range(11)})
+    put(s3, "own/step-2/rank-0", {"state.npy": b""})
+    url = f"s3://{BUCKET}/own"
+    listed = run("ls", url)
+    assert listed.stdout.splitlines() == [
+        f"{url}/step-2  1 directory, no known format",
+        f"{url}/step-3  11 files, no known format",
+    ]
+    said = f"hpctl: 11 files in {url}/step-3 (and 1 more), no known format; "
+    assert listed.stderr.startswith(said)
+    assert run("last", "--export", url).stdout == "none\n"
+    found = run("last", f"{url}/step-3")
+    assert found.stderr.startswith(f"hpctl: 11 files in {url}/step-3, no known format; ")

@@ -14,7 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.agent.checks import kernel_block, kernel_crash, kernel_fs, kernel_memory, xid
+from hpctl.agent.checks import (
+    kernel_block,
+    kernel_crash,
+    kernel_driver,
+    kernel_fs,
+    kernel_memory,
+    kernel_nvidia,
+    kernel_nvme,
+    kernel_pcie,
+    kernel_platform,
+    xid,
+)
 from hpctl.agent.checks.kernel import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
@@ -83,7 +94,10 @@ WITH_A_NAME_INSIDE = [
 LINES = [case[0] for case in CASES]
 SHAPES = [
     value
-    for module in (kernel_block, kernel_crash, kernel_fs, kernel_memory, xid)
+    for module in (
+        *(kernel_block, kernel_crash, kernel_driver, kernel_fs, kernel_memory, kernel_nvidia),
+        *(kernel_nvme, kernel_pcie, kernel_platform, xid),
+    )
     for value in vars(module).values()
     if isinstance(value, re.Pattern)
 ]

@@ -247,6 +247,129 @@ CASES = [
     ("Aborting journal on device nvme1n1-8.", "kernel.fs", "error", "", WATCH),
     ("mlx5_core 0000:5e:00.0: temp_warn:161:(pid 0): High temperature on sensors with bit set 0 1",
      "kernel.mlx5", "health", "0000:5e:00.0", WATCH),
+    # PCIe devices and slots that are gone
+    ("pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+     "kernel.pcie", "contained", "0000:16:01.0", WATCH),
+    ("pcieport 0000:64:01.0: pciehp: Slot(17): Link Down",
+     "kernel.pcie", "slot", "0000:64:01.0", NOTHING),
+    ("pcieport 0000:64:01.0: pciehp: Slot(9-1): Card not present",
+     "kernel.pcie", "slot", "0000:64:01.0", NOTHING),
+    ("nvidia 0000:4e:00.0: not ready 65535ms after FLR; giving up",
+     "kernel.pcie", "inaccessible", "0000:4e:00.0", WATCH),
+    ("nvme 0000:3a:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
+     "kernel.pcie", "inaccessible", "0000:3a:00.0", WATCH),
+    ("nvidia 0000:9a:00.0: AER: can't recover (no error_detected callback)",
+     "kernel.pcie", "recovery-failed", "0000:9a:00.0", WATCH),
+    # disks, arrays and file systems, in more words
+    ("nvme nvme7: frozen state error detected, reset controller",
+     "kernel.nvme", "error", "nvme7", WATCH),
+    ("nvme2n1: Read(0x2) @ LBA 883612160, 256 blocks, Unrecovered Read Error (sct 0x2 / sc 0x81) "
+     "DNR", "kernel.nvme", "error", "nvme2", WATCH),
+    ("nvme nvme1: Device not ready; aborting initialisation, CSTS=0x0",
+     "kernel.nvme", "down", "nvme1", AFTER),
+    ("md/raid:md5: Cannot continue operation (2/4 failed).",
+     "kernel.block", "raid-lost", "md5", NOW),
+    ("md/raid:md5: read error not correctable (sector 2048 on sdc1).",
+     "kernel.block", "raid-error", "md5", WATCH),
+    ("md: super_written gets error=-5", "kernel.block", "raid-error", "md", WATCH),
+    ("device-mapper: thin: 253:4: switching pool to out-of-data-space (error IO) mode",
+     "kernel.block", "raid-error", "device-mapper", WATCH),
+    ("EXT4-fs (nvme0n1p1): unable to read superblock", "kernel.fs", "error", "nvme0n1p1", WATCH),
+    ("XFS (md0): log mount/recovery failed: error -117", "kernel.fs", "error", "md0", WATCH),
+    ("BTRFS error (device nvme1n1): error writing primary super block to device 1",
+     "kernel.fs", "error", "nvme1n1", WATCH),
+    ("BTRFS warning (device nvme1n1): lost page write due to IO error on /dev/nvme1n1 (-5)",
+     "kernel.fs", "error", "nvme1n1", WATCH),
+    ("JBD2: recovery failed", "kernel.fs", "error", "", WATCH),
+    # memory and processors, in more words
+    ("[Hardware Error]: CPU:22 (19:1:1) MC0_STATUS[Over|UE|MiscV|AddrV|PCC|TCC|SyndV|-|-|-]: "
+     "0xfea000000000080b", "kernel.memory", "uncorrected", "cpu22", NOW),
+    ("[Hardware Error]: CPU:22 (19:1:1) MC0_STATUS[-|UE|MiscV|AddrV|-|TCC|SyndV|-|-|-]: "
+     "0xbca0000000000108", "kernel.memory", "uncorrected", "cpu22", NOW),
+    ("[Hardware Error]: CPU:22 (19:1:1) MC0_STATUS[-|UE|MiscV|AddrV|-|-|SyndV|-|-|-]: "
+     "0xbc20000000000108", "kernel.memory", "deferred", "cpu22", WATCH),
+    ("[Hardware Error]: CPU:6 (19:1:1) MC18_STATUS[-|CE|MiscV|AddrV|-|-|SyndV|CECC|-|-|-]: "
+     "0x9c2040000000011b", "kernel.memory", "corrected", "cpu6", WATCH),
+    ("mce: CMCI storm detected: switching to poll mode", "kernel.memory", "corrected", "", WATCH),
+    ("soft_offline: 0x77aa1: invalidated", "kernel.memory", "corrected", "", WATCH),
+    ("mce: CPUs not responding to MCE broadcast (may include false positives): 0-3",
+     "kernel.memory", "logged", "", WATCH),
+    ("Out of memory and no killable processes...", "kernel.oom", "node", "", WATCH),
+    ("BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 92s!",
+     "kernel.lockup", "workqueue", "", WATCH),
+    ("rcu: rcu_sched kthread starved for 254300 jiffies! g8370033 f0x2 RCU_GP_WAIT_FQS(5)",
+     "kernel.lockup", "rcu", "", WATCH),
+    ("INFO: rcu_tasks detected stalls on tasks:", "kernel.lockup", "rcu", "", WATCH),
+    ("INFO: task nvidia-smi:8121 blocked on a mutex likely owned by task python3:7777.",
+     "kernel.lockup", "task", "", WATCH),
+    ("BUG: Bad page state in process python3  pfn:1f23a4", "kernel.crash", "bug", "", WATCH),
+    ("BUG kmalloc-64 (Tainted: P           OE     ): Freelist Pointer check fails",
+     "kernel.crash", "bug", "", WATCH),
+    ("list_del corruption. next->prev should be ffff8881123ab008, but was dead000000000122",
+     "kernel.crash", "bug", "", WATCH),
+    ("WARNING: CPU: 12 PID: 4123 at lib/refcount.c:28 refcount_warn_saturate+0xa9/0x150",
+     "kernel.crash", "warning", "", NOTHING),
+    # network cards and file servers, in more words
+    ("mlx5_core 0000:ab:00.0: wait_fw_init:199:(pid 701): Firmware over 120000 MS in "
+     "pre-initializing state, aborting", "kernel.mlx5", "init", "0000:ab:00.0", WATCH),
+    ("mlx5_core: probe of 0000:ab:00.0 failed with error -110", "kernel.mlx5", "init", "", WATCH),
+    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN",
+     "kernel.mlx5", "link", "0000:ab:00.0", NOTHING),
+    ("infiniband mlx5_3: dump_cqe:272:(pid 44120): dump error cqe",
+     "kernel.mlx5", "cqe", "", NOTHING),
+    ("ena 0000:00:05.0 ens5: The number of lost tx completions is above the threshold (129 > 128). "
+     "Reset the device", "kernel.limits", "reset", "", WATCH),
+    ("ena 0000:00:05.0: Device reset failed", "kernel.limits", "reset", "", WATCH),
+    ("ib0: transmit timeout: latency 5120 msecs", "kernel.limits", "queue", "ib0", WATCH),
+    ("lockd: server 10.1.0.9 not responding, still trying",
+     "kernel.nfs", "not-responding", "10.1.0.9", WATCH),
+    ("NFSv4: state recovery failed for open file ckpt/step_100.pt, error = -5",
+     "kernel.nfs", "state-lost", "", WATCH),
+    ("NFS: state manager: check lease failed on NFSv4 server 10.1.0.9 with error 13",
+     "kernel.nfs", "state-lost", "", WATCH),
+    ("LustreError: 30112:0:(osc_object.c:411:osc_req_attr_set()) "
+     "ASSERTION( atomic_read(&hp->oh_refc) > 0 ) failed:", "kernel.lustre", "bug", "", NOW),
+    ("LustreError: 132-0: fsx1-OST0007-osc-ffff9c1a: BAD READ CHECKSUM: from 10.0.7.12@tcp inode "
+     "[0x200000401:0x1:0x0]", "kernel.lustre", "checksum", "fsx1-OST0007", WATCH),
+    # NVIDIA's modules, in more words
+    ("NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot "
+     "to recover.", "kernel.nvidia", "reboot", "", NOW),
+    ("NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] "
+     "(0x0000000F) returned from rmStatus @ kernel_ce_gv100.c:106",
+     "kernel.nvidia", "lost", "", WATCH),
+    ("NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] "
+     "(0x00000062) returned from status @ kernel_channel.c:2827",
+     "kernel.nvidia", "reset", "", WATCH),
+    ("NVRM: GPU6 RmInitAdapter: Cannot initialize GSP firmware RM",
+     "kernel.nvidia", "init", "", WATCH),
+    ("nvidia: probe of 0000:9a:00.0 failed with error -1", "kernel.nvidia", "init", "", WATCH),
+    # the platform
+    ("Uhhuh. NMI received for unknown reason 2d on CPU 3.", "kernel.platform", "nmi", "", WATCH),
+    ("clocksource: timekeeping watchdog on CPU5: Marking clocksource 'tsc' as unstable because the "
+     "skew is too large:", "kernel.platform", "clock", "", NOTHING),
+    ("tsc: Marking TSC unstable due to clocksource watchdog",
+     "kernel.platform", "clock", "", NOTHING),
+    ("thermal thermal_zone0: acpitz: critical temperature reached, shutting down",
+     "kernel.platform", "thermal", "", WATCH),
+    ("DMAR: [DMA Read NO_PASID] Request device [4e:00.0] fault addr 0xf0c00000 [fault reason 0x06]",
+     "kernel.platform", "iommu", "", WATCH),
+    ("nvidia 0000:4e:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021 address=0x7f1200]",
+     "kernel.platform", "iommu", "0000:4e:00.0", WATCH),
+    ("nvme 0000:3a:00.0: swiotlb buffer is full (sz: 65536 bytes), total 32768 (slots)",
+     "kernel.platform", "dma", "0000:3a:00.0", WATCH),
+    # in words that no other family knows
+    ("mlx5_core 0000:ab:00.0: mlx5_crdump_collect:50:(pid 99): failed to collect crdump err -16",
+     "kernel.driver", "unknown", "", NOTHING),
+    ("infiniband mlx5_0: Wait for completion (polling) timeout",
+     "kernel.driver", "unknown", "", NOTHING),
+    ("LustreError: 11-0: fsx-OST0000-osc-ffff8a: operation ost_read to node 10.0.1.5@tcp "
+     "failed: rc = -107", "kernel.driver", "unknown", "", NOTHING),
+    ("UBSAN: array-index-out-of-bounds in /var/lib/dkms/nvidia/590/build/nvidia-uvm/uvm.c:2364:57",
+     "kernel.crash", "warning", "", NOTHING),
+    ("EXT4-fs (nvme0n1p1): error count since last fsck: 12",
+     "kernel.driver", "unknown", "", NOTHING),
+    ("mlx5_core 0000:ab:00.0: mlx5_crdump_enable failed with error code -95",
+     "kernel.driver", "unknown", "", NOTHING),
     # of a process
     ("pt_main_thread[4711]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in "
      "libnccl.so.2[7f7c7ac00000+d3d3000]", "kernel.process", "nccl", "", NOTHING),
@@ -355,7 +478,11 @@ CASES = [
 ]  # fmt: skip
 
 BENIGN = [
-    "infiniband mlx5_0: Wait for completion (polling) timeout",
+    "pcieport 0000:64:01.0: pciehp: Slot(17): Link Down/Up ignored (recovered by DPC)",
+    "pcieport 0000:64:01.0: pciehp: Slot(17): Card present",
+    "pcieport 0000:16:01.0: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+",
+    "WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed attacks",
+    "nvme nvme0: missing or invalid SUBNQN field.",
     "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
     # A network interface is named by who makes it, in a namespace of theirs too.
     "Oops: entered promiscuous mode",
@@ -404,8 +531,6 @@ BENIGN = [
     "Lustre: Mounted fsx-client",
     "Lustre: 2345:0:(client.c:2229:ptlrpc_expire_one_request()) @@@ Request sent has timed out "
     "for slow reply",
-    "LustreError: 11-0: fsx-OST0000-osc-ffff8a: operation ost_read to node 10.0.1.5@tcp "
-    "failed: rc = -107",
     "efa 0000:00:06.0: Setup irq:46 name:efa-mgmnt@pci:0000:00:06.0",
     "efa 0000:00:06.0 rdmap0s6: Failed to process command CREATE_QP (opcode 1) comp_status 7 "
     "err -22",

@@ -170,7 +170,7 @@ def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(tmp_path: Pat
     assert np.array_equal(saving.load(final, {}).weights, _state(4).weights)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "step-00000004",
-        "step-00000004.damaged-three",
+        "step-00000004.damaged-1.0.0-three",
     ]
 
 

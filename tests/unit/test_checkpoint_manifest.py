@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.core.compat import UTC
-from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints import hpctl_checkpoint, manifest
 from hpctl.jobs.checkpoints.manifest import Defect, File, Manifest
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -155,7 +155,7 @@ def test_wrong_shapes_with_a_good_checksum_are_defects(value: object) -> None:
         if document.get(field) == value:
             continue
         document[field] = value
-        document["checksum"] = manifest._checksum(document)
+        document["checksum"] = hpctl_checkpoint.checksum(document)
         found = manifest.decode(json.dumps(document).encode())
         if field in ("step", "world_size") and isinstance(value, int) and value >= 1:
             continue

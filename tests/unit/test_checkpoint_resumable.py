@@ -170,14 +170,14 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path: Path) -> None
 
 
 def test_steps_of_a_format_that_is_not_known_are_pointed_at(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
+    write(tmp_path / "logs", {"rank-0.json": b"x"})
     (tmp_path / "step_901.tmp-7").mkdir()
     result = CliRunner().invoke(cli, ["checkpoint", "last", "--export", str(tmp_path)])
     assert (result.stdout, result.stderr) == ("none\n", "")
     write(tmp_path / "step_900", {"weights.bin": b"x"})
     result = CliRunner().invoke(cli, ["checkpoint", "last", "--export", str(tmp_path)])
     assert result.stdout == "none\n"
-    assert f"{tmp_path}/step_900 is of no format that hpctl knows" in result.stderr
+    assert f"1 file in {tmp_path}/step_900, no known format" in result.stderr
     make(tmp_path, "hf-trainer")
     result = CliRunner().invoke(cli, ["checkpoint", "last", "--export", str(tmp_path)])
-    assert "no format" not in result.stderr
+    assert "known format" not in result.stderr

@@ -136,6 +136,40 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(
     assert len([e for e in written if isinstance(e, StepResolved)]) == len(asked)
 
 
+class Orders:
+    """A slurmctld that takes every order and remembers their order."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def give_back(self, owners: Mapping[str, str]) -> Mapping[str, Outcome]:
+        self.taken.append("RESUME")
+        return dict.fromkeys(owners, Outcome.accepted())
+
+    def reserve(self, *_: object) -> Outcome:
+        self.taken.append("reservation")
+        return Outcome.accepted()
+
+    def start_now(self, *_: object) -> Outcome:
+        self.taken.append("start")
+        return Outcome.accepted()
+
+
+def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes() -> None:
+    """A job that waits takes a node within milliseconds of its RESUME."""
+    slurm: Any = Orders()
+    cloud: Any = None
+    executor = Executor(slurm, cloud, lambda _: None, CLOCK)
+    executor.run(
+        [
+            Due(RecoveryId("j-1"), Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
+            Due(RecoveryId("n-1"), Do(StepKind.RETURN, "node-4", attempt=1)),
+            Due(RecoveryId("k-1"), Do(StepKind.RESERVE, "worker-1", attempt=1)),
+        ]
+    )
+    assert slurm.taken == ["reservation", "RESUME", "start"]
+
+
 def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench: Bench) -> None:
     bench.cloud.error = KeyError("Successful")
     assert bench.order("i-1")

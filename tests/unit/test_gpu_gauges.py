@@ -10,7 +10,14 @@ from hpctl.agent.nvml.snapshot import Pcie, Snapshot, Throttle
 from hpctl.core.peer_signals import BUSY, GAUGES, POWER
 from tests.sweeps import but, gpus
 
-FRESH = {"utilization": 90, "power_mw": 600_000, "sm_clock_mhz": 1900}
+FRESH = {
+    "utilization": 90,
+    "power_mw": 600_000,
+    "sm_clock_mhz": 1900,
+    "vbios": "96.00.74.00.01",
+    "persistence": True,
+    "sm_clock_application_mhz": 1980,
+}
 START = Snapshot(0.0, gpus=gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0)))
 
 
@@ -36,6 +43,9 @@ def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
         "gpu.pcie_replays_per_minute": pytest.approx(300.0),
         "gpu.busy": pytest.approx(0.91),
         "gpu.power_w": pytest.approx(600.0),
+        "gpu.vbios": float(0x9600740001),
+        "gpu.persistence": 1.0,
+        "gpu.application_clock_mhz": 1980.0,
     }
 
 

@@ -158,7 +158,8 @@ def test_a_trace_elsewhere_is_not() -> None:
     assert len(kernel().findings(records(SOFT, "RIP: 0010:ext4_x+0x12/0x80 [ext4]"))) == 1
     # A warning of the driver that comes just after has a trace of its own.
     warned = ("WARNING: CPU: 1 PID: 7 at nv.c:1 nv_poll+0x1/0x2 [nvidia]", IN_NVIDIA)
-    assert len(kernel().findings(records(SOFT, *warned))) == 1
+    found = kernel().findings(records(SOFT, *warned))
+    assert [f.code for f in found] == ["soft", "warning"]
     late = kernel()
     late.findings(records(SOFT))
     assert late.findings(records(IN_NVIDIA, second=3)) == []

@@ -25,12 +25,22 @@ USUAL = {
     "efa.retrans_ratio": 2e-6,
     "efa.remote_events_per_s": 0.0,
 }
+SET_UP = {
+    "gpu.vbios": float(0x9600740001),
+    "gpu.persistence": 1.0,
+    "gpu.application_clock_mhz": 1980.0,
+    "rdma.gbps": 400.0,
+}
 BAD = {
     "throttle": {"gpu.throttle_share": 0.4},
     "clock": {"gpu.sm_clock_mhz": 1300.0},
     "replay": {"gpu.pcie_replays_per_minute": 3000.0},
     "retrans": {"efa.retrans_ratio": 3e-3},
     "remote": {"efa.remote_events_per_s": 2.0},
+    "vbios": {"gpu.vbios": float(0x9600610001)},
+    "persistence": {"gpu.persistence": 0.0},
+    "setclock": {"gpu.application_clock_mhz": 1200.0},
+    "rate": {"rdma.gbps": 200.0},
 }
 Change = Mapping[str, float]
 
@@ -42,7 +52,8 @@ def seen(
     told = {}
     for n, name in enumerate(names):
         noise = 1 + ((n * 7 + window * 3) % 5) / 100
-        told[name] = {g: v * noise for g, v in USUAL.items()} | dict(changes.get(name, {}))
+        noisy = {g: v * noise for g, v in USUAL.items()}
+        told[name] = noisy | SET_UP | dict(changes.get(name, {}))
     return told
 
 
@@ -81,6 +92,18 @@ def test_every_signal_has_a_rule_that_watches_and_never_acts(signal: peers.Signa
     fault = SHIPPED[f"peer-{signal.name}"]
     assert fault.urgency is Urgency.NONE
     assert fault.rule in rules().watched
+
+
+def test_a_setting_is_told_as_it_is_and_what_most_have() -> None:
+    (told,) = peers.findings(windows(6, only(N1, BAD["vbios"])))[N1]
+    assert "gpu.vbios 96.00.61.00.01, most of 7 peers have 96.00.74.00.01" in told.evidence
+
+
+def test_nodes_that_do_not_agree_on_a_setting_are_left_alone() -> None:
+    """Three of eight are not the odd ones, nor are the five."""
+    assert found(windows(9, lambda _: dict.fromkeys(NAMES[:3], BAD["vbios"]))) == {}
+    two = found(windows(9, lambda _: dict.fromkeys(NAMES[:2], BAD["vbios"])))
+    assert set(two) == set(NAMES[:2])
 
 
 def test_a_healthy_job_is_left_alone() -> None:

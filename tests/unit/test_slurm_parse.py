@@ -1,13 +1,11 @@
-"""Slurm's texts and JSON as nodes and jobs. The samples are what 22.05.8 and 25.11.7 printed."""
+"""Slurm's texts as nodes and jobs. The samples are what 22.05.8 and 25.11.7 printed."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import pytest
 
@@ -16,8 +14,8 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.core.tres import Demand, Tres
 from hpctl.core.walls import Flaw
-from hpctl.slurm import parse, parse_json, squeue
-from hpctl.slurm.records import Hostlists, JobRecord, Size
+from hpctl.slurm import parse, squeue
+from hpctl.slurm.records import Hostlists, JobRecord
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
 FORGED = (
@@ -148,6 +146,7 @@ def test_what_a_user_writes_is_no_field_and_no_record(field: str, text: str) -> 
     ("over", "state"),
     [
         ({}, "PENDING"),
+        ({"EndTime": "2999-01-01T00:00:00", "Reason": "BeginTime"}, "PENDING"),
         ({"EndTime": "2026-11-21T11:45:38", "Reason": "NonZeroExitCode"}, "FAILED"),
         ({"EndTime": "2026-11-21T11:45:38", "exit_code": "15"}, "CANCELLED"),
         ({"EndTime": "2026-11-21T11:45:38", "exit_code": "0"}, "COMPLETED"),
@@ -241,103 +240,6 @@ def test_version(text: str, release: tuple[int, int, int] | None) -> None:
     assert parse.version(text) == release
 
 
-def from_json(jobs: list[dict[str, Any]]) -> JobRecord:
-    (record,), flaws = parse_json.jobs(
-        json.dumps({"jobs": jobs, "errors": []}).encode(), Hostlists()
-    )
-    assert not flaws
-    return record
-
-
-def number(value: int) -> dict[str, Any]:
-    return {"set": True, "infinite": False, "number": value}
-
-
-def test_json_and_text_agree() -> None:
-    stamp = int(datetime(2026, 11, 21, 11, 40, 49, tzinfo=UTC).timestamp())
-    job = {
-        "job_id": 7,
-        "job_state": ["FAILED", "COMPLETING"],
-        "submit_time": number(stamp),
-        "start_time": number(stamp + 1),
-        "end_time": number(stamp + 60),
-        "eligible_time": number(stamp),
-        "restart_cnt": 2,
-        "flags": ["JOB_WAS_RUNNING"],
-        "name": "job",
-        "user_name": "ada",
-        "user_id": 1000,
-        "node_count": number(2),
-        "tasks": number(2),
-        "tasks_per_node": number(0),
-        "tres_req_str": "cpu=2,node=2,billing=2",
-        "partition": "all",
-        "nodes": "n[1-2]",
-        "excluded_nodes": "n4",
-        "batch_host": "n1",
-        "batch_flag": True,
-        "requeue": True,
-        "state_reason": "NonZeroExitCode",
-        "comment": "c",
-        "array_job_id": number(0),
-        "exit_code": {"return_code": number(3), "signal": {"id": number(0)}, "status": ["ERROR"]},
-        "something_new": {"a": 1},
-    }
-    by_json = from_json([job])
-    by_text = one(
-        State="COMPLETING",
-        Reason="NonZeroExitCode",
-        exit_code="768",
-        EndTime="2026-11-21T11:41:49",
-        Comment="c",
-    )
-    assert by_json.job == by_text.job
-    assert by_json.size == by_text.size == Size(nodes=2, least=2, tasks=2)
-
-
-@pytest.mark.parametrize("shape", [None, 3, {"set": False, "number": 3}, "3"])
-def test_a_size_in_a_shape_that_nobody_knows_breaks_nothing(shape: Any) -> None:
-    job = {"job_id": 7, "job_state": ["PENDING"], "tasks": shape, "tres_req_str": shape}
-    record = from_json([job])
-    assert record.size.tasks == (3 if shape == 3 else 0)
-    assert record.size.least == 0
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"", b"[]", b'{"nodes": [{"name": 3}]}', b'{"jobs": []}',
-        b'{"nodes": [], "errors": [{"description": "Invalid node name", "error_number": 0}]}',
-    ],
-)  # fmt: skip
-def test_an_answer_of_another_shape_or_with_errors_is_no_answer(data: bytes) -> None:
-    with pytest.raises(parse_json.ParseError):
-        parse_json.nodes(data)
-
-
-def test_an_empty_list_counts_only_from_a_controller_that_has_answered() -> None:
-    """What 25.11.7 prints, with exit status 0, when slurmctld is away, and when it is there."""
-
-    def jobs(data: bytes) -> object:
-        return parse_json.jobs(data, Hostlists())
-
-    for kind, ask in (("jobs", jobs), ("nodes", parse_json.nodes)):
-        answer = {kind: [], "errors": [], "warnings": [], "last_update": number(0)}
-        with pytest.raises(parse_json.ParseError):
-            ask(json.dumps(answer).encode())
-        there = {**answer, "last_update": number(1795264006)}
-        assert ask(json.dumps(there).encode()) == ([], [])
-
-
-def test_a_json_record_that_cannot_be_read_hides_no_other() -> None:
-    good = {"job_id": 8, "job_state": ["RUNNING"], "end_time": number(253402300800)}
-    bad = [{"job_id": 7, "job_state": 3}, {"job_id": "x"}, 5]
-    told = json.dumps({"jobs": [*bad, good], "errors": []}).encode()
-    records, flaws = parse_json.jobs(told, Hostlists())
-    assert [(r.job.id, r.job.end) for r in records] == [(8, LATEST)]
-    assert [flaw.target for flaw in flaws] == ["7", "a record of Slurm's", "a record of Slurm's"]
-
-
 def test_ten_thousand_nodes_are_parsed_in_half_a_second() -> None:
     reason = " Reason=hpctl:r{} xid [root@2026-11-21T11:40:51]"
     text = "\n".join(
@@ -374,14 +276,3 @@ def test_no_value_of_a_field_ends_the_daemon(field: str, value: str, state: str)
     records, flaws = parsed(row(**over), row(JobID="8"))
     assert [record.job.id for record in records] == [7, 8]
     assert not flaws
-
-
-@pytest.mark.parametrize("field", ["name", "comment", "user_name", "state_description"])
-def test_a_name_that_is_no_utf_8_hides_no_job(field: str) -> None:
-    """`sbatch -J` takes what an old terminal sends."""
-    named = f'{{"job_id": 7, "job_state": ["RUNNING"], "{field}": "caf'.encode() + b'\xe9"}'
-    other = b'{"job_id": 8, "job_state": ["RUNNING"]}'
-    told = b'{"jobs": [' + named + b", " + other + b'], "last_update": {"set": true, "number": 1}}'
-    assert [r.job.id for r in parse_json.jobs(told, Hostlists())[0]] == [7, 8]
-    reason = b'{"nodes": [{"name": "n1", "reason": "caf\xe9"}]}'
-    assert [n.reason for n in parse_json.nodes(reason)[0]] == ["caf\ufffd"]

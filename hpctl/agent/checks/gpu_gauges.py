@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from statistics import mean
 
 from hpctl.agent.check import Limits, Machine, Observation
-from hpctl.agent.checks import gpu_clocks, gpu_pcie, gpu_throttle
+from hpctl.agent.checks import gpu_clocks, gpu_pcie, gpu_settings, gpu_throttle
 from hpctl.agent.checks.sweep import sweep
 from hpctl.agent.nvml.snapshot import Snapshot
 
@@ -27,13 +27,15 @@ def judge(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[O
 
 def gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
     """Throttle share, slowest clock and PCIe replays since the last run, as their checks count
-    them; and `gpu.busy` (0 to 1) and `gpu.power_w`, means over all GPUs, which tell who waits."""
+    them, and how the GPUs are set up; `gpu.busy` (0 to 1) and `gpu.power_w`, means over all GPUs,
+    which tell who waits."""
     if before is not None and seen.at <= before.at:
         return {}
     told = {
         **gpu_clocks.gauges(seen, before),
         **gpu_throttle.gauges(seen, before),
         **gpu_pcie.gauges(seen, before),
+        **gpu_settings.gauges(seen, before),
     }
     used = [gpu.utilization for gpu in seen.gpus if gpu.utilization is not None]
     if used:

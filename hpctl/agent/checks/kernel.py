@@ -18,6 +18,7 @@ from hpctl.agent import slurm_job
 from hpctl.agent.checks import (
     kernel_block,
     kernel_crash,
+    kernel_driver,
     kernel_fabric,
     kernel_fs,
     kernel_limits,
@@ -28,6 +29,7 @@ from hpctl.agent.checks import (
     kernel_nvme,
     kernel_oom,
     kernel_pcie,
+    kernel_platform,
     kernel_process,
     kernel_remote,
     xid,
@@ -75,7 +77,11 @@ _MODULES = (
     kernel_nvidia,
     kernel_nvme,
     kernel_oom,
+    kernel_pcie,
+    kernel_platform,
     kernel_remote,
+    # Last: what none of the others knows.
+    kernel_driver,
 )
 _PCIE = _family(kernel_pcie.gather, kernel_pcie.judge)
 _NEURON = _family(kernel_neuron.gather, kernel_neuron.judge)

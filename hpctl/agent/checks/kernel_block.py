@@ -9,6 +9,9 @@
     attempt to access beyond end of device                                         (to 5.12)
     md/raid0md0: Disk failure on nvme3n1 detected, failing array.
     md/raid1:md0: Disk failure on nvme3n1, disabling device.
+    md/raid:md5: Cannot continue operation (2/4 failed).
+    md/raid:md5: read error not correctable (sector 2048 on sdc1).
+    device-mapper: thin: 253:4: switching pool to out-of-data-space (error IO) mode
 
 Loop, RAM, network and removable devices are left out: what fails there is not the node's disk.
 """
@@ -22,7 +25,21 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.block"
-HEADS = ("blk_", "prin", "end_", "I/O ", "crit", "Buff", "atte", "md/r", "md/l")
+HEADS = (
+    "blk_",
+    "prin",
+    "end_",
+    "I/O ",
+    "crit",
+    "Buff",
+    "atte",
+    "md/r",
+    "md/l",
+    "md: ",
+    "devi",
+    "Writ",
+    "Read",
+)
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w!-]+)"
 _REQUEST = re.compile(
     r"(?:(?:blk_update_request|print_req_error|end_request): )?"
@@ -32,9 +49,15 @@ _BUFFER = re.compile(rf"Buffer I/O error on dev(?:ice)? {_DEVICE}(?:, logical bl
 _ARRAY = re.compile(
     # raid0.c and linear.c print no colon before the array's name, the others do.
     r"md/(?:raid0|linear):?(?P<lost>[\w-]+): Disk failure on \S{1,64} detected, failing array"
+    r"|md/raid\w*:(?P<lost2>[\w-]+): Cannot continue operation "
     r"|md/raid\w*:(?P<degraded>[\w-]+): Disk failure on "
+    r"|md/raid\w*:(?P<error>[\w-]+): (?:.{0,40}unrecoverable I/O|read error (?:NOT|not|on)"
+    r"|Too many read errors|not enough operational|cannot start dirty)"
+    r"|(?P<error2>md): (?:super_written gets error|kicking non-fresh|fatal superblock"
+    r"|(?:disabled device )?\S{1,40},? (?:could not read|has zero or unknown size|marking faulty))"
+    r"|(?P<error3>device-mapper): .{0,80}\b(?:error|[Ff]ail(?:ed|ing|ure)?|[Ii]nvalid|out-of-)"
 )
-_BEYOND_END = "attempt to access beyond end of device"
+_UNNAMED = ("attempt to access beyond end of device", "Write-error on swap", "Read-error on swap")
 _SERIOUS = frozenset({"raid-lost"})
 
 
@@ -46,10 +69,11 @@ def gather(record: Record) -> Line | None:
         return line(CHECK, code, record, match["device"])
     if (match := _BUFFER.match(text)) is not None:
         return line(CHECK, "buffer-error", record, match["device"])
-    if text.startswith(_BEYOND_END):
+    if text.startswith(_UNNAMED):
         return line(CHECK, "io-error", record)
     if (match := _ARRAY.match(text)) is not None:
-        return line(CHECK, f"raid-{match.lastgroup}", record, str(match[str(match.lastgroup)]))
+        what = str(match.lastgroup)
+        return line(CHECK, f"raid-{what.rstrip('23')}", record, str(match[what]))
     return None
 
 

@@ -17,6 +17,10 @@ EFA's driver (drivers/infiniband/hw/efa/efa_com.c) prints behind its bus and dev
     mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged
     mlx5_core 0000:5e:00.1 enp94s0f1: TX timeout detected
     mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, High Temperature
+    mlx5_core 0000:5e:00.0: wait_fw_init:199:(pid 7): Firmware over 120000 MS in pre-init...
+    mlx5_core: probe of 0000:5e:00.0 failed with error -110
+    mlx5_core 0000:5e:00.0 mlx5_5: Port: 1 Link DOWN
+    infiniband mlx5_3: dump_cqe:272:(pid 7): dump error cqe
     mlx5_core 0000:5e:00.0: mlx5_pcie_event:304:(pid 0): Detected insufficient power on the PCIe
         slot (27W).
 
@@ -47,7 +51,7 @@ _EFA = re.compile(
 _ISSUE = "(?:synd 0x[0-9a-f]+: |Health issue observed, )"
 _MLX5 = re.compile(
     r"(?:mlx5_core (?P<device>[0-9a-f:.]{7,16})(?: [\w.-]{1,15})?: (?:\w+:\d+:\(pid \d+\): )?"
-    r"|mlx5_core: (?:\w+: )?|mlx5_\w+:\d+:\(pid \d+\): )(?:"
+    r"|mlx5_core: (?:\w+: )?|(?:infiniband )?mlx5_\w+:(?:\d+:| \w+:\d+:)\(pid \d+\): )(?:"
     r"(?P<fatal>Fatal error \d+ detected|device's health compromised"
     r"|(?:cmd\[\d+\]: )?[\w ]{1,60}\(0x[0-9a-f]+\).{0,80}? timeout\. +Will cause a leak of a"
     r"|.{0,40}health recovery (?:flow aborted|failed))"
@@ -56,6 +60,11 @@ _MLX5 = re.compile(
     r"|ICM fetch PCI|EQ error|FFSER error|async EQ buffer overrun|High temperature)"
     r"|High temperature on sensors)"
     r"|(?P<module>Port module event(?:\[\w+\]: module|: module \d+, Cable (?:unplugged|error)))"
+    r"|(?P<init>Firmware over \d+ MS in |probe (?:of \S{1,20}|with driver \w+) failed with error"
+    r"|mlx5_(?:init_on\w{1,3}|load_one|pci_init|function_\w{1,10}) failed with error code"
+    r"|(?:enable|init|query) hca failed|handle_hca_cap\w* failed"
+    r"|reset reload flow aborted)"
+    r"|(?P<link>(?:Port: \d+ )?Link (?:down|DOWN)\b)|(?P<cqe>dump error cqe)"
     r"|(?P<timeout>[TR]X timeout (?:detected|on ))"
     r"|(?P<power>Detected insufficient power on the PCIe slot)"
     r"|(?P<command>[\w ]{1,60}\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed))"

@@ -30,9 +30,11 @@ _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w.!-]+)"
 _EXT = re.compile(rf"EXT[234]-fs \({_DEVICE}\): Remounting filesystem read-only")
 _EXT_ERROR = re.compile(
     rf"EXT[234]-fs error \(device {_DEVICE}\)"
-    rf"|EXT[234]-fs \({_DEVICE.replace('device', 'device2')}\): "
-    r"(?:previous )?(?:I/O error while writing superblock|[Ii]nvalid checksum|checksum invalid"
-    r"|Delayed block allocation failed|failed to convert unwritten extents|.{0,60}corrupt)"
+    # What was recorded before this boot is told of at each mount, mended or not.
+    rf"|EXT[234]-fs \({_DEVICE.replace('device', 'device2')}\): (?!previous |Filesystem error rec)"
+    r".{0,80}?(?:(?<!by )superblock|corrupt|[Ii]nvalid checksum|checksum invalid|mount failed"
+    r"|can't read |error loading|Delayed block allocation failed|bad geometry"
+    r"|failed to convert unwritten extents|Journal got removed)"
 )
 # xfs_do_force_shutdown names the reason first; no word of a user's stands in these lines.
 _XFS = re.compile(
@@ -45,18 +47,21 @@ _XFS = re.compile(
 _XFS_ERROR = re.compile(
     rf"XFS \({_DEVICE}\): (?:Metadata corruption detected|Metadata CRC error detected"
     r"|[Mm]etadata I/O error|log I/O error|SB validate failed|SB \w+ check failed"
-    r"|Superblock has |Corruption detected|[Cc]orruption warning|writeback error)"
+    r"|Superblock has |Corruption detected|[Cc]orruption warning|writeback error"
+    r"|log (?:mount|recovery|record CRC|device read)|[Ff]ailed to (?:locate|find|read|recover) "
+    r"|Internal error |Unmount and run|last sector read failed|[Cc]orrupted )"
 )
 _BTRFS = re.compile(rf"BTRFS info \(device {_DEVICE}:?(?: state \w+)?\): forced readonly")
 _BTRFS_ERROR = re.compile(
-    rf"BTRFS:? (?:error|critical|warning) \(device {_DEVICE}:?(?: state \w+)?\)(?: in "
-    r"|: (?:.*(?:csum failed|checksum (?:verify failed|error))|bad tree block|corrupt "
-    r"|parent transid|bdev .* errs))"
+    rf"BTRFS:? (?:error|critical|(?P<mild>warning)) \(device {_DEVICE}:?(?: state \w+)?\)"
+    r"(?: in |: )"
+    r"(?(mild).*(?:csum failed|checksum |bad tree block|corrupt |parent transid| errs|lost page))"
 )
 _UNSAID = re.compile(
     rf"(?:(?:XFS \({_DEVICE}\): |BTRFS: )?I/O error while writing superblock"
     rf"|EXT[234]-fs warning \(device {_DEVICE.replace('device', 'device2')}\): ext4_end_bio:"
-    r"|JBD2: (?:Detected IO errors|Error -?\d+ detected|I/O error)|Aborting journal on device )"
+    r"|JBD2: (?:Detected IO errors|Error -?\d+ detected|I/?O error|recovery failed|Invalid "
+    r"|bad block|[Jj]ournal checksum)|Aborting journal on device )"
 )
 _ORDERED = ("xfs_fs_goingdown", "User initiated shutdown")
 _SERIOUS = frozenset({"readonly"})

@@ -21,7 +21,17 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.limits"
-HEADS = ("VFS:", "nf_c", "ip_c", "neig", "TCP:", "NETD", "ena ", "unre")
+HEADS = (
+    "VFS:",
+    "nf_c",
+    "ip_c",
+    "neig",
+    "TCP:",
+    "NETD",
+    "ena ",
+    "unre",
+    *(f"ib{n}:" for n in range(10)),
+)
 WORDS = ("NETDEV WATCHDOG: ",)
 _REACHED = re.compile(
     r"(?P<files>VFS: file-max limit \d+ reached)"
@@ -29,9 +39,11 @@ _REACHED = re.compile(
     r"|(?P<neighbors>(?:neighbour: )?\w+: neighbou?r table overflow)"
     r"|(?P<sockets>TCP: (?:out of memory|too many orphaned sockets))"
     r"|(?P<netdevice>unregister_netdevice: waiting for \S{1,15} to become free)"
-    r"|(?P<reset>ena [0-9a-f:.]+ [\w.@-]{1,15}: "
-    r"(?:Keep alive watchdog timeout|Trigger reset is on))"
-    r"|(?P<queue>(?:[\w.-]+ [0-9a-f:.]+ (?P<device>[\w.@-]{1,15}): )?NETDEV WATCHDOG: (?:CPU: \d+: "
+    r"|(?P<reset>ena [0-9a-f:.]+(?: [\w.@-]{1,15})?: (?:Keep alive watchdog timeout"
+    r"|Trigger reset is on|Transmit time ?out|Device reset failed|Reset attempt failed"
+    r"|ENA admin queue is not|ENA device init failed|.{0,100}Reset the device))"
+    r"|(?P<queue>(?P<ipoib>ib\d): transmit timeout"
+    r"|(?:[\w.-]+ [0-9a-f:.]+ (?P<device>[\w.@-]{1,15}): )?NETDEV WATCHDOG: (?:CPU: \d+: "
     r"|(?P<older>[\w.@-]{1,15}) \([\w-]*\): )transmit queue \d+ timed out)"
 )
 
@@ -41,7 +53,7 @@ def gather(record: Record) -> Line | None:
     if (match := _REACHED.match(record.text)) is None:
         return None
     code = next(name for name in _CODES if match[name] is not None)
-    return line(CHECK, code, record, match["device"] or match["older"] or "")
+    return line(CHECK, code, record, match["device"] or match["older"] or match["ipoib"] or "")
 
 
 _CODES = ("files", "conntrack", "neighbors", "sockets", "netdevice", "reset", "queue")

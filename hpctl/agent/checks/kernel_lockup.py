@@ -6,7 +6,9 @@
     watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3                      (since 6.11)
     rcu: INFO: rcu_sched self-detected stall on CPU
     rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
+    rcu: rcu_preempt kthread starved for 254300 jiffies! ...
     INFO: task python:1234 blocked for more than 120 seconds.
+    BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 92s!
     RIP: 0010:nv_poll+0x12/0x80 [nvidia]
 
 Most are signs of something else: slow storage, a busy hypervisor. A processor is really lost when
@@ -36,11 +38,14 @@ _HARD = re.compile(
 )
 _RCU = re.compile(
     r"(?:rcu: )?INFO: rcu_?\w* (?:self-detected stall on CPU"
-    r"|(?:detected stalls|detected expedited stalls) on CPUs/tasks)"
+    r"|(?:detected stalls|detected expedited stalls) on (?:CPUs/)?tasks)"
+    r"|rcu: \w{1,40} kthread (?:starved for|timer wakeup didn't happen)"
 )
 _TASK = re.compile(
-    r"(?:INFO: )?task .{0,80}:(?P<pid>\d{1,10}) (?:is )?blocked .{0,80}for more than \d+ seconds"
+    r"(?:INFO: )?task .{0,80}:(?P<pid>\d{1,10}) (?:is )?blocked "
+    r"(?:.{0,80}for more than \d+ seconds|on an? (?:mutex|semaphore|rw-semaphore)\b)"
 )
+_WORKQUEUE = "BUG: workqueue lockup - pool"
 _FRAME = re.compile(
     r"(?:RIP: [0-9a-f]{4}:|pc : )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
     r"\[(?P<module>nvidia\w*|efa|neuron)\b"
@@ -60,6 +65,8 @@ def gather(record: Record) -> Line | None:
         return line(CHECK, "rcu", record)
     if (match := _TASK.match(text)) is not None:
         return line(CHECK, "task", record, pid=match["pid"])
+    if text.startswith(_WORKQUEUE):
+        return line(CHECK, "workqueue", record)
     return None
 
 

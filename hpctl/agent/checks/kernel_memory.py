@@ -9,6 +9,9 @@ r"""Main memory and processors that report errors: MCE, EDAC and firmware (APEI)
     [Hardware Error]: Corrected error, no action required.                  (AMD, decoded)
     {1}[Hardware Error]: event severity: corrected                          (APEI)
     {1}[Hardware Error]:   error_type: 3, multi-bit ECC                     (APEI, memory)
+    [Hardware Error]: CPU:22 (19:1:1) MC0_STATUS[Over|UE|MiscV|AddrV|PCC|...]: 0xfea0...      (AMD)
+    mce: CMCI storm detected: switching to poll mode
+    soft_offline: 0x77aa1: invalidated
     Memory failure: 0x3fc1d2a: Sending SIGBUS to python:4321 due to hardware memory corruption
     MCE: Killing python:4321 due to hardware memory corruption fault at 7f0012345678
     Memory failure: 0x3fc1d2a: recovery action for clean LRU page: Recovered
@@ -27,7 +30,7 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.model import Finding
 
 CHECK = "kernel.memory"
-HEADS = ("EDAC", "mce:", "MCE:", "Memo", "[Har")
+HEADS = ("EDAC", "mce:", "MCE:", "Memo", "[Har", "soft")
 WORDS = ("}[Hardware Error]: ",)
 _EDAC = re.compile(
     # What comes after `on` is the DIMM's own name; what follows in brackets is where it is.
@@ -37,9 +40,15 @@ _EDAC = re.compile(
 _BANK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?: Exception)?: "
     r"[0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[0-9a-f]{1,16})\b"
+    r"|\[Hardware Error\]: CPU:(?P<cpu2>\d+) \([0-9a-f:]+\) MC\d+_STATUS\[[^\]]{0,80}\]: "
+    r"0x(?P<amd>[0-9a-f]{1,16})\b"
 )
 _SAYS = re.compile(
     r"mce: (?P<uncorrected>Uncorrected hardware memory error in )"
+    r"|mce: (?P<corrected3>(?:CPU\d+ BANK\d+ )?CMCI storm detected)"
+    r"|mce: (?P<logged3>CPUs not responding to MCE broadcast)"
+    r"|soft[_ ]offline: 0x[0-9a-f]+: (?P<corrected4>invalidated"
+    r"|.{1,40} (?:migration|isolation) failed)"
     r"|(?:mce: )?\[Hardware Error\]: (?:"
     r"(?P<uncorrected2>Uncorrected, software (?:restartable|containable) error|System Fatal error)"
     r"|(?P<deferred>Deferred error, no action required)"
@@ -61,6 +70,7 @@ _POISON = re.compile(
 _UNCORRECTED_BIT = 1 << 61
 _CONTEXT_CORRUPT_BIT = 1 << 57
 _SIGNALLED_BIT = 1 << 56
+_TASK_CORRUPT_BIT = 1 << 55
 _DEFERRED_BIT = 1 << 44
 _SERIOUS = frozenset({"uncorrected"})
 
@@ -73,9 +83,12 @@ def gather(record: Record) -> Line | None:
         said = line(CHECK, code, record, _dimm(match))
         return replace(said, count=max(1, int(match["count"][:9])))
     if (match := _BANK.match(text)) is not None:
-        return line(CHECK, _status(int(match["status"], 16)), record, f"cpu{match['cpu']}")
+        # What Intel calls signalled, AMD calls a context that is corrupt (TCC), one bit lower.
+        mask = _TASK_CORRUPT_BIT if match["amd"] else _SIGNALLED_BIT
+        code = _status(int(match["amd"] or match["status"], 16), mask)
+        return line(CHECK, code, record, f"cpu{match['cpu'] or match['cpu2']}")
     if (match := _SAYS.match(text)) is not None:
-        return line(CHECK, str(match.lastgroup).rstrip("23"), record)
+        return line(CHECK, str(match.lastgroup).rstrip("234"), record)
     if (match := _POISON.match(text)) is not None:
         # A page that was free, or clean and so on its disk, is taken out of use: nothing is lost.
         code = "deferred" if match["unhurt"] else "uncorrected"
@@ -94,7 +107,7 @@ def _dimm(match: re.Match[str]) -> str:
     return f"{match['device']} {name}".strip()
 
 
-def _status(status: int) -> str:
+def _status(status: int, signalled: int) -> str:
     """What a bank's status word says (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
 
     An uncorrected error that no processor has consumed and that needs no action (UCNA) is not
@@ -104,4 +117,4 @@ def _status(status: int) -> str:
         return "deferred"
     if not status & _UNCORRECTED_BIT:
         return "corrected"
-    return "uncorrected" if status & (_CONTEXT_CORRUPT_BIT | _SIGNALLED_BIT) else "deferred"
+    return "uncorrected" if status & (_CONTEXT_CORRUPT_BIT | signalled) else "deferred"

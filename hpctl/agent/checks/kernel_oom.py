@@ -33,6 +33,7 @@ _KILL = re.compile(
 _KILLED = re.compile(
     r"(?P<scope>Memory cgroup out of memory|Out of memory(?: and no killable processes)?"
     r"(?: \([\w]+\))?): Kill(?:ed)? process (?P<pid>\d{1,10})\b"
+    r"|Out of memory and no killable processes"
 )
 _MARKS = (",task_memcg=/", ",task=")
 """Each once in a line, unless a user's control group or process is named after them."""
@@ -50,7 +51,7 @@ def gather(record: Record) -> Line | None:
     """Which constraint, which job, and whether a daemon of the cluster was killed."""
     text = record.text
     if (killed := _KILLED.match(text)) is not None:
-        code = "cgroup" if killed["scope"].startswith("Memory") else "node"
+        code = "cgroup" if text.startswith("Memory") else "node"
         return line(CHECK, code, record, pid=killed["pid"])
     if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
         return None

@@ -5,7 +5,7 @@ A port that was never active in this run of the agent is one that nobody cabled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +57,12 @@ def gather(machine: Machine) -> Sample:
     seen.devices.update(device.name for device in found)
     seen.active.update(port.name for port in now if port.active)
     return sample
+
+
+def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
+    """`rdma.gbps`: the rate of the slowest port in use."""
+    rates = [port.gbps for port in seen.ports if port.active and port.gbps > 0]
+    return {"rdma.gbps": min(rates)} if rates else {}
 
 
 def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:

@@ -150,6 +150,8 @@ def _xid_detail(error: GpuError) -> str:
     if error.code == RECOVERY_ACTION and (match := _ACTION.match(error.rest)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
+    if "ink" not in error.rest:  # a storm runs through this line, and few Xids name a link
+        return ""
     rest = unnamed(error.rest)
     if error.code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
         kind = xid74.kind([int(word, 16) for word in match["registers"].split(",")])

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints.files import for_each
-from hpctl.jobs.checkpoints.manifest import sync_directory
+from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.jobs.checkpoints.reasons import NotWhole
 from hpctl.jobs.checkpoints.remote import Listed, Remote
 from hpctl.jobs.checkpoints.survey import Checkpoint, PassedOver, claim_of, proved, said

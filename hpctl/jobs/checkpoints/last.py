@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import nvrx
+from hpctl.jobs.checkpoints.claim import step_in
 from hpctl.jobs.checkpoints.files import Place
 from hpctl.jobs.checkpoints.remote import Remote
 from hpctl.jobs.checkpoints.survey import (
@@ -38,6 +39,10 @@ __all__ = [
     "tiers_of",
 ]
 
+OWN_FORMAT = (
+    "to have hpctl resume from checkpoints in a format of your own, save them with the file that"
+    " `hpctl checkpoint helper` prints"
+)
 _OWN_DISK = "on this node's own disk, which the job's other nodes cannot read"
 
 
@@ -93,6 +98,17 @@ class Search:
         if self.unseen or any(p.unreadable for p in self.passed_over):
             return "unreadable"
         return "incomplete" if any(p.claimed for p in self.passed_over) else "none"
+
+    @property
+    def unknown(self) -> str:
+        """`11 files in DIR, no known format`, and what to do, where there is nothing better; the
+        newest by name where there are several."""
+        odd = [p for p in self.passed_over if p.holds]
+        if self.verdict != "none" or not odd:
+            return ""
+        newest = max(odd, key=lambda each: (step_in(each.path.name) or -1, str(each.path)))
+        others = f" (and {len(odd) - 1} more)" if odd[1:] else ""
+        return f"{newest.holds} in {newest.path}{others}, no known format; {OWN_FORMAT}"
 
 
 def last_complete(

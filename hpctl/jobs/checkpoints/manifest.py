@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -21,10 +20,15 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from hpctl.core.compat import UTC
+from hpctl.jobs.checkpoints import hpctl_checkpoint
 from hpctl.jobs.checkpoints.files import Place, for_each, opened, size_of
+from hpctl.jobs.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
 from hpctl.jobs.checkpoints.reasons import Defect, Missing, NotWhole
 
 __all__ = [
+    "FORMAT",
+    "NAME",
+    "VERSION",
     "Defect",
     "File",
     "Foreign",
@@ -34,14 +38,10 @@ __all__ = [
     "digest",
     "encode",
     "read",
-    "sync_directory",
     "verify",
     "write",
 ]
 
-NAME = "manifest.json"
-FORMAT = "hpctl-checkpoint"
-VERSION = 1
 MAX_BYTES = 16 << 20
 """A manifest of 100 000 files has about 12 MB. More is refused unread: I/O here is bounded."""
 
@@ -79,9 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def encode(manifest: Manifest) -> bytes:
     """The bytes of `manifest.json`: the document with its checksum, as indented JSON."""
-    document = msgspec.to_builtins(manifest)
-    document["checksum"] = _checksum(document)
-    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+    return hpctl_checkpoint.encode(msgspec.to_builtins(manifest))
 
 
 def decode(raw: bytes) -> Manifest | Defect:
@@ -99,7 +97,7 @@ def decode(raw: bytes) -> Manifest | Defect:
     if document.get("version") != VERSION:
         return Defect(f"{NAME} has version {document.get('version')!r}; this hpctl reads {VERSION}")
     checksum = document.pop("checksum", None)
-    if checksum != _checksum(document):
+    if checksum != hpctl_checkpoint.checksum(document):
         return Defect(f"{NAME} does not match its own checksum")
     try:
         manifest = msgspec.convert(document, Manifest)
@@ -172,15 +170,7 @@ def write(
     manifest = Manifest(FORMAT, VERSION, step, world_size, when, tuple(files), dict(meta or {}))
     if (defect := _sensible(manifest)) is not None:
         raise ValueError(str(defect))
-    # A reader may look at any instant, and an in-place writer has no rename of the directory to
-    # hide behind: the manifest itself must appear whole or not at all.
-    temporary = directory / f".{NAME}.{os.getpid()}"
-    with temporary.open("wb") as file:
-        file.write(encode(manifest))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(directory / NAME)
-    sync_directory(directory)
+    hpctl_checkpoint.write(directory / NAME, encode(manifest))
     return manifest
 
 
@@ -195,21 +185,6 @@ def _digest(root: Place, name: str) -> str:
         for at in range(0, file.size, _CHUNK):
             sha.update(file.read(at, min(_CHUNK, file.size - at)))
     return sha.hexdigest()
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames and creations in a directory durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _checksum(document: Mapping[str, object]) -> str:
-    """SHA-256 over the document without `checksum`, as JSON with sorted keys and no spaces."""
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _sensible(manifest: Manifest) -> Defect | None:

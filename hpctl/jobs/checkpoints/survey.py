@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from hpctl.jobs.checkpoints import (
     deepspeed,
@@ -40,6 +41,12 @@ TEMPORARY = ".tmp"
 """A directory with this in its name is not finished, whatever it holds: its writer still means
 to rename it, so a path given out now could be gone when the job opens it."""
 
+_OTHERS = re.compile(
+    r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|.*tfevents.*|.*\.(log|out|err|txt|jsonl)",
+    re.DOTALL,
+)
+"""Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -60,7 +67,8 @@ class PassedOver:
     a file is larger than hpctl reads.
 
     `claimed` is false for one that nothing marks as a finished checkpoint: still being written,
-    or something else altogether. `format` is None where none was recognised.
+    or something else altogether. `format` is None where none was recognised; `holds` then says
+    what is there, `11 files`: it may be a checkpoint in the program's own format.
     """
 
     path: Place
@@ -68,6 +76,7 @@ class PassedOver:
     unreadable: bool = False
     claimed: bool = True
     format: str | None = None
+    holds: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,7 @@ def survey(place: Place, world_size: int | None = None) -> tuple[list[Candidate]
     The place may also be one of NVRx's local checkpoints itself, or hold several.
     """
     passed: list[PassedOver] = []
-    found = _children(place)
+    found, loose = _children(place)
     names = frozenset(child.name for child, is_file in found if not is_file)
     candidates = _iterations(Layout(place, names, world_size))
     if candidates:
@@ -131,6 +140,10 @@ def survey(place: Place, world_size: int | None = None) -> tuple[list[Candidate]
             candidates.append(claimed)
         elif claimed.claimed or not is_file:
             passed.append(claimed)
+        else:
+            loose += 1
+    if loose and not candidates and not any(each.claimed for each in passed):
+        passed.append(_unknown(place, loose))
     # Two of one step: any whole one will do, but the choice must not depend on the scan's order.
     candidates.sort(key=_newness, reverse=True)
     return candidates, passed
@@ -222,7 +235,27 @@ def _claim(path: Place, world_size: int | None) -> Candidate | PassedOver:
             return PassedOver(path, claimed, format=each.name)
         if claimed is not None:
             return Candidate(layout.path, each.name, claimed)
-    return PassedOver(path, "no files of a known format: being written, or none", claimed=False)
+    names = {name for name in layout.names or () if not name.startswith(".")}
+    if layout.names is None:
+        return _unknown(path, 1)
+    if isinstance(layout.path, Remote):
+        directories = sum(layout.path.find(name) is None for name in names)
+    else:
+        directories = 0
+        with contextlib.suppress(OSError), os.scandir(layout.path) as entries:
+            directories = sum(each.name in names and _is_directory(each) for each in entries)
+    found = _unknown(path, len(names) - directories, directories)
+    return replace(found, holds="") if _OTHERS.fullmatch(path.name) else found
+
+
+def _unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
+    """What tells no format anything: still being written, the program's own, or others'."""
+    count, one, many = (directories, "directory", "directories")
+    if files or not directories:
+        count, one, many = (files, "file", "files")
+    holds = f"{count} {one if count == 1 else many}" if count else ""
+    why = f"{holds}, no known format" if holds else "empty"
+    return PassedOver(path, why, claimed=False, holds=holds)
 
 
 def _passed(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
@@ -240,9 +273,11 @@ def _newness(candidate: Candidate) -> tuple[int, str]:
     return (-1 if step is None else step), candidate.path.name
 
 
-def _children(place: Place) -> list[tuple[Place, bool]]:
-    """Sub-directories, and files that torch.save or Lightning may have written (true)."""
+def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
+    """Sub-directories, and files that torch.save or Lightning may have written (true); and how
+    many other files may be one."""
     found: list[tuple[Place, bool]] = []
+    loose = 0
     if isinstance(place, Remote):
         children = place.children()
         if len(children) > MAX_ENTRIES:
@@ -250,7 +285,9 @@ def _children(place: Place) -> list[tuple[Place, bool]]:
         for child in children:
             if child.snapshot is None or child.name.endswith(torch_file.SUFFIXES):
                 found.append((child, child.snapshot is not None))
-        return sorted(found, key=lambda pair: str(pair[0]))
+            else:
+                loose += not _OTHERS.fullmatch(child.name)
+        return sorted(found, key=lambda pair: str(pair[0])), loose
     with os.scandir(place) as entries:
         for count, entry in enumerate(entries, start=1):
             if count > MAX_ENTRIES:
@@ -259,7 +296,9 @@ def _children(place: Place) -> list[tuple[Place, bool]]:
                 found.append((place / entry.name, False))
             elif entry.name.endswith(torch_file.SUFFIXES):
                 found.append((place / entry.name, True))
-    return sorted(found, key=lambda pair: str(pair[0]))
+            else:
+                loose += not _OTHERS.fullmatch(entry.name)
+    return sorted(found, key=lambda pair: str(pair[0])), loose
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -67,7 +67,7 @@ def beside(resume: Point, directory: Path | None) -> Point:
 def _point(search: Search) -> Point:
     found = search.found
     if found is None:
-        return Point(judged=search.verdict == "none")
+        return Point(judged=search.verdict == "none", unknown=search.unknown)
     return Point(str(found.path), found.step)
 
 

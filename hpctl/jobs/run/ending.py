@@ -34,6 +34,8 @@ class Point:
     path: str | None = None
     step: int | None = None
     judged: bool = True
+    unknown: str = ""
+    """What is there instead, in no known format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,8 @@ class Supervisor:
         attempt, now = self.history.attempts + 1, _now()
         spare = len(fit.healthy) - len(nodes)
         self.write(banner.started(now, attempt, nodes, spare, resume.path))
+        if resume.unknown:
+            self.say(resume.unknown)
         place = fold(nodes)
         self.history.add(Started(attempt, self.given.restart, now, place, resume.path, resume.step))
         self.before = nodes

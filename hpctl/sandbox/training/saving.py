@@ -8,15 +8,14 @@ and neither damages the other.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints.hpctl_checkpoint import publish
 from hpctl.jobs.checkpoints.manifest import Defect, File
 from hpctl.sandbox.training.group import Group
 from hpctl.sandbox.training.model import Floats, State
@@ -53,28 +52,6 @@ def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> P
         publish(mine, final)
     group.broadcast(b"saved")
     return final
-
-
-def publish(mine: Path, final: Path) -> bool:
-    """Give a finished checkpoint its final name; False where a whole one is there already.
-
-    A damaged one is moved aside, never deleted: it may be all that somebody has. Raises OSError.
-    """
-    for _ in range(2):
-        try:
-            mine.rename(final)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            manifest.sync_directory(final.parent)
-            return True
-        there = manifest.read(final)
-        if isinstance(there, manifest.Manifest) and not manifest.verify(final, there, deep=True):
-            shutil.rmtree(mine)
-            return False
-        final.rename(final.with_name(f"{final.name}.damaged-{mine.name.rpartition('-')[2]}"))
-    raise OSError(errno.EEXIST, "another writer keeps taking this name", str(final))
 
 
 def load(directory: Path, meta: dict[str, str]) -> State:

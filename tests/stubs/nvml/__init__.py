@@ -25,6 +25,10 @@ FAMILY = "gpu*"
 
 H100: dict[str, Any] = {
     "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+    "nvmlDeviceGetVbiosVersion": "96.00.74.00.01",
+    "nvmlDeviceValidateInforom": 0,
+    "nvmlDeviceGetApplicationsClock@1": 1980,
+    "nvmlDeviceGetDefaultApplicationsClock@1": 1980,
     "nvmlDeviceGetSupportedEventTypes": hex(EVENT_TYPES),
     "nvmlDeviceGetCurrPcieLinkWidth": 16,
     "nvmlDeviceGetMaxPcieLinkWidth": 16,

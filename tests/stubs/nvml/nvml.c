@@ -251,6 +251,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int gpu, nvmlDevice_t *out) 
 TEXT(nvmlDeviceGetName)
 TEXT(nvmlDeviceGetUUID)
 TEXT(nvmlDeviceGetSerial)
+TEXT(nvmlDeviceGetVbiosVersion)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int)
@@ -268,6 +269,8 @@ NUMBER_AT(nvmlDeviceGetTemperature, unsigned int)
 NUMBER_AT(nvmlDeviceGetTemperatureThreshold, unsigned int)
 NUMBER_AT(nvmlDeviceGetClockInfo, unsigned int)
 NUMBER_AT(nvmlDeviceGetMaxClockInfo, unsigned int)
+NUMBER_AT(nvmlDeviceGetApplicationsClock, unsigned int)
+NUMBER_AT(nvmlDeviceGetDefaultApplicationsClock, unsigned int)
 NUMBER_AT(nvmlDeviceGetNvLinkState, unsigned int)
 PAIR(nvmlDeviceGetMigMode, unsigned int, unsigned int)
 PAIR(nvmlDeviceGetEccMode, unsigned int, unsigned int)
@@ -279,6 +282,11 @@ struct pci {
     unsigned int domain, bus, device, id, subsystem;
     char bus_id[32];
 };
+
+nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device) {
+    ull ignored;
+    return numbers_of(index_of(device), "nvmlDeviceValidateInforom", &ignored, 1);
+}
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, struct pci *out) {
     nvmlReturn_t error = enter(index_of(device), "nvmlDeviceGetPciInfo_v3");

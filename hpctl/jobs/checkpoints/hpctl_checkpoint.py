@@ -1,0 +1,290 @@
+"""Save checkpoints of any format so that hpctl can prove them whole: one file, no hpctl needed.
+
+    import hpctl_checkpoint
+
+    with hpctl_checkpoint.saving(step) as save:
+        with open(save.path("state.json"), "w") as file:
+            json.dump(state, file)
+
+Copy it beside the program (`hpctl checkpoint helper > hpctl_checkpoint.py`). It takes Python 3.8 or
+later and nothing but the standard library; hpctl itself writes its manifests with it.
+
+Each file that `save.path()` named is synced when the block ends, then listed in `manifest.json`
+with its size and SHA-256; last, the directory gets its final name. Killed at any point, a save
+leaves a directory with `.tmp` in its name, which hpctl passes over. docs/checkpoints.md has the
+format.
+
+Where several ranks save, each calls `saving()` for the same step, with file names of its own. A
+rank's files are described in a part beside them; rank 0 waits for all parts and finishes. Parts of
+another start of the same job are never taken: its name is in the directory's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any, Iterator, Mapping, Union
+
+NAME = "manifest.json"
+FORMAT = "hpctl-checkpoint"
+VERSION = 1
+WAIT_S = 600.0
+"""How long rank 0 waits for the other ranks' parts."""
+
+_CHUNK = 8 << 20
+_POLL_S = 0.05
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    # Not SLURM_NTASKS: a batch script has that too, and is one process.
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+_START = (
+    "SLURM_JOB_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_JOB_START_TIME",
+    "SLURM_STEP_ID",
+    "HPCTL_ATTEMPT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "PMIX_NAMESPACE",
+)
+"""What tells one start of a job's ranks from every other, alike for all of them."""
+
+Name = Union[str, "os.PathLike[str]"]
+
+
+@contextlib.contextmanager
+def saving(
+    step: int,
+    directory: Name | None = None,
+    *,
+    rank: int | None = None,
+    ranks: int | None = None,
+    attempt: str | None = None,
+    meta: Mapping[str, str] | None = None,
+    wait_s: float = WAIT_S,
+) -> Iterator[Save]:
+    """Save the checkpoint of `step` below `directory` (else HPCTL_CHECKPOINT_DIR).
+
+    `rank` of `ranks` are those that save, as the launcher says where they are left out: give
+    `ranks=1` where rank 0 alone saves. `attempt` tells this start of the ranks from every other;
+    it is needed where several save outside of Slurm. `meta` are strings of your own.
+
+    When the block ends in rank 0, the checkpoint is on stable storage. Where it raises, nothing is.
+    Raises OSError, ValueError for names that cannot be in a checkpoint, TimeoutError.
+    """
+    where = directory or os.environ.get("HPCTL_CHECKPOINT_DIR")
+    if not where:
+        raise ValueError("no directory to save in, and HPCTL_CHECKPOINT_DIR is not set")
+    told = _told()
+    ranks = told[1] if ranks is None else ranks
+    rank = (told[0] if ranks > 1 else 0) if rank is None else rank
+    save = Save(Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _attempt(ranks))
+    try:
+        yield save
+    except BaseException:
+        if ranks == 1:
+            shutil.rmtree(save.temporary, ignore_errors=True)
+        raise
+    save.finish(int(step), dict(meta or {}), wait_s)
+
+
+class Save:
+    """One rank's share in a checkpoint that is being saved; `final` is where it will lie."""
+
+    def __init__(self, final: Path, rank: int, ranks: int, attempt: str) -> None:
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank {rank} of {ranks} ranks")
+        self.final = final
+        self.temporary = final.with_name(f"{final.name}.tmp-{attempt}")
+        self._rank, self._ranks = rank, ranks
+        self._named: list[Path] = []
+        self.temporary.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._part(rank).unlink()
+
+    def path(self, name: Name) -> Path:
+        """Where to write `name`, a file or a directory of files of this rank alone."""
+        inside = PurePosixPath(name)
+        first = inside.parts[0] if inside.parts else ""
+        if inside.is_absolute() or ".." in inside.parts or first in ("", NAME):
+            raise ValueError(f"{str(name)!r} cannot be the name of a checkpoint's file")
+        where = self.temporary / inside
+        where.parent.mkdir(parents=True, exist_ok=True)
+        self._named.append(where)
+        return where
+
+    def finish(self, step: int, meta: dict[str, str], wait_s: float) -> None:
+        """Sync and describe this rank's files; in rank 0 publish the checkpoint."""
+        files = self._described()
+        if self._ranks > 1:
+            said = {"step": step, "ranks": self._ranks, "files": files}
+            write(self._part(self._rank), json.dumps(said).encode())
+            if self._rank:
+                return
+            files = self._gathered(step, wait_s)
+        if not files:
+            raise ValueError(f"no files were saved for {self.final}")
+        for rank in range(self._ranks if self._ranks > 1 else 0):
+            self._part(rank).unlink()
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": step,
+            "world_size": self._ranks,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "files": files,
+            "meta": meta,
+        }
+        write(self.temporary / NAME, encode(document))
+        publish(self.temporary, self.final)
+
+    def _described(self) -> list[dict[str, Any]]:
+        found = {}
+        for named in self._named:
+            for path in [named, *named.rglob("*")]:
+                if path.is_dir() and not path.is_symlink():
+                    sync_directory(path)
+                    continue
+                path.lstat()
+                if path.is_symlink() or not path.is_file():
+                    raise ValueError(f"{path} is not a regular file")
+                found[path.relative_to(self.temporary).as_posix()] = path
+            for parent in named.parents:
+                sync_directory(parent)
+                if parent == self.temporary:
+                    break
+        return [_entry(name, path) for name, path in sorted(found.items())]
+
+    def _part(self, rank: int) -> Path:
+        return self.temporary / f".part-{rank:05d}.json"
+
+    def _gathered(self, step: int, wait_s: float) -> list[dict[str, Any]]:
+        """The files of all ranks, once each has said that its own are on stable storage."""
+        end = time.monotonic() + wait_s
+        files: dict[str, dict[str, Any]] = {}
+        for rank in range(self._ranks):
+            while not self._part(rank).exists():
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"rank {rank} of {self._ranks} saved nothing for {self.final} in"
+                        f" {wait_s:g} s (where rank 0 alone saves, give ranks=1)"
+                    )
+                time.sleep(_POLL_S)
+            part = json.loads(self._part(rank).read_bytes())
+            if (part["step"], part["ranks"]) != (step, self._ranks):
+                raise ValueError(f"rank {rank} saves step {part['step']} of {part['ranks']} ranks")
+            for each in part["files"]:
+                if files.setdefault(each["path"], each) is not each:
+                    raise ValueError(f"two ranks saved {each['path']}")
+        return [files[name] for name in sorted(files)]
+
+
+def publish(temporary: Path, final: Path) -> bool:
+    """Give a finished checkpoint its final name; False where a whole one is there already.
+
+    A damaged one is moved aside, never deleted: it may be all that somebody has. Raises OSError.
+    """
+    for _ in range(2):
+        # rename(2) refuses a directory that is not empty: of two attempts one wins, whole.
+        try:
+            temporary.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            sync_directory(final.parent)
+            return True
+        if _whole(final):
+            shutil.rmtree(temporary)
+            return False
+        attempt = temporary.name.partition(".tmp-")[2]
+        final.rename(final.with_name(f"{final.name}.damaged-{attempt}"))
+    raise OSError(errno.EEXIST, "another writer keeps taking this name", str(final))
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """The bytes of `manifest.json`: the document with its checksum, as indented JSON."""
+    whole = dict(document, checksum=checksum(document))
+    return json.dumps(whole, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """SHA-256 over the document without `checksum`, as JSON with sorted keys and no spaces."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def write(path: Path, raw: bytes) -> None:
+    """Write a small file whole or not at all, and sync it and its directory.
+
+    A reader may look at any instant, and an in-place writer has no rename of the directory to
+    hide behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and creations in a directory durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entry(name: str, path: Path) -> dict[str, Any]:
+    """The manifest's entry for a file, which is synced and read once."""
+    sha, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        for block in iter(lambda: file.read(_CHUNK), b""):
+            sha.update(block)
+            size += len(block)
+    return {"path": name, "sha256": sha.hexdigest(), "size": size}
+
+
+def _whole(directory: Path) -> bool:
+    """Whether a checkpoint that is there holds, to the byte, what its manifest says."""
+    try:
+        document = json.loads((directory / NAME).read_bytes())
+        told = document.pop("checksum")
+        files = document["files"]
+        same = all(_entry(f["path"], directory / f["path"]).items() >= f.items() for f in files)
+        return bool(files) and told == checksum(document) and same
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _told() -> tuple[int, int]:
+    """This process's rank and how many there are, as its launcher says; alone without one."""
+    for rank, ranks in _RANKS:
+        with contextlib.suppress(KeyError, ValueError):
+            return int(os.environ[rank]), int(os.environ[ranks])
+    return 0, 1
+
+
+def _attempt(ranks: int) -> str:
+    said = [os.environ.get(name, "") for name in _START]
+    if ranks == 1:
+        said += [os.uname().nodename, str(os.getpid()), str(time.monotonic_ns())]
+    elif not said[0]:
+        raise ValueError(
+            "several ranks outside of Slurm need attempt=TEXT: the same for all of them, and"
+            " another one at each start"
+        )
+    return "-".join(re.sub(r"[^\w.]", "_", each) for each in said if each)

@@ -1,0 +1,184 @@
+"""Files of no known format: they are told of, with what to do, and never opened."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hpctl.cli import explain_job, sbatch
+from hpctl.cli.main import cli
+from hpctl.jobs.checkpoints import files, hpctl_checkpoint, survey
+from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.run.checkpoint import resume_point
+from hpctl.jobs.ticket import Ticket
+from tests.fakes.values import slurm_job
+from tests.unit.test_run_checkpoint import given
+
+HELPER = "`hpctl checkpoint helper`"
+
+
+def own(directory: Path, count: int = 11) -> Path:
+    directory.mkdir(parents=True)
+    for number in range(count):
+        (directory / f"part-{number}.json").write_text("{}")
+    return directory
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["checkpoint", *map(str, words)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_every_command_says_what_is_there_and_what_to_do(tmp_path: Path) -> None:
+    own(tmp_path / "step-900", 9)
+    newest = own(tmp_path / "step-1000")
+    said = f"hpctl: 11 files in {newest} (and 1 more), no known format; "
+    code, out, err = run("ls", tmp_path)
+    assert (code, out.splitlines()[0]) == (1, f"{newest}  11 files, no known format")
+    assert err.startswith(said)
+    assert HELPER in err
+    code, out, err = run("verify", newest)
+    assert (code, out) == (1, f"{newest}  11 files, no known format\n")
+    assert err.startswith(f"hpctl: 11 files in {newest}, no known format; ")
+    for words in ((), ("--export",)):
+        code, out, err = run("last", *words, tmp_path)
+        assert (code, out) == (1, "none\n" if words else "")
+        assert err.startswith(said)
+        assert err.count("\n") == 1
+    rows = json.loads(run("ls", "--json", tmp_path)[1])["checkpoints"]
+    assert [row["why"] for row in rows] == ["11 files, no known format", "9 files, no known format"]
+    assert [(row["claimed"], row["complete"]) for row in rows] == [(False, False)] * 2
+
+
+def test_files_that_lie_in_the_directory_itself(tmp_path: Path) -> None:
+    own(tmp_path / "ck", 3)
+    (tmp_path / "ck/model.pt").write_bytes(b"not torch's")
+    assert run("ls", tmp_path / "ck")[1] == f"{tmp_path}/ck  4 files, no known format\n"
+    assert f"4 files in {tmp_path}/ck, no known format" in run("last", tmp_path / "ck")[2]
+    code, out, err = run("verify", tmp_path / "ck/part-0.json")
+    assert (code, out) == (1, f"{tmp_path}/ck/part-0.json  1 file, no known format\n")
+    assert HELPER in err
+
+
+def test_directories_in_a_checkpoint_are_not_called_files(tmp_path: Path) -> None:
+    own(tmp_path / "step-1/rank-0")
+    own(tmp_path / "step-1/rank-1")
+    assert last_complete(tmp_path).unknown.startswith(f"2 directories in {tmp_path}/step-1, no ")
+
+
+def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Path) -> None:
+    (tmp_path / "step-5").mkdir()
+    own(tmp_path / "step-6.tmp-7")
+    own(tmp_path / ".hpctl", 1)  # the history of `hpctl run`
+    own(tmp_path / "lightning_logs", 1)
+    for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
+        (tmp_path / name).touch()
+    assert last_complete(tmp_path).unknown == ""
+    assert resume_point(given(tmp_path)).unknown == ""
+    own(tmp_path / "step-8")
+    with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
+        save.path("data").write_bytes(b"x")
+    found = last_complete(tmp_path)
+    assert (found.verdict, found.unknown) == ("found", "")
+    (tmp_path / "step-00000007/data").unlink()
+    found = last_complete(tmp_path)
+    assert (found.verdict, found.unknown) == ("incomplete", "")
+    assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
+
+
+def test_a_supervised_run_knows_it_when_it_begins(tmp_path: Path) -> None:
+    own(tmp_path / "step-5")
+    point = resume_point(given(tmp_path))
+    assert (point.path, point.judged) == (None, True)
+    assert point.unknown.startswith(f"11 files in {tmp_path}/step-5, no known format")
+
+
+def test_explain_tells_the_owner(tmp_path: Path) -> None:
+    own(tmp_path / "step-5")
+    job = slurm_job(uid=os.geteuid())
+    said = explain_job.checkpoint_text(Ticket(ckpt=str(tmp_path)), job)
+    assert said.startswith(f"there is no whole checkpoint yet, but 11 files in {tmp_path}/step-5")
+    assert HELPER in said
+
+
+def warnings(tmp_path: Path, *words: str) -> str:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh -e\ntrue\n")
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "bin/sbatch").chmod(0o755)
+    told = ["sbatch", "--slurm-bin", str(tmp_path / "bin"), "--dry-run", *words, str(script)]
+    result = CliRunner().invoke(cli, told)
+    assert result.exit_code == 0, result.stderr
+    return " ".join(line for line in result.stderr.splitlines() if "warning" in line)
+
+
+def test_a_submission_over_such_files_is_warned_of(tmp_path: Path) -> None:
+    ck = tmp_path / "ck"
+    own(ck / "step-5")
+    assert "11 files in" in warnings(tmp_path, f"--checkpoint-dir={ck}")
+    assert "known format" not in warnings(tmp_path, f"--checkpoint-dir={ck}", "--no-resume")
+    assert "known format" not in warnings(tmp_path, f"--checkpoint-dir={tmp_path}/new")
+    with hpctl_checkpoint.saving(7, ck, ranks=1) as save:
+        save.path("data").write_bytes(b"x")
+    assert "known format" not in warnings(tmp_path, f"--checkpoint-dir={ck}")
+
+
+def test_root_does_not_look_into_a_users_directory_when_it_submits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own(tmp_path / "step-5")
+    real, owner = os.stat, 1666
+
+    def stat(path: object, **words: object) -> os.stat_result:
+        found = real(path, **words)  # type: ignore[call-overload]
+        given = list(found)
+        given[4] = owner
+        return os.stat_result(given)
+
+    monkeypatch.setattr(sbatch.os, "stat", stat)
+    monkeypatch.setattr(sbatch.os, "geteuid", lambda: 0)
+    assert sbatch._unknown(str(tmp_path)) == ""
+    monkeypatch.undo()
+    assert "11 files" in sbatch._unknown(str(tmp_path))
+
+
+def test_nothing_of_no_known_format_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FIFO would hold its reader, and a device may do anything."""
+    (tmp_path / "step-1").mkdir()
+    for number in range(11):
+        os.mkfifo(tmp_path / f"step-1/{number}.json")
+        os.mkfifo(tmp_path / f"{number}.npy")
+
+    def refused(*words: object, **more: object) -> None:
+        raise AssertionError(f"opened: {words}")
+
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(builtins, "open", refused)
+    search = last_complete(tmp_path)
+    assert search.verdict == "none"
+    assert "11 files in" in search.unknown
+
+
+def test_a_directory_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own(tmp_path / "step-1")
+    own(tmp_path / "step-0", 2)
+    monkeypatch.setattr(files, "MAX_ENTRIES", 10)
+    search = last_complete(tmp_path)
+    assert [each.why for each in search.passed_over if each.path.name == "step-1"] == [
+        "has more than 10 entries"
+    ]
+    monkeypatch.setattr(survey, "MAX_ENTRIES", 1)
+    assert sbatch._unknown(str(tmp_path)) == ""
+    said = explain_job.checkpoint_text(Ticket(ckpt=str(tmp_path)), slurm_job(uid=os.geteuid()))
+    assert "cannot be read here" in said
+    assert run("ls", tmp_path)[0] == 3
