@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 from hpctl.core.bounds import at_text, natural
+from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName, SlurmNode
 from hpctl.core.walls import Flaw, each
 from hpctl.slurm.records import JOB_BASE, node_states
 from hpctl.slurm.sizes import UNASKED, Dealt, node_tres
+
+SKEW = timedelta(seconds=30)
+"""How far slurmctld's clock may be from ours."""
 
 _WHO = re.compile(r" \[[^\s@\]]+@(?P<at>[0-9T:.-]+)\](?=\s|\Z)")
 _EXPEDITED = re.compile(r"\sExpeditedRequeue=Yes(?=\s|\Z)")
@@ -139,8 +143,8 @@ def _word(record: str, key: str, at: int) -> str:
 def job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
     """Base state and flags of a job from the one word that `job_state_string` gives.
 
-    A flag hides the base state there. Seen on 22.05.8: of the COMPLETING jobs, those that wait
-    to be requeued have no EndTime; for the others, `ended` is how they ended.
+    A flag hides the base state there. `ended` is how a COMPLETING job ended, "" for one that waits
+    to be requeued.
     """
     if word in JOB_BASE or not word:
         return word, frozenset()
@@ -149,8 +153,14 @@ def job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
     return _FLAG_BASE.get(word, "PENDING"), frozenset({word})
 
 
-def ended_state(reason: str, exit_code: str) -> str:
-    """The base state of a job that has ended, where a COMPLETING flag hides it."""
+def ended_state(end: datetime | None, reason: str, exit_code: str) -> str:
+    """The base state of a job that has ended, where a COMPLETING flag hides it; "" for no end.
+
+    One that waits to be requeued has none, or with a time limit that of its next run, a minute
+    or more from now (slurmctld's `_pack_job`).
+    """
+    if end is None or end > datetime.now(UTC) + SKEW:
+        return ""
     by_reason = _ENDED_BY.get(reason.split(":", 1)[0])
     if by_reason:
         return by_reason

@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from importlib import metadata
 from operator import itemgetter
@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hpctl.core.bounds import EARLIEST, at_stamp, printable
-from hpctl.core.compat import SAFE_PATH, UTC
+from hpctl.core.compat import SAFE_PATH
 from hpctl.core.hostlist import fold, valid_name
 from hpctl.core.model import (
     Attempt,
@@ -55,9 +55,6 @@ from hpctl.slurm.read import RETRY_WITHIN
 from hpctl.slurm.records import Hostlists, node_states, tasks_of
 
 T = TypeVar("T")
-
-SKEW = timedelta(seconds=30)
-"""How far slurmctld's clock may be from ours. A time limit is a minute or more."""
 
 LOOK_SINGLY = 16
 """Up to so many nodes are looked at one by one; for more, all are read at once."""
@@ -338,7 +335,7 @@ def _answer(pyslurm: Any, question: Question) -> Answer:
     if question.do == "nodes":
         return Answer(nodes=nodes)
     hosts = Hostlists()
-    job = _typed(partial(_job, hosts, datetime.now(UTC)))
+    job = _typed(partial(_job, hosts))
     jobs = each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
     return Answer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
@@ -396,14 +393,12 @@ def _wants(job: Any) -> int:
     return (job.num_nodes or 0) * tasks_of(f"{job.array_tasks_waiting or ''}%{limit}")
 
 
-def _job(hosts: Hostlists, now: datetime, item: tuple[int, Any]) -> SlurmJob:
+def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
     end, reason = at_stamp(job.end_time), _said(job, "state_reason").replace(" ", "_")
-    # One that was requeued and is COMPLETING has the end of its next run (slurmctld `_pack_job`).
-    over = end is not None and end < now + SKEW
-    state, flags = job_states(job.state, ended_state(reason, exit_code) if over else "")
+    state, flags = job_states(job.state, ended_state(end, reason, exit_code))
     return SlurmJob(
         id=JobId(job.id),
         state=state,

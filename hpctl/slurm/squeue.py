@@ -89,7 +89,7 @@ def _record(row: list[str], fields: tuple[str, ...], excluded: str, hosts: Hostl
     pending, task = said["State"] == "PENDING", said["ArrayTaskID"]
     exit_code = _exit_code(said["exit_code"])
     end, reason = at_text(said["EndTime"]), said["Reason"].replace(" ", "_")
-    state, flags = job_states(said["State"], ended_state(reason, exit_code) if end else "")
+    state, flags = job_states(said["State"], ended_state(end, reason, exit_code))
     uid = natural(said["UserID"])
     job = SlurmJob(
         id=JobId(_id(said["JobID"])),

@@ -146,6 +146,7 @@ def test_what_a_user_writes_is_no_field_and_no_record(field: str, text: str) -> 
     ("over", "state"),
     [
         ({}, "PENDING"),
+        ({"EndTime": "2999-01-01T00:00:00", "Reason": "BeginTime"}, "PENDING"),
         ({"EndTime": "2026-11-21T11:45:38", "Reason": "NonZeroExitCode"}, "FAILED"),
         ({"EndTime": "2026-11-21T11:45:38", "exit_code": "15"}, "CANCELLED"),
         ({"EndTime": "2026-11-21T11:45:38", "exit_code": "0"}, "COMPLETED"),
