@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
     from hpctl.jobs.checkpoints.remote import Remote
+    from hpctl.slurm.cli import CliScheduler
     from hpctl.store.lite import SqliteReader
     from hpctl.store.sql import Store
 
@@ -79,27 +80,32 @@ def _copy(config: Config, journal: Path) -> Path:
 
 
 def make_scheduler(config: Config) -> Scheduler:
-    """Slurm: pyslurm where it imports and matches, the commands everywhere else."""
-    return choose_scheduler(config)[0]
+    """Slurm for a command that reads it once: by its commands, which start sooner than pyslurm."""
+    return _commands(config)
 
 
-def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
-    """The same, and which it is and why. slurmctld is not asked."""
+def _commands(config: Config) -> CliScheduler:
     from hpctl.slurm.cli import CliScheduler
     from hpctl.slurm.run import Runner
 
     slurm = config.slurm
-    cli = CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
-    if slurm.adapter == "cli":
+    return CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
+
+
+def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
+    """Slurm for the daemon: pyslurm where it imports and matches, the commands everywhere else;
+    and which it is and why. slurmctld is not asked."""
+    cli, wanted = _commands(config), config.slurm.adapter
+    if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurm
 
     pyslurm = PySlurm(cli)
     why_not = pyslurm.unusable()
     if not why_not:
-        return pyslurm, f"pyslurm (slurm.adapter: {slurm.adapter})"
+        return pyslurm, f"pyslurm (slurm.adapter: {wanted})"
     pyslurm.close()
-    if slurm.adapter == "pyslurm":
+    if wanted == "pyslurm":
         raise HpctlError(f"slurm.adapter is pyslurm, but {why_not}", "set slurm.adapter: cli")
     return cli, f"cli (slurm.adapter: auto), for {why_not}"
 
@@ -107,11 +113,8 @@ def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
 def make_by_hand(config: Config) -> ByHand:
     """Slurm for an operator's drains: by its commands alone, for they are few."""
     from hpctl.slurm.by_hand import SlurmByHand
-    from hpctl.slurm.cli import CliScheduler
-    from hpctl.slurm.run import Runner
 
-    slurm = config.slurm
-    return SlurmByHand(CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s)))
+    return SlurmByHand(_commands(config))
 
 
 def make_provider(config: Config) -> Provider:

@@ -129,8 +129,7 @@ class Daemon:
         scheduler, adapter = choose_scheduler(self.config)
         log.info("slurm is read by %s", adapter)
         provider = make_provider(self.config)
-        poll_s = self.config.cluster.poll_s
-        self._cloud = CloudWatch(provider, self._waker.poke, poll_s)
+        self._cloud = CloudWatch(provider, self._waker.poke, self.config.cluster.poll_s)
         self._observer = Observer(
             scheduler,
             self._cloud,

@@ -82,6 +82,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
         "cluster: {provider: sagemaker, name: llm-prod, region: us-west-2}\n"
     )
     made = Head(tmp_path, config)
+    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: Reads(made.slurm))
     monkeypatch.setattr("hpctl.wiring.choose_scheduler", lambda _: (Reads(made.slurm), "cli"))
     monkeypatch.setattr("hpctl.wiring.make_provider", lambda _: Reads(made.cloud))
     monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: made.aws)

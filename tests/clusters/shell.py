@@ -62,7 +62,7 @@ class Shell:
             f"cluster: {{provider: sagemaker, name: {CLUSTER}, region: {REGION},"
             f" endpoint_url: '{self.bed.emulator.endpoint_url}'}}\n"
         )
-        self.patch.setattr("hpctl.wiring.choose_scheduler", lambda _: (slurm, "cli"))
+        self.patch.setattr("hpctl.wiring.make_scheduler", lambda _: slurm)
         self.patch.setattr("hpctl.wiring.make_by_hand", lambda _: slurm)
         return slurm
 
