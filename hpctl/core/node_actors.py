@@ -121,11 +121,15 @@ def unasked(rec: NodeRecovery, policy: Policy) -> str:
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
     leaves no trace in the node's record.
     """
-    asked = rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
-    if policy.mode is not Mode.ASSIST or asked or rec.remedy not in MARKS.values():
+    if policy.mode is not Mode.ASSIST or _was_marked(rec) or rec.remedy not in MARKS.values():
         return ""
     order = f"scontrol update NodeName={rec.node} State=FAIL Reason=Action:{rec.remedy.title()}"
     return f"HyperPod's health agent has not marked the node; `{order}` asks for the same"
+
+
+def _was_marked(rec: NodeRecovery) -> bool:
+    """Whether a mark was seen on the node since the recovery opened, or opened it."""
+    return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
 
 
 def _asks(rec: NodeRecovery, mark: str) -> Signal:
@@ -166,8 +170,12 @@ def forgotten(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime
 
 
 def seized(rec: NodeRecovery, facts: NodeFacts, policy: Policy) -> Move | None:
-    """An operator who resumes or re-reasons our node wins, at any time after our drain."""
-    if rec.phase is Phase.OPEN or returning(rec) or facts.mark:
+    """An operator who resumes or re-reasons our node wins, at any time after our drain.
+
+    Before it, that is whoever takes a mark off: the mark had closed the node.
+    """
+    ours_to_close = rec.phase is Phase.OPEN and not _was_marked(rec)
+    if ours_to_close or returning(rec) or facts.mark:
         return None
     how = taken_over(facts.slurm, rec.id)
     if how and policy.mode is Mode.ASSIST and _service_gave_back(rec, facts):

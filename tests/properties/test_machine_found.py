@@ -104,6 +104,20 @@ def _mark_with_a_fault_comes_after_a_return_and_a_clock_set_back(m: ClusterMachi
     m.hardware_fails_and_is_marked(node=0, defect=OFF_THE_BUS, mark="Action:Reboot", early=False)
 
 
+def _operator_takes_a_mark_off_before_the_drain_over_it(m: ClusterMachine) -> None:
+    """The mark had closed the node, and the job was to leave it; the drain and the requeue were
+    lost."""
+    m.begin(mode=Mode.OWN, jobs=[(2, SUPERVISED, True)], **BEGUN)
+    m.slurm_loses_replies(before=2, after=0)
+    m.health_agent_marks(node=0, mark="Action:Reboot", drain=False, after=0.0, again=True)
+    assert m.daemon.loop.state.open_jobs
+    m.operator_resumes(node=0, after=0.0)
+    m.agent_hangs_for_minutes(node=0, times=4)
+    assert m.world.slurm.jobs[1].restarts == 0
+    node = m.world.slurm.nodes[m.world.names[0]]
+    assert m.world.slurm.node(node).in_service
+
+
 FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _mark_outlives_a_clock_set_back,
     _mark_on_a_node_that_is_being_replaced,
@@ -114,6 +128,7 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _operator_cancels_while_the_job_is_completing,
     _mark_hides_one_node_of_a_mass_event,
     _mark_with_a_fault_comes_after_a_return_and_a_clock_set_back,
+    _operator_takes_a_mark_off_before_the_drain_over_it,
 )
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.marks import mark_of, spent, with_marks
+from hpctl.core.marks import CHECK, mark_of, spent, with_marks
 from hpctl.core.model import (
     Condition,
+    Finding,
     Health,
     Instance,
     InstanceId,
@@ -20,10 +21,11 @@ from hpctl.core.model import (
     Remedy,
     SchedulerView,
     Urgency,
+    Verdict,
 )
 from hpctl.core.node_advance import advance
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
-from hpctl.core.policy import Mode
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord
 from hpctl.core.tell_next import awaited
 from hpctl.sandbox.faults import sxid_line, xid_line
@@ -122,6 +124,23 @@ def test_a_mark_that_comes_again_and_again_is_handed_to_a_person() -> None:
     assert isinstance(answer, Move)
     assert answer.signal is Signal.NEEDS_HUMAN
     assert "again and again" in answer.why
+
+
+@pytest.mark.parametrize("mode", [OWN, ASSIST])
+def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode: Policy) -> None:
+    marked = Finding(CHECK, Verdict.FAIL, at(0), at(0), code="reboot")
+    in_service = replace(FACTS, slurm=slurm_node(1))
+    opened = rec(Phase.OPEN)
+    for seen in (
+        replace(opened, findings=(marked,)),
+        opened.on(Signal.MARKED, at(1), "", None),
+    ):
+        answer = advance(seen, in_service, mode, at(2))
+        assert isinstance(answer, Move)
+        assert answer.signal is Signal.OPERATOR_TOOK_OVER
+    drained = advance(opened, in_service, mode, at(2))
+    assert isinstance(drained, Do), "nobody had closed it, so nobody resumed it"
+    assert drained.kind is StepKind.DRAIN
 
 
 def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
