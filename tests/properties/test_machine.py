@@ -44,7 +44,7 @@ RUNS = 600
 RULES = catalogue_rules()
 SIZE = 8
 CODES = ("", "InternalServerError", "InvalidInstanceStatus", "InstanceIdInUse")
-VERBS = ("approve", "cancel", "cancel", "replace", "reboot", "return")
+VERBS = ("approve", "cancel", "cancel", "replace-now", "replace", "reboot-now", "return")
 
 COMMON = {
     "node": "cordon_seen jobs_gone remedy_accepted new_generation_seen rejoined fault_again"
