@@ -82,7 +82,7 @@ def test_a_replacement_waits_for_the_job_that_runs_there(
     live: Chaos, command: tuple[str, ...]
 ) -> None:
     """Both commands, one order: `--now` is for who will not wait."""
-    job = live.start("sleep 6", "--nodes=1")
+    job = live.start("sleep 15", "--nodes=1")
     node = str(live.job(job).nodes[0])
     before = live.instance(node)
     live.mark(node)
@@ -91,7 +91,7 @@ def test_a_replacement_waits_for_the_job_that_runs_there(
     until(lambda: live.node(node).drained, 10, "closed to new work")
     assert live.running(job)
     assert live.accepted(before) == 0
-    until(lambda: live.job(job).state == "COMPLETED", 20, "the job ends by itself")
+    until(lambda: live.job(job).state == "COMPLETED", 40, "the job ends by itself")
     assert live.job(job).restarts == 0
     live.returned(node)
     assert live.accepted(before) == 1

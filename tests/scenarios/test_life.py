@@ -42,7 +42,7 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
     (other,) = set(world.slurm()) - {kept}
     until(lambda: world.slurm()[other] == "idle", 20)
     replaced(world, other, moves=node_names == "group")
-    short = world.submit("sleep 4", "-N1", f"--nodelist={other}")
+    short = world.submit("sleep 15", "-N1", f"--nodelist={other}")
     until(lambda: world.runs(short), 20)
     words = ("cluster", "scale", "workers", "1", "--nodes", other)
     assert "1 job(s) run there" in world.hpctl(*words, "--dry-run")

@@ -159,6 +159,8 @@ class Said:
         self._asker.terminate()
         self._asker.wait(10)
         self._reader.join(10)
+        if self._asker.stdout is not None:
+            self._asker.stdout.close()
 
     def watch(self, fault: Watched) -> None:
         """From here on this fault is to be named until it is over."""
