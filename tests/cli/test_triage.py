@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hpctl.agent.logtext import LogText
 from hpctl.cli.main import cli
 from hpctl.cli.triage import _Reader
 from hpctl.ports import Unavailable
@@ -249,15 +248,3 @@ def test_a_line_of_a_hundred_thousand_characters_takes_no_time(text: str) -> Non
         reader.boots()
         took.append(time.process_time() - begun)
     assert min(took) < 0.010
-
-
-@pytest.mark.slow
-def test_a_megabyte_takes_less_than_a_second() -> None:
-    """Every line of it an error of its own: the worst there is."""
-    line = "[{n:12.6f}] NVRM: Xid (PCI:0000:{gpu}8:00): {code}, pid={n}, name=python, Ch 00000008\n"
-    codes = (79, 13, 31, 43, 45, 94, 63)
-    text = "".join(line.format(n=n, gpu=n % 8, code=codes[n % 7]) for n in range(12_000)).encode()
-    begun = time.process_time()
-    assert len(list(_Reader().views(io.BytesIO(text[:1_000_000])))) > 11_000
-    assert time.process_time() - begun < 1.0
-    assert sum(1 for _ in LogText(io.BytesIO(text))) == 12_000
