@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -91,7 +92,13 @@ class Reader:
 
     def part(self, nodes: Collection[NodeName]) -> SchedulerView:
         """All jobs, and these nodes."""
-        return self._beside(lambda: self._read_nodes(nodes))
+
+        def read() -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+            found, flaws = self._read_nodes(nodes)
+            known = self._known(set(found))
+            return {name: node for name, node in found.items() if name in known}, flaws
+
+        return self._beside(read)
 
     def _beside(
         self, read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[Flaw]]]
@@ -120,14 +127,26 @@ class Reader:
     def _read_nodes(self, names: Collection[str]) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
         found: dict[NodeName, SlurmNode] = {}
         flaws: list[Flaw] = []
-        wanted = set(names)
-        for batch in batches(sorted(wanted), LOOK):
-            nodes, bad = self._parse_nodes(
-                self._read("show", "node", fold(batch), "-o", known=_not_found)
-            )
-            found |= self._distinct(nodes)
+        for batch in batches(sorted(set(names)), LOOK):
+            self._look_at(batch, found, flaws)
+        return found, flaws
+
+    def _look_at(
+        self, names: Sequence[str], found: dict[NodeName, SlurmNode], flaws: list[Flaw]
+    ) -> None:
+        """Read a few nodes. A name that comes twice was forged by who is root on one of them: the
+        others are read without it, halving what is asked for, and it alone, when the first line is
+        its own."""
+        ran = self._read("show", "node", fold(names), "-o", known=_not_found)
+        nodes, bad = self._parse_nodes(ran)
+        asked = [node for node in nodes if node.name in names]
+        if len(names) == 1 or len({node.name for node in asked}) == len(asked):
+            found |= {node.name: node for node in reversed(asked)}
             flaws += bad
-        return {name: node for name, node in found.items() if name in wanted}, flaws
+            return
+        half = len(names) // 2
+        self._look_at(names[:half], found, flaws)
+        self._look_at(names[half:], found, flaws)
 
     def job(self, job: JobId) -> JobRecord | None:
         """One job, None where slurmctld says that it does not know the id."""
@@ -146,7 +165,12 @@ class Reader:
 
     def _all_nodes(self) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
         nodes, flaws = self._parse_nodes(self._read("show", "node", "-o"))
-        return self._known(self._distinct(nodes)), flaws
+        known = self._known({node.name for node in nodes})
+        lines = Counter(node.name for node in nodes)
+        found = {node.name: node for node in nodes if node.name in known}
+        twice = [name for name in found if lines[name] > 1]
+        again, bad = self._read_nodes(twice)
+        return {n: node for n, node in found.items() if lines[n] == 1} | again, [*flaws, *bad]
 
     def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[Flaw]]:
         self._hosts.begin()
@@ -172,27 +196,13 @@ class Reader:
         except squeue.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
-    def _distinct(self, nodes: Iterable[SlurmNode]) -> dict[NodeName, SlurmNode]:
-        """The nodes by name. A name that comes twice was forged by who is root on some node; asked
-        for alone, the first line is the node's own."""
-        found: dict[NodeName, SlurmNode] = {}
-        twice = set()
-        for node in nodes:
-            if node.name in found:
-                twice.add(node.name)
-            found[node.name] = node
-        for name in twice:
-            ran = self._read("show", "node", name, "-o", known=_not_found)
-            found[name] = self._parse_nodes(ran)[0][0]
-        return found
-
-    def _known(self, found: dict[NodeName, SlurmNode]) -> dict[NodeName, SlurmNode]:
+    def _known(self, found: set[NodeName]) -> set[NodeName]:
         """Those that slurmctld has: a line may be forged for a node that nobody has.
 
         sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
         for each node it compares each with all others, which takes 20 s for 10,000.
         """
-        if not (strange := found.keys() - self._names):
+        if not found - self._names:
             return found
         said = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
         self._names.clear()
@@ -200,11 +210,11 @@ class Reader:
             self._names.update(name for hosts in said.split() for name in expand(hosts))
         except HostlistError as error:
             raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
-        strange = found.keys() - self._names
+        strange = found - self._names
         if strange and len(strange) <= LOOK_ALONE:  # it has no partition, or is none
             ran = [self._read("show", "node", n, "-o", known=_not_found) for n in strange]
             self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
-        return {name: node for name, node in found.items() if name in self._names}
+        return found & self._names
 
     def _parse_nodes(self, ran: Ran) -> tuple[list[SlurmNode], list[Flaw]]:
         return parse.nodes(_politely(parse.node_lines(ran.text)), self.dealt())
