@@ -17,7 +17,7 @@ from hpctl.ports import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
 from tests.soak.faults import FAULTS, Fault, Scene, Struck
 from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
-from tests.soak.said import Said, Verdict, Watched
+from tests.soak.said import NAMED_S, Said, Verdict, Watched
 from tests.soak.watch import Writers
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
@@ -99,11 +99,13 @@ def soak(
     say: Say,
     *,
     even: bool = False,
+    named_s: float = NAMED_S,
 ) -> Account:
     """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
 
     `steps` is each job's length; `pause_s` the least and the most seconds between two faults;
-    `even` has every kind come as often as the others.
+    `even` has every kind come as often as the others; `named_s` is how soon `status` must
+    name a fault.
     """
     account = Account(seed, minutes)
     with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
@@ -113,7 +115,7 @@ def soak(
         with (
             cluster(SITE, slurm_conf=SLURM, **HMA) as live,
             Writers() as writers,
-            Said(live) as said,
+            Said(live, named_s) as said,
         ):
             soaker = _Soaker(live, base, steps, account, writers, said, say, even=even)
             try:

@@ -139,8 +139,9 @@ class Verdict:
 class Said:
     """Asks `status` all the while, and keeps what it said and what was so."""
 
-    def __init__(self, live: Chaos) -> None:
-        self._live = live
+    def __init__(self, live: Chaos, named_s: float = NAMED_S) -> None:
+        """`named_s`: within how many seconds `status` must name a fault."""
+        self._live, self._named_s = live, named_s
         self.answers: list[Answer] = []
         self._watched: list[Watched] = []
         self._truths: list[Truth] = []
@@ -200,8 +201,10 @@ class Said:
         for fault in self._watched:
             row = rows[fault.kind]
             row.n += 1
-            judge = _judge if fault.subject else self._judge_held
-            found.misses += judge(fault, row, self.answers)
+            if fault.subject:
+                found.misses += _judge(fault, row, self.answers, self._named_s)
+            else:
+                found.misses += self._judge_held(fault, row, self.answers)
             handed_over = any(
                 line.startswith(f"{fault.subject} waits for a person")
                 for answer in self.answers[-1:]
@@ -239,8 +242,8 @@ def _between(answers: list[Answer], first: float, last: float) -> list[Answer]:
     return [a for a in answers if a.began >= first and a.at <= last]
 
 
-def _judge(fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
-    """Named within NAMED_S, and from then on until it was over; else what was said instead."""
+def _judge(fault: Watched, row: Row, answers: list[Answer], named_s: float = NAMED_S) -> list[str]:
+    """Named within `named_s`, and from then on until it was over; else what was said instead."""
     asked = _between(answers, fault.began, fault.last_open)
     silent = [a for a in asked if not a.names(fault.subject) and not a.cannot_tell]
     since = silent[-1].at if fault.latent and silent else fault.began
@@ -249,7 +252,7 @@ def _judge(fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
         open_s = max(0.0, fault.last_open - fault.began)
         row.sooner += 1
         row.unnamed_s = max(row.unnamed_s, open_s)
-        return [f"{fault.line}: never named in {open_s:.0f} s"] if open_s > NAMED_S else []
+        return [f"{fault.line}: never named in {open_s:.0f} s"] if open_s > named_s else []
     row.named += 1
     took = named.at - fault.began
     row.longest_s = max(row.longest_s, took)
@@ -257,7 +260,7 @@ def _judge(fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
     silent = [a for a in silent if a.began > named.began]
     row.asked += len(while_open)
     row.silent += len(silent)
-    misses = [f"{fault.line}: named after {took:.0f} s"] if took > NAMED_S else []
+    misses = [f"{fault.line}: named after {took:.0f} s"] if took > named_s else []
     if silent:
         misses.append(
             f"{fault.line}: open until {fault.last_open - fault.began:.0f} s, and at"
