@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -32,6 +32,7 @@ from hpctl.core.model import (
     ProviderView,
     SchedulerView,
     SlurmJob,
+    SlurmNode,
 )
 from hpctl.core.node_actors import lost
 from hpctl.core.reach import Signs, with_marks_and_reach
@@ -274,11 +275,12 @@ class Observer:
         if self._part_will_do(began, nodes) and not (self.capacity or state.open_changes):
             part = self._scheduler.part(nodes)
             rest = {name: n for name, n in self._slurm.nodes.items() if name not in nodes}
-            flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
-            flaws |= {f.target: f for f in part.flaws}
-            nodes_now = {**rest, **part.nodes}
-            now = SchedulerView(self._slurm.as_of, nodes_now, part.jobs, tuple(flaws.values()))
-            return carry_nodes(self._slurm, now)
+            if not _runs_on_down(part.jobs.values(), rest):
+                flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
+                flaws |= {f.target: f for f in part.flaws}
+                nodes_now = {**rest, **part.nodes}
+                now = SchedulerView(self._slurm.as_of, nodes_now, part.jobs, tuple(flaws.values()))
+                return carry_nodes(self._slurm, now)
         view = carry_nodes(self._slurm, self._scheduler.view())
         self._whole_at, self._parts_since = self._clock.monotonic(), -math.inf
         self._whole_cost = self._whole_at - began
@@ -357,6 +359,15 @@ def concerned(
         job = slurm.jobs.get(rec.attempt.job)
         nodes |= {*rec.bad_nodes, *rec.exclude, *(job.nodes if job else ())}
     return nodes
+
+
+def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode]) -> bool:
+    """Whether a job runs on a node that was DOWN when it was read, before the jobs were: it has
+    come back since, or was lost since without a recovery."""
+    down = {name for name, node in older.items() if node.down}
+    return bool(down) and any(
+        job.running and (job.batch_host in down or not down.isdisjoint(job.nodes)) for job in jobs
+    )
 
 
 def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:

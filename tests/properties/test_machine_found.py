@@ -12,7 +12,7 @@ from hpctl.core.policy import Mode
 from hpctl.core.trouble import Kind
 from tests.properties.job_rules import SAVES, SUPERVISED
 from tests.properties.test_machine import ClusterMachine
-from tests.properties.world import DEFECTS
+from tests.properties.world import DEFECTS, Defect
 
 OFF_THE_BUS = DEFECTS[0]
 UNRECORDED_REMAPPING = next(d for d in DEFECTS if d.code == "64")
@@ -118,6 +118,22 @@ def _operator_takes_a_mark_off_before_the_drain_over_it(m: ClusterMachine) -> No
     assert m.world.slurm.node(node).in_service
 
 
+def _job_starts_on_a_node_that_was_down_when_the_whole_was_read(m: ClusterMachine) -> None:
+    """Jobs are read each time, and only the nodes concerned: the job's node was still DOWN."""
+    m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **{**BEGUN, "automatic": True})
+    m.hardware_fails(node=0, defect=Defect("48", reboot_cures=True, kills=True), after=0.0)
+    m.cloud_misbehaves(n=1, what="stick")
+    m.service_replaces_by_itself(node=4, after=0.0)
+    m.operator_drains(node=13, why="bad fan", after=0.0)
+    m.user_submits(comment=SAVES, requeue=True, runtime=50000.0, size=2, after=0.0)
+    m.health_agent_marks(node=14, mark="Action:Reboot", drain=False, after=0.0, again=False)
+    m.user_submits(comment="", requeue=True, runtime=50000.0, size=3, after=0.0)
+    m.operator_pauses(seconds=10.0, switch=False, after=0.0)
+    m.user_submits(comment=SAVES, requeue=True, runtime=60.0, size=3, after=0.0)
+    m.operator_resumes(node=5, after=0.0)
+    m.daemon_sleeps(seconds=700.0)
+
+
 FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _mark_outlives_a_clock_set_back,
     _mark_on_a_node_that_is_being_replaced,
@@ -129,6 +145,7 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
     _mark_hides_one_node_of_a_mass_event,
     _mark_with_a_fault_comes_after_a_return_and_a_clock_set_back,
     _operator_takes_a_mark_off_before_the_drain_over_it,
+    _job_starts_on_a_node_that_was_down_when_the_whole_was_read,
 )
 
 
