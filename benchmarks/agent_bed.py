@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
 from hpctl.agent.kmsg import format_record
-from hpctl.clock import SystemClock
 from hpctl.core.model import Report
 from hpctl.daemon.book import Book
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.munged import munged, public_directory
 

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from hpctl import munge, wire
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from hpctl.sandbox import packages
 
 START = datetime.now(UTC)

@@ -25,7 +25,7 @@ from benchmarks.table import Outcome, Row, median
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, NodeName, SchedulerView
 from hpctl.core.node_recovery import NodeRecovery, Phase
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.api import Sandbox
 
 Mode = Literal["own", "assist"]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hpctl.clock import SystemClock
 from hpctl.core.model import (
     Attempt,
     BootId,
@@ -27,6 +26,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.policy import Budgets, Mode, Policy
+from hpctl.daemon.clock import SystemClock
 
 JOB_NODES = 8
 NODES_OF_YEARS = 1000

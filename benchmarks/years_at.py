@@ -16,10 +16,9 @@ from benchmarks.cycle_at import Bench, peak_mb
 from benchmarks.table import median
 from benchmarks.world import CAREFUL, CLOCK, NODES_OF_YEARS, World
 from hpctl.core.catalogue import rules
-from hpctl.core.journal import NodeRecoveryOpened
+from hpctl.core.journal import NodeRecoveryOpened, replay
 from hpctl.core.policy import Policy
 from hpctl.core.retire import retire, window_s
-from hpctl.remember import remember
 from hpctl.store.sql import Store
 
 CYCLES = 9
@@ -49,11 +48,11 @@ def retire_all(folder: Path) -> dict[str, Any]:
 
 
 def _retire(store: Store, earlier: timedelta) -> float:
-    state = remember(store.events())
+    state = replay(store.events())
     known = time.perf_counter()
     before = CLOCK.now() - earlier - timedelta(seconds=window_s(Policy(), rules()))
     assert store.retire(retire(state, before, ()).over)
-    remember(store.events())
+    replay(store.events())
     # The daemon knows its state already when it begins.
     return time.perf_counter() - known
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from hpctl import shipped
+from hpctl.clusters import shipped
 from hpctl.clusters.bundle_fit import Target, lacking
 from hpctl.clusters.bundle_wheels import download
 

@@ -14,12 +14,12 @@ from urllib.parse import quote
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hpctl import yaml_errors
 from hpctl.core.model import NodeName, Remedy, RuleId, Urgency
 from hpctl.core.policy import Budgets, FactAges, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
 from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
 from hpctl.policies import PolicyFile, Seconds, SecondsOrNone
-from hpctl.yaml_errors import FileProblems
+from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml.errors import FileProblems
 
 DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
 Fraction = Annotated[float, Field(ge=0, le=1)]

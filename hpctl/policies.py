@@ -24,12 +24,12 @@ from pydantic import (
     model_validator,
 )
 
-from hpctl import yaml_errors
 from hpctl.core.bounds import MAX_SECONDS, natural
 from hpctl.core.hostlist import MAX_HOSTS
 from hpctl.core.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind
-from hpctl.yaml_errors import FileProblems
+from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml.errors import FileProblems
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _GENTLEST_FIRST = list(Action)

@@ -27,41 +27,6 @@ if TYPE_CHECKING:
     )
 
 
-class HpctlError(Exception):
-    """Base of every error that hpctl raises on purpose. `hint` says what to do about it."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-class Unavailable(HpctlError):
-    """A read failed: nothing may be concluded from it, least of all that a thing is absent."""
-
-
-class Refused(HpctlError):
-    """The answer to a call is no. `code` is the service's own word for it.
-
-    An order that is refused was certainly not taken.
-    """
-
-    def __init__(self, message: str, hint: str = "", *, code: str = "") -> None:
-        super().__init__(message, hint)
-        self.code = code
-
-
-class Absent(Refused):
-    """What a call names is not there: a cluster, a subnet, a role, a bucket."""
-
-
-class InDoubt(HpctlError):
-    """An order was sent and nobody can say whether it was taken: look before it is repeated."""
-
-
-class JournalCorrupt(HpctlError):
-    """The journal says something impossible. The daemon stops; it never starts from empty."""
-
-
 class Scheduler(Protocol):
     """Slurm, as the daemon uses it."""
 

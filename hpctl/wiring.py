@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from hpctl.ports import Aws, ByHand, HpctlError, Provider, Scheduler, Unavailable
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.ports import Aws, ByHand, Provider, Scheduler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +61,8 @@ def _copy(config: Config, journal: Path) -> Path:
     """The copy of the journal; an old one where no daemon answers. Raises Unavailable."""
     import http.client
 
-    from hpctl import wire
-    from hpctl.heads import Head, explained
+    from hpctl.protocol import reports as wire
+    from hpctl.protocol.heads import Head, explained
 
     copy = wire.copy_of(journal)
     until = time.monotonic() + COPY_S

@@ -10,10 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpctl import munge, wire
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from tests.munged import ADDRESSES, Realm
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

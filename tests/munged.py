@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl import munge
+from hpctl.protocol import munge
 
 ADDRESSES = {"n1": "127.0.1.2", "n2": "127.0.1.3"}
 """What Slurm would say the nodes' addresses are."""

@@ -10,8 +10,8 @@ import base64
 from datetime import datetime
 from ipaddress import IPv4Address
 
-from hpctl import munge
 from hpctl.core.compat import UTC
+from hpctl.protocol import munge
 from tests.munged import ADDRESSES
 
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from hpctl import munge, wire
 from hpctl.core.model import Report
-from hpctl.heads import Head, Unproved, check_proof, explained
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
+from hpctl.protocol.heads import Head, Unproved, check_proof, explained
 
 log = logging.getLogger(__name__)
 

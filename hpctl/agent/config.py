@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, field
 
 from hpctl.agent import budget
 from hpctl.agent.check import METADATA_URL, Expected, Spec
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 CONFIG = Path("/etc/hpctl/agent.yaml")
 MAX_BYTES = 256 * 1024

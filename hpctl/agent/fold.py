@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hpctl import wire
 from hpctl.core.health import Key, key
 from hpctl.core.model import Clears, Finding, Verdict
+from hpctl.protocol import reports as wire
 
 MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
 """Beyond this many, a new finding is folded by check, device and code alone."""

@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpctl.core.compat import UTC
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 RECORD_BYTES = 8192
 """The longest record that the kernel hands out."""

@@ -20,10 +20,10 @@ import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from hpctl import munge
+from hpctl.clusters.joining import ipv4
 from hpctl.core.model import NodeName
-from hpctl.joining import ipv4
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.protocol import munge
 from hpctl.slurm.run import Runner
 
 log = logging.getLogger(__name__)

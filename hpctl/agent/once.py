@@ -13,7 +13,7 @@ from hpctl.agent.fold import Findings
 from hpctl.agent.kmsg import open_log
 from hpctl.agent.runner import Check
 from hpctl.core.model import Finding, Verdict
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 LOG = "kernel"
 _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)

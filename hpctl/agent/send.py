@@ -22,12 +22,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from hpctl import wire
 from hpctl.agent.client import Answer, HeadClient, Reply
 from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Report
+from hpctl.protocol import reports as wire
 
 log = logging.getLogger(__name__)
 

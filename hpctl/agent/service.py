@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from types import FrameType
 
-from hpctl import wire
 from hpctl.agent.checking import NAMES, Checks
 from hpctl.agent.checks import kernel
 from hpctl.agent.fold import Findings
@@ -24,8 +23,9 @@ from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Generation, Verdict
-from hpctl.ports import HpctlError, Unavailable
-from hpctl.systemd import notify, watchdog_interval
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.protocol import reports as wire
+from hpctl.protocol.systemd import notify, watchdog_interval
 
 log = logging.getLogger(__name__)
 

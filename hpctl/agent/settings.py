@@ -9,8 +9,8 @@ from pathlib import Path
 from hpctl.agent.config import AgentConfig
 from hpctl.agent.outside.sources import Places
 from hpctl.core.model import BootId, InstanceId, NodeName
-from hpctl.heads import Head
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
+from hpctl.protocol.heads import Head
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 ASSET_TAG_FILE = Path("/sys/devices/virtual/dmi/id/board_asset_tag")

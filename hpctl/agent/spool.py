@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpctl import wire
 from hpctl.core.model import Clears, Finding, Generation, Report
+from hpctl.protocol import reports as wire
 
 log = logging.getLogger(__name__)
 

@@ -149,7 +149,7 @@ def run(
     from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
-    from hpctl.heads import Head
+    from hpctl.protocol.heads import Head
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle_push import S3Prefix

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.core.journal import RequestTaken
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
     from hpctl.config import Config
@@ -115,8 +115,8 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
     import http.client
 
-    from hpctl import wire
-    from hpctl.heads import Head, explained
+    from hpctl.protocol import reports as wire
+    from hpctl.protocol.heads import Head, explained
 
     head = Head.here(config.intake.listen)
     named = by if os.getuid() == 0 else ""

@@ -12,7 +12,7 @@ import click
 from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.cli.views import ChangeView, change_view
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 if TYPE_CHECKING:
     from hpctl.cli.gather import World
@@ -116,7 +116,7 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
 
 
 def _reservations(config: Config) -> tuple[Mapping[str, tuple[NodeName, ...]], str]:
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
     from hpctl.wiring import make_scheduler
 
     try:

@@ -67,7 +67,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
 
 
 def _reservations(here: Place) -> tuple[Mapping[str, tuple[NodeName, ...]] | None, str]:
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
     from hpctl.wiring import make_scheduler
 
     try:

@@ -16,12 +16,12 @@ import click
 from hpctl.cli import checkpoint_advise, output
 from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
+from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints import hpctl_checkpoint
 from hpctl.jobs.checkpoints import last as search
 from hpctl.jobs.checkpoints.files import Place
 from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
 from hpctl.jobs.checkpoints.remote import Remote
-from hpctl.ports import HpctlError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -15,11 +15,11 @@ from hpctl.cli.gather import fold
 from hpctl.core import job_recovery
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, SchedulerView, SlurmJob, Urgency
+from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.advise import CREDIBLE, DAY_S, Rate, median, rate
 from hpctl.jobs.advise import advise as best
 from hpctl.jobs.save_times import Saves, measure
 from hpctl.jobs.ticket import decode
-from hpctl.ports import HpctlError, Unavailable
 
 
 @dataclass(frozen=True, slots=True)

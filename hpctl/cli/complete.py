@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from hpctl.core.journal import State
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 def _names(ctx: click.Context, pick: Callable[[State], list[str]], incomplete: str) -> list[str]:

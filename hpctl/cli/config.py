@@ -21,7 +21,7 @@ def check(path: str | None, as_json: bool) -> None:
     import os
 
     from hpctl.config import DEFAULT_PATH, load
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
     from hpctl.wiring import make_rules
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)

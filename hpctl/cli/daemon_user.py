@@ -17,8 +17,8 @@ from typing import Any
 
 from hpctl.cli.doctor_view import CheckView, ShowsConfig
 from hpctl.config import DEFAULT_PATH, Config
-from hpctl.heads import slurm_confs, slurm_user
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
+from hpctl.protocol.heads import slurm_confs, slurm_user
 
 UNIT = "hpctl-daemon.service"
 MEND = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"

@@ -12,7 +12,7 @@ from hpctl.cli.doctor_checks import examine
 from hpctl.cli.doctor_view import CheckView
 from hpctl.cli.output import Exit
 from hpctl.config import Config
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from hpctl.cli import daemon_user
 from hpctl.cli.doctor_view import CheckView, ShowsConfig
+from hpctl.clusters.joining import joined_now
 from hpctl.config import Config
 from hpctl.core.model import InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
 from hpctl.core.quarantine import ESCALATED, GATE
 from hpctl.core.tell import duration
-from hpctl.joining import joined_now
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 Version = tuple[int, int, int]
 Check = Callable[[Config, datetime], Iterable[CheckView]]
@@ -159,7 +159,7 @@ def _rights(slurm_user: str) -> CheckView:
 
 def munge(socket_path: Path | None) -> Iterator[CheckView]:
     """A credential survives the round trip through munged."""
-    from hpctl.munge import decode, encode
+    from hpctl.protocol.munge import decode, encode
 
     payload = secrets.token_bytes(16)
     try:

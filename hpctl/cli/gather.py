@@ -10,15 +10,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hpctl.clusters.joining import joined_now
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
-from hpctl.core.journal import Corrupt, Event, State
+from hpctl.core.journal import Corrupt, Event, State, replay
 from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.core.view import View
-from hpctl.joining import joined_now
-from hpctl.ports import JournalCorrupt, Unavailable
-from hpctl.remember import remember
+from hpctl.errors import JournalCorrupt, Unavailable
 
 if TYPE_CHECKING:
     from hpctl.config import Config
@@ -207,7 +206,7 @@ def _left(
 def fold(events: Iterable[Event]) -> State:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
     try:
-        return remember(events)
+        return replay(events)
     except Corrupt as error:
         raise JournalCorrupt(
             f"the journal contradicts itself: {error}",

@@ -146,7 +146,7 @@ def check(
     from hpctl.clusters.policies import PERSONAS, document
     from hpctl.clusters.validate.role_facts import NoRole, simulate
     from hpctl.clusters.validate.verdict import Unanswered
-    from hpctl.ports import Absent
+    from hpctl.errors import Absent
 
     account = principal.split(":")[4]
     aws = open_aws(profile, region, endpoint_url)
@@ -186,7 +186,7 @@ def _print(who: str, said: dict[str, str], *, trusted: bool, trust: bool, as_jso
 
 def _scope(**said: str) -> Scope:
     from hpctl.clusters import policies
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     try:
         return policies.scope(**said)

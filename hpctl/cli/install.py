@@ -16,7 +16,7 @@ from hpctl.cli import output
 from hpctl.cli.doctor_view import CheckView
 from hpctl.cli.install_steps import Step, StepView, Wish, machine_at, walk
 from hpctl.cli.output import DRY_RUN, Exit
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

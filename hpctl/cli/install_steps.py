@@ -23,11 +23,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctl import __version__, shipped
+from hpctl import __version__
 from hpctl.cli.daemon_user import grant, grants, slurms_user
+from hpctl.clusters import shipped
 from hpctl.config import DEFAULT_PATH, Cluster, Config, example, load
-from hpctl.heads import SLURM_USER, slurm_user
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
+from hpctl.protocol.heads import SLURM_USER, slurm_user
 
 if TYPE_CHECKING:
     from lifecycle.machine import Machine

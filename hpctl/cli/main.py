@@ -95,7 +95,7 @@ def main() -> None:
     if "_HPCTL_COMPLETE" in os.environ:
         _complete_quietly()
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH") or os.defpath, SLURM_BIN))
-    from hpctl.ports import HpctlError, InDoubt, Unavailable
+    from hpctl.errors import HpctlError, InDoubt, Unavailable
 
     try:
         cli.main(prog_name="hpctl")

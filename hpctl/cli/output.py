@@ -19,7 +19,7 @@ import click
 from hpctl.cli.durations import seconds_of
 from hpctl.core.bounds import json_safe, printable
 from hpctl.core.compat import UTC, iso_time
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -86,7 +86,7 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     from hpctl.cli import render_policy
     from hpctl.jobs import rehearsal
     from hpctl.policies import merged, read
-    from hpctl.yaml_errors import FileProblems
+    from hpctl.yaml.errors import FileProblems
 
     try:
         files, story = [read(path) for path in policies], rehearsal.read(scenario)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from hpctl.cli.storage.link import LinkView
     from hpctl.cli.storage.ls import LinksView
+    from hpctl.cli.storage.lustre import Preload
     from hpctl.clusters.storage import Link
-    from hpctl.lustre import Preload
 
 WIDE = 120
 """From so many columns on a table shows what else there is."""

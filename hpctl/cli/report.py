@@ -155,7 +155,7 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
 def _ask(socket: str, request: dict[str, object], strict: bool) -> dict[str, Any] | None:
     """The agent's answer, or None after a warning; strict raises HpctlError instead."""
     from hpctl.agent.outside.ask import ask
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     try:
         return ask(socket, request)

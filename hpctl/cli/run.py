@@ -92,7 +92,7 @@ def run(
 @contextmanager
 def _as_typed() -> Iterator[None]:
     """What is wrong with the command line, or with a file named in it, is an error of usage."""
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     try:
         yield
@@ -108,8 +108,8 @@ def _ranks_a_node() -> int:
 
 def _policy(path: Path | None) -> RunPolicy:
     """The job's policy: what it was submitted with, and the file over it."""
+    from hpctl.errors import HpctlError
     from hpctl.policies import PolicyFile, merged, read
-    from hpctl.ports import HpctlError
 
     files = []
     if told := os.environ.get("HPCTL_POLICY"):

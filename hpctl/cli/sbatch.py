@@ -20,12 +20,12 @@ import hpctl
 from hpctl.cli import output
 from hpctl.cli.complete_files import complete_file
 from hpctl.core.registration import COMMENT_PREFIX
+from hpctl.errors import HpctlError
 from hpctl.jobs import controller, own_policy, storage
 from hpctl.jobs import script as scripts
 from hpctl.jobs.options import CommandLine, parse
 from hpctl.jobs.own import OPTIONS, Wishes, wishes
 from hpctl.jobs.submit import Around, Runtime, Submission, plan
-from hpctl.ports import HpctlError
 
 ANSWER_S = 600.0
 """sbatch itself keeps trying while slurmctld is away; this is only an end to it."""

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hpctl.core.bounds import printable
 from hpctl.core.compat import SAFE_PATH
+from hpctl.errors import HpctlError
 from hpctl.jobs import own_policy
 from hpctl.jobs.own import Mention, Wishes
-from hpctl.ports import HpctlError
 
 ANSWER = ".hpctl-command"
 

@@ -20,7 +20,7 @@ from hpctl.cli.durations import DurationType
 from hpctl.cli.output import Exit
 from hpctl.clusters import training_plans
 from hpctl.clusters.training_plans import Offer, Plan
-from hpctl.ports import Absent, HpctlError, Refused
+from hpctl.errors import Absent, HpctlError, Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
 EVERY_S = 10.0

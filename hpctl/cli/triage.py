@@ -104,7 +104,7 @@ def triage(file: str, as_json: bool) -> None:
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     """The file, or standard input. Raises Unavailable."""
-    from hpctl.ports import Unavailable
+    from hpctl.errors import Unavailable
 
     try:
         if file == "-":

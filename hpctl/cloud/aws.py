@@ -32,7 +32,7 @@ from hpctl.cloud.classify import (
     words_of,
 )
 from hpctl.cloud.session import open_session
-from hpctl.ports import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 
 CONNECTIONS = 32
 """Calls to one service that may be under way at once."""

@@ -31,7 +31,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from hpctl.cloud.classify import DENIED, EXPIRED, NEVER_SENT, NO_CREDENTIALS, UNSIGNED, code_of
 from hpctl.cloud.session import open_session
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 CONNECTIONS = 20
 """More than the requests that are under way at once: an idle one is reused, none is waited for."""

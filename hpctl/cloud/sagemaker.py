@@ -47,7 +47,7 @@ from hpctl.core.model import (
     ProviderView,
 )
 from hpctl.core.walls import Flaw, each
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 MAX_PAGES = 1000
 """Of a hundred nodes each: a listing that goes on is none of the service's."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpctl.core.model import InstanceId, Outcome
-from hpctl.described import IMAGES, group_of
+from hpctl.core.update_cluster import IMAGES, group_of
 
 BUSY = frozenset({"InvalidNodeStatus", "NodeIdInUse", "InvalidInstanceGroupStatus"})
 """Somebody is acting on it, or it is between states. The same call may succeed later."""

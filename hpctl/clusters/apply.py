@@ -16,8 +16,9 @@ from hpctl.clusters.names import find_group, node_rows
 from hpctl.clusters.node_orders import key
 from hpctl.clusters.observed import filled, request_of
 from hpctl.clusters.ordering import Patience, busy, described, mended, ordered, there
-from hpctl.described import IMAGES, group_of
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.core.update_cluster import IMAGES, group_of
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.ports import Aws
 
 MOST_ADDED = 50
 """Nodes in one BatchAddClusterNodes."""

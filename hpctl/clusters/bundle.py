@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl import shipped
-from hpctl.ports import HpctlError
+from hpctl.clusters import shipped
+from hpctl.errors import HpctlError
 
 MANIFEST = "MANIFEST"
 ENTRY_POINTS = ("on_create.sh", "on_init_complete.sh")

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpctl.clusters.bundle import MANIFEST, Bundle
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Service
+from hpctl.errors import Absent, HpctlError, InDoubt
+from hpctl.ports import Aws, Service
 
 TRIES = 3
 """A put that may have been taken is simply put again: the second is the same as the first."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpctl.clusters import provisioning
 from hpctl.clusters.spec import ClusterSpec
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 CONFIG = "config.json"
 

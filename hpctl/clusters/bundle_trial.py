@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 ROLES = ("controller", "login", "compute")
 STATE = "var/lib/hpctl/lifecycle"

@@ -12,10 +12,10 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpctl import shipped
+from hpctl.clusters import shipped
 from hpctl.clusters.bundle_fit import Target, lacking
 from hpctl.core.compat import SAFE_PATH
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 PLATFORMS = {
     "x86_64": ("manylinux2014_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64"),

@@ -10,7 +10,8 @@ from typing import Any, Final
 from hpctl.clusters.names import NodeRow
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.model import NodeName
-from hpctl.ports import Aws, Refused, Unavailable
+from hpctl.errors import Refused, Unavailable
+from hpctl.ports import Aws
 
 RUNNING: Final = "Running"
 FAILED: Final = ("Failure", "Failed")

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from hpctl.core.compat import UTC
-from hpctl.ports import Aws, HpctlError, Refused, Service, Unavailable
+from hpctl.errors import HpctlError, Refused, Unavailable
+from hpctl.ports import Aws, Service
 
 AT_ONCE = 16
 LEVELS = ("Info", "Warn", "Error")

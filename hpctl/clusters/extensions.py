@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpctl.clusters.ordering import Patience, ordered
-from hpctl.ports import Absent, Aws, HpctlError, Refused
+from hpctl.errors import Absent, HpctlError, Refused
+from hpctl.ports import Aws
 
 OBSERVABILITY: Final = "sagemaker-observability"
 BROKEN: Final = ("CreateFailed", "UpdateFailed", "Degraded", "DeleteFailed")

@@ -19,7 +19,7 @@ from hpctl.clusters.spec.group import AutoPatch, Lifecycle, ScheduledUpdate, Sto
 from hpctl.clusters.spec.words import ApiSection
 from hpctl.clusters.validate.model_facts import ServiceModel
 from hpctl.clusters.written import to_yaml
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 __all__ = ["images_of", "spec_from", "spec_of", "spec_of_json", "to_yaml", "unsaid"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpctl.ports import Absent, Aws, HpctlError, Unavailable
+from hpctl.errors import Absent, HpctlError, Unavailable
+from hpctl.ports import Aws
 
 TAIL = 300
 """Newest lines that are looked at: the script has ended, so its failure is among them."""

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.clusters.names import NodeRow, node_rows
-from hpctl.ports import Aws, HpctlError, InDoubt, Refused, Service, Unavailable
+from hpctl.errors import HpctlError, InDoubt, Refused, Unavailable
+from hpctl.ports import Aws, Service
 
 EVERY_S = 10.0
 LAG_S = 120.0

@@ -19,7 +19,8 @@ from hpctl.clusters.bundle import MANIFEST
 from hpctl.clusters.objects import LARGEST, read_object
 from hpctl.clusters.provisioning import FILE, places, read_back
 from hpctl.clusters.request import NODE_TYPES
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt
+from hpctl.errors import Absent, HpctlError, InDoubt
+from hpctl.ports import Aws
 
 TRIES = 3
 """An order for S3 that may have been taken is given again: the second is the same as the first."""

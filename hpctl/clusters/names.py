@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from hpctl.clusters.joining import joined_now
 from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.join import guessed, spelled
 from hpctl.core.model import (
@@ -27,8 +28,8 @@ from hpctl.core.model import (
     SchedulerView,
 )
 from hpctl.core.view import jobs_on
-from hpctl.joining import joined_now
-from hpctl.ports import Absent, Aws, HpctlError, Refused, Service, Unavailable
+from hpctl.errors import Absent, HpctlError, Refused, Unavailable
+from hpctl.ports import Aws, Service
 
 AT_ONCE = 32
 """Calls of DescribeClusterNode under way at once: as many connections as `ports.Aws` keeps."""

@@ -15,7 +15,8 @@ from hpctl.clusters.progress import FAILURE, RUNNING
 from hpctl.core.compat import StrEnum
 from hpctl.core.hostlist import batches
 from hpctl.core.model import Outcome, OutcomeKind
-from hpctl.ports import Absent, InDoubt, Refused, Service, Unavailable
+from hpctl.errors import Absent, InDoubt, Refused, Unavailable
+from hpctl.ports import Service
 
 
 class Verb(StrEnum):

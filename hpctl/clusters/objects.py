@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpctl.ports import Service, Unavailable
+from hpctl.errors import Unavailable
+from hpctl.ports import Service
 
 LARGEST = 1 << 20
 """Bytes that are read: scripts and settings are far smaller."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpctl.described import group_of
+from hpctl.core.update_cluster import group_of
 
 _SAME_OF_CLUSTER = (
     "ClusterName", "VpcConfig", "Orchestrator", "NodeRecovery", "TieredStorageConfig",

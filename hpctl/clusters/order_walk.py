@@ -18,7 +18,8 @@ from hpctl.clusters.trouble import Cause, Where, understand
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, SchedulerView, SlurmJob
 from hpctl.core.view import jobs_on
-from hpctl.ports import Aws, ByHand, Refused, Unavailable
+from hpctl.errors import Refused, Unavailable
+from hpctl.ports import Aws, ByHand
 
 EVERY_S = 5.0
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.ports import Aws
 
 _MENDS = {
     "ResourceLimitExceeded": (

@@ -24,7 +24,7 @@ from hpctl.clusters.operations import (
     Table,
     actions,
 )
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 SERVICE = "sagemaker.amazonaws.com"
 """The principal that a role of a cluster's instances trusts."""

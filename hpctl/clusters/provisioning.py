@@ -13,7 +13,7 @@ from hpctl.clusters.objects import read_object
 from hpctl.clusters.request import merged
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.ports import Aws

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hpctl.clusters.names import NOT_FOUND, UNKNOWN, NodeRow, natural
 from hpctl.clusters.order_plan import PREFIX
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 GOING = ("ShuttingDown", "NotFound")
 

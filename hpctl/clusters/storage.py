@@ -13,7 +13,8 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused
+from hpctl.ports import Aws
 
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
 SETTLED: Final = ("AVAILABLE", "FAILED", "MISCONFIGURED")

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from hpctl.clusters.capacity import plan_name
 from hpctl.clusters.ordering import Patience, seen
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused
+from hpctl.ports import Aws
 
 TARGET: Final = "hyperpod-cluster"
 """A training plan serves what it was made for and nothing else."""

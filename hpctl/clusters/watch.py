@@ -26,7 +26,8 @@ from hpctl.clusters.progress import (
 from hpctl.clusters.trouble import Cause, Trouble, Where
 from hpctl.clusters.until import Until
 from hpctl.core.compat import UTC
-from hpctl.ports import Absent, Aws, Refused, Service, Unavailable
+from hpctl.errors import Absent, Refused, Unavailable
+from hpctl.ports import Aws, Service
 
 EVERY_S = 10.0
 TIMEOUT_S = 3 * 3600.0

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpctl.clusters.trouble import Where
-from hpctl.ports import Aws, HpctlError
+from hpctl.errors import HpctlError
+from hpctl.ports import Aws
 
 
 def of_group(aws: Aws, group: Mapping[str, Any], described: Mapping[str, Any]) -> Where:

@@ -7,6 +7,7 @@ stands is corruption, and corruption stops the daemon.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -404,8 +405,17 @@ class State:
 
 
 def replay(events: Iterable[Event]) -> State:
-    """Rebuild memory. Raises Corrupt at the first event that cannot follow those before it."""
-    state = State()
-    for event in events:
-        state.fold(event)
+    """Rebuild memory. Raises Corrupt at the first event that cannot follow those before it.
+
+    Without the cyclic collector, in half the time: it would look through a hundred thousand new
+    values with no cycle among them again and again.
+    """
+    state, collects = State(), gc.isenabled()
+    gc.disable()
+    try:
+        for event in events:
+            state.fold(event)
+    finally:
+        if collects:
+            gc.enable()
     return state

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from hpctl.core.bounds import in_utc
 from hpctl.core.model import Clears, Finding, NodeName, Verdict
 from hpctl.daemon.alert_book import Alert
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 VERSION = "4"
 MAX_ALERTS = 2000

@@ -34,7 +34,8 @@ from hpctl.daemon.alert_book import Alert, AlertBook
 from hpctl.daemon.alert_wire import Nodes, Notice
 from hpctl.daemon.body import read_body
 from hpctl.daemon.refusal import Refusal
-from hpctl.ports import Clock, Unavailable
+from hpctl.errors import Unavailable
+from hpctl.ports import Clock
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
 

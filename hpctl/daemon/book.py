@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from hpctl import wire
 from hpctl.core.health import fold_report
 from hpctl.core.model import Generation, Health, NodeName, Report
 from hpctl.ports import Clock
+from hpctl.protocol import reports as wire
 
 
 def _forget(_: Mapping[NodeName, datetime]) -> None:

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from hpctl import wire
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import NodeName, Report
+from hpctl.protocol import reports as wire
 
 MAX_FRAME = 128 * 1024 * 1024
 """Inbox.MOST reports of wire.MAX_BODY bytes, and some."""

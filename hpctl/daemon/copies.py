@@ -17,11 +17,13 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
-from hpctl import munge, wire
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.proved_route import proved_route
 from hpctl.daemon.refusal import Refusal
-from hpctl.ports import Clock, HpctlError
+from hpctl.errors import HpctlError
+from hpctl.ports import Clock
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
 
 EVERY_S: Final = 1.0

@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from hpctl import munge, wire
+from hpctl.clusters.joining import ipv4
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon.allowance import Allowance
 from hpctl.daemon.refusal import Refusal
 from hpctl.daemon.sessions import LASTS_S, Session, Sessions
-from hpctl.joining import ipv4
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Protocol
 
-from hpctl import wire
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon.refusal import Refusal
+from hpctl.protocol import reports as wire
 
 log = logging.getLogger(__name__)
 

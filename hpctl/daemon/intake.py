@@ -24,7 +24,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hpctl import wire
 from hpctl.core.model import Report
 from hpctl.daemon.body import read_body
 from hpctl.daemon.gatekeeper import AddressOf, Gatekeeper, IntakeSettings
@@ -32,6 +31,7 @@ from hpctl.daemon.inbox import Accept, Heard, Inbox
 from hpctl.daemon.refusal import Refusal
 from hpctl.daemon.server import IntakeServer
 from hpctl.daemon.sessions import Session
+from hpctl.protocol import reports as wire
 
 __all__ = ["IntakeServer", "IntakeSettings", "intake_app"]
 

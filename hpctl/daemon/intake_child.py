@@ -25,12 +25,11 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.routing import Route
 
-from hpctl import job_wire, wire
-from hpctl.clock import SystemClock
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.connections import RESERVED, Bounds
 from hpctl.daemon.copies import Copies
 from hpctl.daemon.copies import routes as copy_routes
@@ -38,7 +37,9 @@ from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.job_route import routes as job_routes
 from hpctl.daemon.refusal import Refusal
 from hpctl.daemon.requests import routes as request_routes
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import reports as wire
 
 log = logging.getLogger("hpctl.intake")
 

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hpctl import wire
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.model import NodeName
 from hpctl.daemon import channel
 from hpctl.daemon.refusal import Refusal
 from hpctl.daemon.server import listen
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.protocol import reports as wire
 
 log = logging.getLogger(__name__)
 

@@ -29,13 +29,15 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
-from hpctl import job_wire, munge, wire
 from hpctl.core.job_report import JobReport
 from hpctl.daemon.allowance import Allowance
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.proved_route import proved_route
 from hpctl.daemon.refusal import Refusal
 from hpctl.ports import Clock
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 
 PATIENCE_S: Final = 1.2
 """How long a report of a job that is not known yet waits for Slurm to be read again: its sender

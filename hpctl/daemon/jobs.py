@@ -12,13 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from hpctl import job_wire
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import JobReported
 from hpctl.core.model import JobId, SchedulerView, SlurmJob
 from hpctl.core.run_policy import Action
 from hpctl.daemon.refusal import Refusal
-from hpctl.ports import Clock, Journal, Unavailable
+from hpctl.errors import Unavailable
+from hpctl.ports import Clock, Journal
+from hpctl.protocol import job_reports as job_wire
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from hpctl.core.advance import Progress, advance_all
 from hpctl.core.catalogue import Rules
-from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State
+from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State, replay
 from hpctl.core.plan import plan
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import Mode, Policy
@@ -23,7 +23,6 @@ from hpctl.core.view import Request, View, jobs_on
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.execute import Executor
 from hpctl.ports import Clock, Journal
-from hpctl.remember import remember
 
 MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
@@ -73,7 +72,7 @@ class Loop:
         self.state = self._remembered()
 
     def _remembered(self) -> State:
-        state = remember(self._journal.events())
+        state = replay(self._journal.events())
         state.retired = self._journal.retired()
         return state
 

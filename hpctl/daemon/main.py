@@ -18,8 +18,7 @@ from typing import IO
 import msgspec
 from prometheus_client import generate_latest
 
-from hpctl import __version__, job_wire, munge
-from hpctl.clock import SystemClock
+from hpctl import __version__
 from hpctl.config import ConfigError, load
 from hpctl.core import run_gates
 from hpctl.core.bounds import printable
@@ -42,6 +41,7 @@ from hpctl.daemon.alert_book import AlertBook, Alerted, without
 from hpctl.daemon.alerts import Webhook
 from hpctl.daemon.alone import Alone, AlreadyRunning
 from hpctl.daemon.book import Book
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import Grey
 from hpctl.daemon.intake_process import IntakeProcess
@@ -53,10 +53,12 @@ from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.retirement import Retirement
 from hpctl.daemon.run_policies import RunPolicies
 from hpctl.daemon.wake import Seldom, Waker
-from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import munge
+from hpctl.protocol.reports import Heartbeat
+from hpctl.protocol.systemd import notify
 from hpctl.store.sql import LeaseLost, Store
-from hpctl.systemd import notify
-from hpctl.wire import Heartbeat
 from hpctl.wiring import choose_scheduler, make_provider, make_rules, open_store
 
 log = logging.getLogger("hpctl.daemon")

@@ -18,6 +18,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
+from hpctl.clusters.joining import NEVER as LONG_AGO
+from hpctl.clusters.joining import Joiner
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
@@ -39,9 +41,8 @@ from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.run_policies import RunPolicies
-from hpctl.joining import NEVER as LONG_AGO
-from hpctl.joining import Joiner
-from hpctl.ports import Clock, Provider, Scheduler, Unavailable
+from hpctl.errors import Unavailable
+from hpctl.ports import Clock, Provider, Scheduler
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hpctl import munge, wire
 from hpctl.daemon.body import read_body
 from hpctl.daemon.gatekeeper import IntakeSettings, verified
 from hpctl.daemon.refusal import Refusal
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 
 BODY_TIMEOUT_S: Final = 5.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 class Refusal(HpctlError):

@@ -28,7 +28,6 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
-from hpctl import munge, wire
 from hpctl.core.bounds import natural
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, RecoveryId, SchedulerView
@@ -36,7 +35,10 @@ from hpctl.core.view import Request
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.proved_route import proved_route
 from hpctl.daemon.refusal import Refusal
-from hpctl.ports import Clock, HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.ports import Clock
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
 
 PER_MINUTE: Final = 60

@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hpctl.daemon.accept_filter import AcceptFilter
 from hpctl.daemon.connections import MAX_HEAD, Bounds, Connections, Peer
-from hpctl.ports import Unavailable
-from hpctl.systemd import passed_sockets
+from hpctl.errors import Unavailable
+from hpctl.protocol.systemd import passed_sockets
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpctl import wire
 from hpctl.core.model import NodeName
 from hpctl.daemon.refusal import Refusal
+from hpctl.protocol import reports as wire
 
 LASTS_S = 300.0
 """As long as a MUNGE credential by default: what a stolen key could be used for is the same."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import own
 from hpctl.jobs.own import Mention
-from hpctl.ports import HpctlError
 
 
 def _names(words: str) -> tuple[str, ...]:

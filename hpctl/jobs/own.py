@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 @dataclass(frozen=True, slots=True)

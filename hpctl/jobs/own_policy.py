@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.own import Mention, Wishes
-from hpctl.ports import HpctlError
 
 NAMED = "/etc/hpctl/policies"
 """Where a cluster keeps the policies that users may name; $HPCTL_POLICIES says otherwise."""

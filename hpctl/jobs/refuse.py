@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import preamble
 from hpctl.jobs.options import CommandLine
 from hpctl.jobs.script import SHELLS, Script
-from hpctl.ports import HpctlError
 
 
 def het(line: CommandLine, script: Script | None) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hpctl import yaml_errors
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import (
@@ -24,7 +23,8 @@ from hpctl.core.run_policy import (
 )
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.policies import Count, Seconds, SecondsOrNone
-from hpctl.yaml_errors import FileProblems
+from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml.errors import FileProblems
 
 
 class ScenarioError(FileProblems):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 PAUSES_S = (2.0, 5.0, 10.0)
 """Between looks while a checkpoint directory cannot be read, 17 s in all."""

@@ -10,10 +10,10 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import own
 from hpctl.jobs.options import parse
 from hpctl.jobs.own import Mention
-from hpctl.ports import HpctlError
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh"})
 _HET = re.compile(r"\s*(hetjob|packjob)(\s|$)", re.IGNORECASE)

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import lint, preamble, refuse, ticket
 from hpctl.jobs.options import CommandLine
 from hpctl.jobs.own import SAVE_BEFORE_S, Wishes
 from hpctl.jobs.said import Said, nodes
 from hpctl.jobs.script import Script, wrapped
 from hpctl.jobs.ticket import Ticket
-from hpctl.ports import HpctlError
 
 
 @dataclass(frozen=True, slots=True)

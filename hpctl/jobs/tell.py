@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl import job_wire
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
-from hpctl.heads import Head, explained, passing
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol.heads import Head, explained, passing
 
 log = logging.getLogger(__name__)
 

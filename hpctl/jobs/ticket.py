@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hpctl.core.registration import COMMENT_PREFIX, parted
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 LONGEST = 1024
 """Bytes of a Comment that slurmctld accepts at submission: 1024, not 1025, seen on 22.05.8

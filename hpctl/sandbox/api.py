@@ -19,7 +19,7 @@ import msgspec
 import yaml
 
 from hpctl.core.compat import SAFE_PATH
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox import packages
 from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.control import ask

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 

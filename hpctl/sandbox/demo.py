@@ -22,7 +22,7 @@ from hpctl.config import load
 from hpctl.core.compat import SAFE_PATH, UTC, iso_time
 from hpctl.core.journal import Event, State
 from hpctl.core.tell import Line, event_line
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.training.record import FINAL, attempts, last_step
 from hpctl.sandbox.watch import Watch, drained, ended, in_service, runs

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import hardware, hma, netns
 from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT
 from hpctl.sandbox.instances import LocalMachines

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 EFA_PORT = (
     "tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops",

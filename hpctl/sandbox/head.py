@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from hpctl.core.compat import SAFE_PATH
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening

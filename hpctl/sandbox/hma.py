@@ -21,7 +21,7 @@ from typing import Final
 
 from hpctl.core.marks import MARKS
 from hpctl.core.model import NodeName, SlurmNode
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.instances import LocalMachines
 from hpctl.sandbox.packages import Programs

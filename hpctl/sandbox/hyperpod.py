@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hpctl.clusters.lifecycle_log import place
 from hpctl.clusters.provisioning import FILE
 from hpctl.core.model import InstanceStatus, NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import roster
 from hpctl.sandbox.bootplan import resource_config
 from hpctl.sandbox.emulator.faults import Fault

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpctl.core.model import InstanceId, LogicalId, NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.packages import Programs
 
 BRIDGE = "br0"

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import fsx_associations, iam_simulation
 from hpctl.sandbox.roster import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
 from hpctl.sandbox.spec import Spec

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 # program -> Debian package
 _SLURM = {

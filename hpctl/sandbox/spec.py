@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpctl import shipped
+from hpctl.clusters import shipped
 from hpctl.core.join import guessed
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 MAX_NODES = 200
 """Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""

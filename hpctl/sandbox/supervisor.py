@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctl.core.model import NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import hma, netns, packages, roster
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.control import Control

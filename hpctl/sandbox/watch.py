@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hpctl.config import load
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.sandbox.api import Sandbox
 from hpctl.wiring import make_scheduler
 

@@ -20,7 +20,7 @@ from hpctl.core.model import (
     RecoveryId,
     SchedulerView,
 )
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm import nodes as rules
 from hpctl.slurm import requeue as sequence
 from hpctl.slurm import reservations

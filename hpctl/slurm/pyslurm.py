@@ -45,7 +45,7 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.walls import Flaw, each, walled
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm import nodes as rules
 from hpctl.slurm.batch import Rule, singly, update
 from hpctl.slurm.cli import CliScheduler

@@ -18,7 +18,7 @@ from hpctl.core.hostlist import HostlistError, batches, expand, fold
 from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm import parse, squeue
 from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.run import End, Ran, Runner

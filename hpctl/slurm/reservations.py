@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName, Outcome, OutcomeKind
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm.errors import outcome
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists

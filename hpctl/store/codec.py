@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hpctl.core.journal import EVENT_TYPES, Event
-from hpctl.ports import JournalCorrupt
+from hpctl.errors import JournalCorrupt
 
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(kind) for name, kind in EVENT_TYPES.items()}

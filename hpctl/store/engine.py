@@ -22,7 +22,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.store import lite
 
 ANSWER_S = 30

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from hpctl.core.journal import Event
 from hpctl.core.model import Health, NodeName
-from hpctl.ports import JournalCorrupt, Unavailable
+from hpctl.errors import JournalCorrupt, Unavailable
 from hpctl.store.codec import decode
 from hpctl.store.rows import DaemonInfo, checked, health_as_heard, info_of
 

@@ -16,7 +16,7 @@ import msgspec
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.view import Request
-from hpctl.ports import JournalCorrupt, Unavailable
+from hpctl.errors import JournalCorrupt, Unavailable
 
 SCHEMA_VERSION = 1
 

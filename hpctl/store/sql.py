@@ -31,7 +31,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
-from hpctl.ports import HpctlError, JournalCorrupt
+from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.store import audit
 from hpctl.store import schema as t
 from hpctl.store.codec import decode, encode

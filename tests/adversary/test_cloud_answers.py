@@ -26,7 +26,7 @@ from hpctl.cloud.aws import AwsAccount
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, OutcomeKind, ProviderView
-from hpctl.ports import HpctlError, InDoubt, Unavailable
+from hpctl.errors import HpctlError, InDoubt, Unavailable
 
 pytestmark = pytest.mark.timeout(120)
 

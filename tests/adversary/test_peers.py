@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from hpctl import munge, wire
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from tests.adversary.bed import Siege, attack, begin
 from tests.integration.live import until
 from tests.munged import munged, public_directory

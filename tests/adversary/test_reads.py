@@ -22,7 +22,8 @@ AS_USER = """
 import json, os, sys
 from click.testing import CliRunner
 from hpctl.cli.main import cli
-from hpctl import munge, heads
+from hpctl.protocol import heads
+from hpctl.protocol import munge
 asked, uid = json.loads(sys.argv[1]), int(sys.argv[2])
 for words in asked:
     CliRunner().invoke(cli, words)

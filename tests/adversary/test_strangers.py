@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpctl import wire
 from hpctl.daemon import connections
 from hpctl.daemon.connections import Bounds, Connections, Peer
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.protocol import reports as wire
 
 
 @pytest.fixture

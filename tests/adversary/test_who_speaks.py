@@ -13,16 +13,18 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl import job_wire, munge, wire
 from hpctl.agent.client import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
 from hpctl.daemon import gatekeeper
-from hpctl.heads import Head as At
-from hpctl.heads import Unproved, check_proof
 from hpctl.jobs.tell import MUNGE_SOCKET, tell
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
+from hpctl.protocol.heads import Head as At
+from hpctl.protocol.heads import Unproved, check_proof
 from tests.intakes import Head, Session, credential, report
 from tests.munged import ADDRESSES, Realm
 

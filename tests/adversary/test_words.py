@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.clock import SystemClock
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import Event, JobReported
@@ -19,6 +18,7 @@ from hpctl.core.model import JobId, SchedulerView, SlurmJob
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import allowance, jobs
 from hpctl.daemon.allowance import Allowance
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.jobs import Desk
 from hpctl.daemon.refusal import Refusal
 from hpctl.daemon.wake import Seldom

@@ -15,7 +15,7 @@ from hpctl.cli.main import cli
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.journal import Event
 from hpctl.core.model import NodeName, ProviderView, SchedulerView
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.store.sql import Store
 from tests.cli import worlds
 from tests.cli.paper_aws import PaperAws

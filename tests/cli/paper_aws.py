@@ -9,7 +9,7 @@ from typing import Any
 from botocore import xform_name
 
 from hpctl.core.compat import UTC
-from hpctl.ports import Absent, Refused
+from hpctl.errors import Absent, Refused
 from hpctl.sandbox.emulator import shapes
 from tests.cli import worlds
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import JobId, SlurmJob
-from hpctl.ports import Absent, HpctlError, Unavailable
+from hpctl.errors import Absent, HpctlError, Unavailable
 from tests.cli import paper_aws, worlds
 from tests.cli.conftest import Head
 from tests.cli.paper_aws import GROUP, PaperSageMaker

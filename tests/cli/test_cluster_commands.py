@@ -11,7 +11,7 @@ import pytest
 
 from hpctl.cli.cluster import ssh
 from hpctl.clusters.names import NodeRow
-from hpctl.ports import HpctlError, InDoubt
+from hpctl.errors import HpctlError, InDoubt
 from tests.cli.conftest import Head
 from tests.cli.paper_aws import ARN
 

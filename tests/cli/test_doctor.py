@@ -18,7 +18,7 @@ from hpctl.config import AutoscaleSection, Config, GroupScale
 from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import Instance, InstanceId, InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests import munged
 from tests.cli import worlds
 from tests.cli.conftest import Head

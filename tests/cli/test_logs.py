@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
+from hpctl.errors import Unavailable
 from hpctl.jobs.logs.presets import NAMES, preset, text
 from hpctl.jobs.logs.rules import parse
-from hpctl.ports import Unavailable
 
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 

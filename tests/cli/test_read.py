@@ -22,7 +22,7 @@ from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, V
 from hpctl.core.run_gates import RUN_GATES
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.cli import worlds
 from tests.cli.conftest import Head
 from tests.cli.worlds import Daemon, healed, troubled, world

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 import pytest
 
 from hpctl.cli import ask
+from hpctl.clusters.joining import joined_now
 from hpctl.core.journal import replay
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.requests import take
 from hpctl.core.view import View
 from hpctl.daemon.wake import Waker
-from hpctl.joining import joined_now
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.cli import worlds
 from tests.cli.conftest import Head
 

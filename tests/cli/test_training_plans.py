@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.cli import worlds
 from tests.cli.conftest import Head
 from tests.cli.paper_aws import ARN, PaperSageMaker
@@ -73,7 +73,7 @@ class Sold(PaperSageMaker):
 
     def _describe_training_plan(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if request["TrainingPlanName"] != "gb200-in-may":
-            from hpctl.ports import Absent
+            from hpctl.errors import Absent
 
             raise Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
         part = self._part(UltraServerType="ml.u-p6e-gb200x72", UltraServerCount=1)

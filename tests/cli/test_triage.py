@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.cli.triage import _Reader
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
 FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python, GPU has fallen off the bus."

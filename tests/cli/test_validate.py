@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
-from hpctl.ports import Absent, Unavailable
+from hpctl.errors import Absent, Unavailable
 from tests.cli.test_golden import compare
 from tests.clusters.validate import world
 from tests.clusters.validate.world import ROLE
@@ -244,7 +244,7 @@ def test_one_wrong_field_hides_nothing_else(
 def test_create_stops_before_it_spends(account: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from hpctl.cli.cluster.validate import before_spending
     from hpctl.clusters import spec
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     with pytest.raises(HpctlError, match="checks failed; nothing was ordered"):
         before_spending(WRONG.name, spec.read(WRONG), PaperAws(account))  # type: ignore[arg-type]

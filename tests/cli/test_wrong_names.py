@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.ports import HpctlError, InDoubt, Unavailable
+from hpctl.errors import HpctlError, InDoubt, Unavailable
 from tests.cli.conftest import Head
 
 FS, S3 = "fs-0123456789abcdef0", "s3://data/x"

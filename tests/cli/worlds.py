@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hpctl.cli.gather import World
+from hpctl.clusters.joining import joined_now
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.change import ChangeOpened, Signal
@@ -54,7 +55,6 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.joining import joined_now
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOW = T0 + timedelta(seconds=90)

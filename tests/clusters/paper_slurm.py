@@ -15,7 +15,7 @@ from hpctl.core.model import (
     SlurmJob,
     SlurmNode,
 )
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm import by_hand
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)

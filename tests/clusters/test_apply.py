@@ -12,7 +12,8 @@ import pytest
 from hpctl.clusters import apply
 from hpctl.clusters.diff import diff
 from hpctl.clusters.ordering import Patience, described, there
-from hpctl.ports import Absent, Aws, HpctlError, InDoubt, Refused
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused
+from hpctl.ports import Aws
 from hpctl.sandbox.emulator.errors import ApiError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until

@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.clusters.lifecycle_log import FailedLine
 from hpctl.core.model import NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.shell import FAST, Shell
 

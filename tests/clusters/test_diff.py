@@ -11,7 +11,7 @@ from hpctl.clusters.apply import plan
 from hpctl.clusters.diff import Change, Kind, diff
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import parse
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 ROLE = "arn:aws:iam::000000000000:role/hyperpod"
 OTHER = "arn:aws:iam::000000000000:role/other"

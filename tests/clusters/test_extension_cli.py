@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpctl.ports import Refused
+from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.shell import Shell
 

@@ -20,7 +20,8 @@ from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from hpctl.clusters.spec.rules import broken
 from hpctl.core.compat import UTC
-from hpctl.ports import Aws, HpctlError
+from hpctl.errors import HpctlError
+from hpctl.ports import Aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.wiring import open_model
 from tests.clusters.any_spec import specs

@@ -12,7 +12,7 @@ from hpctl.clusters import maintenance
 from hpctl.clusters.events import NoEvents, events
 from hpctl.clusters.maintenance import Following, Work
 from hpctl.clusters.names import NodeRow, node_rows
-from hpctl.ports import HpctlError, InDoubt, Refused
+from hpctl.errors import HpctlError, InDoubt, Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 
 SLEPT: list[float] = []

@@ -15,7 +15,7 @@ from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_walk import Phase
 from hpctl.clusters.ordering import there
 from hpctl.core.model import NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 from tests.clusters.shell import FAST, Shell

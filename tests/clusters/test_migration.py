@@ -23,7 +23,8 @@ from hpctl.clusters.diff import Kind, diff
 from hpctl.clusters.migration import jobs_in_the_way
 from hpctl.clusters.progress import Progress, Verdict
 from hpctl.clusters.until import in_service, migrated
-from hpctl.ports import Absent, Aws, HpctlError, Refused
+from hpctl.errors import Absent, HpctlError, Refused
+from hpctl.ports import Aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.unknowns import Unknowns
 from tests.clusters.bed import CLUSTER, REGION, SANDBOX_KEYS

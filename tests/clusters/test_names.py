@@ -33,7 +33,7 @@ from hpctl.core.model import (
     SlurmJob,
     SlurmNode,
 )
-from hpctl.ports import Absent
+from hpctl.errors import Absent
 from tests.clusters.bed import CLUSTER, AwsBed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

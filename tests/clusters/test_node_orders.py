@@ -15,7 +15,7 @@ from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_plan import plan
 from hpctl.clusters.order_walk import NodeProgress, Phase
 from hpctl.core.model import NodeName
-from hpctl.ports import Refused
+from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 

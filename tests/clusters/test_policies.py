@@ -13,7 +13,7 @@ from botocore import xform_name
 
 from hpctl.clusters import operations, policies
 from hpctl.clusters.operations import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR, On, Table, actions
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 CODE = Path(operations.__file__).parents[1]
 DAEMON = policies._both(HEAD_NODE, AUTOSCALE)

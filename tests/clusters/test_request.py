@@ -13,7 +13,7 @@ from hpctl.clusters import provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, create_request, group_request, merged
 from hpctl.clusters.spec import ClusterSpec, parse, words
 from hpctl.clusters.spec.rules import broken
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.errors import ApiError
 from tests.clusters.api_model import complaints, files, model, paths, said, shape

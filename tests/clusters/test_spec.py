@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.clusters.schema import document
 from hpctl.clusters.spec import SpecError, parse, read
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.clusters.api_model import FILES
 
 ROLE = "arn:aws:iam::111122223333:role/x"

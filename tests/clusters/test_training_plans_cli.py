@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
-from hpctl.ports import HpctlError, InDoubt
+from hpctl.errors import HpctlError, InDoubt
 from tests.clusters.bed import REGION, AwsBed
 
 SEARCH = ("--type", "ml.p5.48xlarge", "--count", "16", "--duration", "7d")

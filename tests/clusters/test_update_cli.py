@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST, SPEC, Shell
 

@@ -18,7 +18,7 @@ from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdi
 from hpctl.clusters.trouble import Cause, Where, cause_of, understand
 from hpctl.clusters.watch import watch
 from hpctl.core.compat import UTC
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 

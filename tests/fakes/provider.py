@@ -23,7 +23,7 @@ from hpctl.core.model import (
     Outcome,
     ProviderView,
 )
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 GROUP = "workers"
 NO_CAPACITY = "We currently do not have sufficient capacity to launch new ml instances."

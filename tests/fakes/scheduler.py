@@ -21,7 +21,7 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmNode,
 )
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm import nodes as rules
 from hpctl.slurm import requeue as sequence
 from hpctl.slurm.records import JobRecord, Size

@@ -18,13 +18,13 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
-from hpctl import job_wire
-from hpctl.clock import SystemClock
 from hpctl.core.model import NodeName
 from hpctl.daemon.alerts import routes as alert_routes
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.job_route import routes as job_routes
 from hpctl.daemon.requests import routes as request_routes
+from hpctl.protocol import job_reports as job_wire
 
 ANSWER_S = 10.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")

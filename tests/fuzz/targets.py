@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hpctl import config, job_wire, policies, wire
+from hpctl import config, policies
 from hpctl.agent import kmsg
 from hpctl.agent.check import CannotTell as NoVerdict
 from hpctl.agent.checks.kernel import Kernel
@@ -30,7 +30,7 @@ from hpctl.core.journal import EVENT_TYPES
 from hpctl.core.registration import registration
 from hpctl.core.run_policy import RunPolicy
 from hpctl.daemon import alert_wire
-from hpctl.heads import explained
+from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, script, ticket
 from hpctl.jobs.checkpoints import files, manifest, safetensors, storage_data, torch_file
 from hpctl.jobs.checkpoints.reasons import NotWhole
@@ -39,7 +39,9 @@ from hpctl.jobs.logs.lines import LineCutter
 from hpctl.jobs.progress import notes
 from hpctl.jobs.ras import document, text
 from hpctl.jobs.run import history
-from hpctl.ports import HpctlError, JournalCorrupt
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import reports as wire
+from hpctl.protocol.heads import explained
 from hpctl.slurm import parse, reservations, squeue
 from hpctl.slurm.records import Hostlists
 from hpctl.store.codec import decode

@@ -13,7 +13,7 @@ from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import State, replay
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.core.node_recovery import NodeRecovery
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.sandbox.api import Sandbox
 from hpctl.wiring import make_scheduler, open_store
 

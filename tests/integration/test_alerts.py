@@ -27,7 +27,7 @@ from hpctl.core.model import (
 from hpctl.daemon import alerts
 from hpctl.daemon.alert_book import MAX_A_NODE, AlertBook, Alerted, recall, without
 from hpctl.daemon.alerts import Webhook, routes
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.alerting import LABELS, N1, N2, NOTIFICATION, NOW, TOKEN, Head, healthy, posted, resolved
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import munge, wire
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.heads import SLURM_USER
+from hpctl.protocol.heads import SLURM_USER
 from tests.integration.live import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]

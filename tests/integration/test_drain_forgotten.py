@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hpctl.core.model import reason_owner
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hpctl.core.trouble import Kind
+from hpctl.errors import Unavailable
 from hpctl.jobs.elastic.tell import tell
-from hpctl.ports import Unavailable
 from tests.integration.elastic_bed import Launchers, Start, all_wait, scripted, until_gone
 
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from hpctl import munge, wire
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon import intake
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from tests.intakes import NOON, Head, credential, report
 from tests.munged import ADDRESSES, Realm
 

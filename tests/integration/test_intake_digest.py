@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.clock import SystemClock
 from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
 from hpctl.daemon.book import Book
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from tests.agent_process import AgentProcess
 from tests.intakes import Head

@@ -11,8 +11,9 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl import munge, wire
 from hpctl.core.model import Report
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from tests.intakes import NOON, Head, Session, beat, credential, report
 from tests.munged import ADDRESSES, Realm
 

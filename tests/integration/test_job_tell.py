@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hpctl import job_wire, munge, wire
-from hpctl.clock import SystemClock
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import Event, JobReported
@@ -26,11 +24,15 @@ from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import job_route
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.job_route import routes
 from hpctl.daemon.jobs import Desk
+from hpctl.errors import Unavailable
 from hpctl.jobs.tell import MUNGE_SOCKET, Reply, tell
-from hpctl.ports import Unavailable
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm

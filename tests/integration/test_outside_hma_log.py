@@ -26,7 +26,7 @@ from hpctl.agent.outside.hma import (
 from hpctl.agent.outside.hma_watch import MAX_KEPT, HealthAgentWatch, booted_at
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.waiting import until
 
 BOOTED = datetime(2026, 7, 20, tzinfo=UTC)

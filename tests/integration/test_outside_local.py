@@ -26,7 +26,7 @@ from hpctl.agent.outside.verdict import NodeVerdict, judge
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli-json.md"

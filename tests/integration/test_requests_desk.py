@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from hpctl import munge, wire
-from hpctl.clock import SystemClock
 from hpctl.core.compat import UTC
 from hpctl.core.journal import JobRecoveryOpened, State
 from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
+from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.requests import PER_MINUTE, RequestDesk, routes
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
 from tests.munged import Realm
 

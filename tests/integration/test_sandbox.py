@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config as BotoConfig
 
 from hpctl import config
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import environ, listening, start_time
 from tests.conftest import SandboxFactory

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import environ, pids, start_time

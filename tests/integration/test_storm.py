@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import munge
 from hpctl.agent import pace
 from hpctl.core.model import Report
+from hpctl.protocol import munge
 from tests import unvouched
 from tests.intakes import Head
 from tests.munged import Realm

@@ -17,7 +17,7 @@ from hpctl.cli.main import cli
 from hpctl.clusters import bundle as bundles
 from hpctl.clusters.bundle_checks import problems
 from hpctl.clusters.bundle_wheels import repack
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.lifecycle.node import bundle
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import shipped
+from hpctl.clusters import shipped
 from hpctl.clusters.bundle import Bundle, sign
 from hpctl.config import parse
 from tests.lifecycle import chroot

@@ -14,7 +14,7 @@ import pytest
 from hpctl.clusters import bundle_push
 from hpctl.clusters.bundle import Bundle, sign
 from hpctl.clusters.bundle_push import S3Prefix
-from hpctl.ports import Absent, HpctlError, InDoubt
+from hpctl.errors import Absent, HpctlError, InDoubt
 from hpctl.wiring import open_aws
 from tests.lifecycle.node import bundle
 

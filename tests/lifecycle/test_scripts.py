@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import shipped
+from hpctl.clusters import shipped
 from tests.architecture.source import ROOT, tracked
 
 SCRIPTS = shipped.lifecycle_scripts()

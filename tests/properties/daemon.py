@@ -34,7 +34,8 @@ from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.observe import CloudWatch, Observer
-from hpctl.ports import Journal, Unavailable
+from hpctl.errors import Unavailable
+from hpctl.ports import Journal
 from tests.fakes.journal import Disk, MemoryJournal
 from tests.properties.world import World
 

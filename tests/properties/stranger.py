@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpctl import job_wire, wire
 from hpctl.cloud import sagemaker
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
@@ -30,6 +29,8 @@ from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.loop import Loop
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import reports as wire
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, Ran, Runner
 from hpctl.store.codec import decode, encode

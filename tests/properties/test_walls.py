@@ -164,7 +164,7 @@ def _raw_number(text: str, otherwise: int = 0) -> int:
     [
         ("hpctl.slurm.squeue.at_text", _raw_time),
         ("hpctl.slurm.squeue.natural", _raw_number),
-        ("hpctl.wire.in_utc", lambda at: at.astimezone(UTC)),
+        ("hpctl.protocol.reports.in_utc", lambda at: at.astimezone(UTC)),
         ("secrets.token_hex", lambda size: KNOWN_MARK[: 2 * size]),
         ("hpctl.cloud.sagemaker.LogicalId", lambda text: float("nan")),
     ],

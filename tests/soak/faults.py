@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpctl.config import Loop
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.integration.chaos import Chaos
 from tests.soak.jobs import Job
 from tests.soak.said import Truth

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
 from tests.soak.faults import FAULTS, Fault, Scene, Struck
 from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed

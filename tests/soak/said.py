@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT
 

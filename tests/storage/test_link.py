@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from hpctl.cli.main import cli
 from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import storage
-from hpctl.ports import Aws, HpctlError
+from hpctl.errors import HpctlError
+from hpctl.ports import Aws
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.storage.fsx import Fsx
 

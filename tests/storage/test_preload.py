@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hpctl import lustre
 from hpctl.cli.main import cli
-from hpctl.lustre import Lfs, preload
-from hpctl.ports import HpctlError
+from hpctl.cli.storage import lustre
+from hpctl.cli.storage.lustre import Lfs, preload
+from hpctl.errors import HpctlError
 
 LFS = Path(__file__).parent / "lfs.py"
 Make = Callable[..., Path]

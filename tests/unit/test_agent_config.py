@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.agent import config
 from hpctl.agent.check import Limit, Spec
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 SPECS = (
     Spec("host.disk", "host_disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl import wire
 from hpctl.agent.fold import MAX_DETAILED, MAX_KEPT, Findings
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
+from hpctl.protocol import reports as wire
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpctl.agent import node_name
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.munged import realm
 
 LINE = "NodeName={} Arch=x86_64 CPUTot=16 Gres=gpu:8 NodeAddr={} NodeHostName={} State=IDLE"

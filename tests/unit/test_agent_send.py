@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import wire
 from hpctl.agent import send
 from hpctl.agent.client import Answer, Reply
 from hpctl.agent.send import REPEATS_EVERY, Sender
@@ -17,7 +16,8 @@ from hpctl.agent.settings import AgentSettings
 from hpctl.agent.spool import Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
-from hpctl.heads import Head
+from hpctl.protocol import reports as wire
+from hpctl.protocol.heads import Head
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")

@@ -13,9 +13,9 @@ import pytest
 from hpctl.agent import settings
 from hpctl.agent.send import HeadClient
 from hpctl.core.model import NodeName
-from hpctl.heads import DEFAULT_PORT, Head
-from hpctl.ports import HpctlError
-from hpctl.systemd import notify, watchdog_interval
+from hpctl.errors import HpctlError
+from hpctl.protocol.heads import DEFAULT_PORT, Head
+from hpctl.protocol.systemd import notify, watchdog_interval
 
 NODE = NodeName("n1")
 

@@ -10,13 +10,13 @@ from datetime import datetime
 
 import pytest
 
-from hpctl import wire
 from hpctl.agent.check import Spec
 from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.runner import AGENT_CHECKS, load
 from hpctl.core.catalogue import SHIPPED
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.protocol import reports as wire
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ALL = (*CHECKS, AGENT_CHECKS)

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl import wire
 from hpctl.core.compat import UTC
 from hpctl.core.model import (
     BootId,
@@ -22,6 +21,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.daemon.book import Book
+from hpctl.protocol import reports as wire
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 N1, N2 = NodeName("n1"), NodeName("n2")

@@ -26,7 +26,7 @@ from hpctl.core.model import (
     Urgency,
     Verdict,
 )
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.wiring import make_rules
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ import pytest
 from hpctl.cloud import aws as account
 from hpctl.cloud.aws import AwsAccount
 from hpctl.cloud.session import open_session
-from hpctl.ports import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 
 FINE = {"ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"}
 Reply = tuple[int, dict[str, Any]]

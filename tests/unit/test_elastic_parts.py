@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from hpctl.core.compat import SAFE_PATH
+from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.elastic import account, linux
@@ -24,7 +25,6 @@ from hpctl.jobs.elastic.options import parse
 from hpctl.jobs.elastic.place import Place, address_of, place
 from hpctl.jobs.elastic.program import program
 from hpctl.jobs.elastic.resume import resume
-from hpctl.ports import HpctlError
 
 SECRET = "0123456789abcdef"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.machines import Machine

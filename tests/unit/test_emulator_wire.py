@@ -14,7 +14,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines, shapes
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
 from tests.contract.provider.beds import cluster

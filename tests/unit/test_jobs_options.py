@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import options
 from hpctl.jobs.options import parse
-from hpctl.ports import HpctlError
 
 
 @pytest.mark.parametrize(

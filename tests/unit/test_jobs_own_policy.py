@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import own_policy
 from hpctl.jobs.own import wishes
 from hpctl.jobs.script import read
-from hpctl.ports import HpctlError
 
 RULES = "rules:\n- {name: loss, logPattern: 'loss (\\d+)', metricThreshold: 2, operator: gt}\n"
 

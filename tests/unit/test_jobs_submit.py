@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from hpctl.errors import HpctlError
 from hpctl.jobs import script as scripts
 from hpctl.jobs.options import parse
 from hpctl.jobs.own import wishes
 from hpctl.jobs.submit import Around, Runtime, Submission, checkpoint_dir, plan
 from hpctl.jobs.ticket import Ticket, decode
-from hpctl.ports import HpctlError
 
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 

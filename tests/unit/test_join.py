@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpctl import joining
+from hpctl.clusters import joining
 from hpctl.core.compat import UTC
 from hpctl.core.join import Joined, join
 from hpctl.core.model import (

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl import wire
 from hpctl.agent.checks.kernel import Kernel
 from hpctl.agent.kmsg import RECORD_BYTES, Record
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, InstanceId, NodeName, Report
+from hpctl.protocol import reports as wire
 from tests.unit.kernel_cases import CASES
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -18,7 +18,7 @@ from hpctl.agent import kmsg
 from hpctl.agent.checks import xid
 from hpctl.agent.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
 from hpctl.core.compat import UTC
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 
 def test_a_record_is_taken_apart() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import munge
 from hpctl.core.compat import UTC
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
+from hpctl.protocol import munge
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm

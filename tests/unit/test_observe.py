@@ -38,7 +38,7 @@ from hpctl.core.view import View
 from hpctl.daemon.book import Book
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.fakes.values import opened, slurm_node
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)

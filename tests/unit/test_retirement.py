@@ -18,7 +18,7 @@ from hpctl.daemon.loop import Loop
 from hpctl.daemon.main import Daemon
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.retirement import AGAIN_S, EVERY_S, FIRST_S, Retirement
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.store.sql import Store
 from tests.fakes.values import T0, at, opened
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.core.model import JobId
+from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import NoSuchJob, Questions
-from hpctl.ports import Unavailable
 from hpctl.slurm.run import Runner
 
 PROGRAM = """#!/bin/sh

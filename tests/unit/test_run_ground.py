@@ -11,9 +11,9 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import Allocation, NoSuchJob, Questions
 from hpctl.jobs.run.ground import Ground
-from hpctl.ports import Unavailable
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OURS = SlurmJob(JobId(7), "RUNNING", NOW, restarts=1, nodes=(NodeName("n1"),))

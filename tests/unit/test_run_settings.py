@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.core.run_policy import RunPolicy
+from hpctl.errors import HpctlError
 from hpctl.jobs.run.settings import Settings, settings
 from hpctl.jobs.run.words import parse
-from hpctl.ports import HpctlError
 
 JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpctl.core.model import NodeName
+from hpctl.errors import HpctlError
 from hpctl.jobs.run.words import Shape, in_step, parse, shape, step_environment, step_words
-from hpctl.ports import HpctlError
 
 AB = (NodeName("n1"), NodeName("n2"))
 

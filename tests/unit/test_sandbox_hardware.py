@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.agent.check import Machine, NotHere
 from hpctl.agent.checks import efa_devices, efa_keepalive, neuron_devices
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox import hardware
 from hpctl.sandbox.faults import change_file, change_script
 

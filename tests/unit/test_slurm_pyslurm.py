@@ -16,7 +16,8 @@ import pytest
 from hpctl.config import Config
 from hpctl.core.bounds import LATEST
 from hpctl.core.model import JobId
-from hpctl.ports import HpctlError, Scheduler, Unavailable
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.ports import Scheduler
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.pyslurm import PySlurm
 from hpctl.slurm.run import Runner

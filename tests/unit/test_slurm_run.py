@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm import run
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, Runner

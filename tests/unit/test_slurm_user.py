@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl import heads
+from hpctl.protocol import heads
 
 
 @pytest.mark.parametrize(

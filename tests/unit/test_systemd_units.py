@@ -15,7 +15,7 @@ import pytest
 from hpctl.agent import settings
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.cli.main import cli
-from hpctl.heads import DEFAULT_PORT, SLURM_USER
+from hpctl.protocol.heads import DEFAULT_PORT, SLURM_USER
 
 UNITS = Path(__file__).resolve().parents[2] / "lifecycle_scripts/systemd"
 SERVICES = sorted(UNITS.glob("*.service"))

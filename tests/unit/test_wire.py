@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl import wire
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.protocol import reports as wire
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 FINDING = Finding(

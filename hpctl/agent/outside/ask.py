@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 SOCKET = "/run/hpctl/agent.sock"
 SOCKET_VARIABLE = "HPCTL_AGENT_SOCKET"

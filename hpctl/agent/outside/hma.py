@@ -24,7 +24,7 @@ import msgspec
 
 from hpctl.agent.outside.trust import why_not, why_not_directory
 from hpctl.core.bounds import at_stamp
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 UNIT = "sagemaker-health-monitoring-agent.service"
 JOURNALCTL = (

@@ -13,7 +13,7 @@ from hpctl.agent.outside.hma_records import Detection, Malformed, read
 from hpctl.core.compat import UTC
 from hpctl.core.health import Key, key
 from hpctl.core.model import Clears, Finding, Verdict
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 CHECK_LOG = "hma.log"
 MAX_KEPT = 64

@@ -27,7 +27,7 @@ from hpctl.agent.outside.reported import MAX_REPORTED, Full, Reported
 from hpctl.agent.outside.request import MAX_REQUEST, AskVerdict, BadRequest, decode
 from hpctl.agent.outside.trust import owners
 from hpctl.agent.outside.verdict import NodeVerdict
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl import wire
 from hpctl.agent.check import CannotTell, Observation
 from hpctl.core.model import Clears, Verdict
+from hpctl.protocol import reports as wire
 
 MAX_FINDINGS = 64
 MAX_DETAIL = 256

@@ -17,9 +17,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl import wire
 from hpctl.core.model import Clears, Verdict
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
+from hpctl.protocol import reports as wire
 
 MAX_REQUEST = 16 * 1024
 """Bytes of one request's line."""

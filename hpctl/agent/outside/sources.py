@@ -27,7 +27,7 @@ from hpctl.agent.start import boot_age_s
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from hpctl.cli import output
 from hpctl.cli.arguments import CLUSTER
 from hpctl.cli.aws_options import aws_options, open_aws
 from hpctl.cli.output import DEFAULT_CONFIG
-from hpctl.ports import Absent, Aws, HpctlError
+from hpctl.errors import Absent, HpctlError
+from hpctl.ports import Aws
 
 if TYPE_CHECKING:
     from hpctl.cli.gather import World

@@ -27,7 +27,7 @@ from hpctl.cli.cluster.following import (
     wait_options,
     yes_option,
 )
-from hpctl.ports import Absent
+from hpctl.errors import Absent
 
 if TYPE_CHECKING:
     from hpctl.clusters.progress import Progress

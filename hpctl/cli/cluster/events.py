@@ -25,7 +25,7 @@ from hpctl.cli.cluster.at_hand import (
 from hpctl.cli.output import SinceType
 from hpctl.clusters.events import LEVELS, ClusterEvent
 from hpctl.clusters.names import NodeRow, NoSuchNode, find_group, node_rows, resolve
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 
 EVERY_S = 5.0
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")

@@ -19,7 +19,7 @@ from hpctl.cli.cluster.following import Waiting, confirm, yes_option
 from hpctl.cli.output import Exit
 from hpctl.clusters import extensions
 from hpctl.clusters.extensions import BROKEN, MOVING, Extension
-from hpctl.ports import Absent, HpctlError
+from hpctl.errors import Absent, HpctlError
 
 if TYPE_CHECKING:
     from rich.console import Console

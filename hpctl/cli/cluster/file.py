@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 def may_write(path: Path, force: bool) -> None:

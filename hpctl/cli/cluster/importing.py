@@ -14,7 +14,7 @@ from hpctl.cli.aws_options import aws_options, open_aws
 from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster
 from hpctl.cli.cluster.file import may_write, write
 from hpctl.cli.complete_files import complete_file
-from hpctl.ports import Absent, HpctlError
+from hpctl.errors import Absent, HpctlError
 
 if TYPE_CHECKING:
     from hpctl.ports import Aws

@@ -31,7 +31,8 @@ from hpctl.cli.output import Exit
 from hpctl.clusters import maintenance
 from hpctl.clusters.maintenance import CHECKS, GroupWork, Work
 from hpctl.clusters.names import Fleet, NodeRow, find_group, resolve_all
-from hpctl.ports import Aws, HpctlError
+from hpctl.errors import HpctlError
+from hpctl.ports import Aws
 
 EVERY_S = maintenance.EVERY_S
 F = TypeVar("F", bound=Callable[..., Any])

@@ -34,7 +34,7 @@ from hpctl.clusters.order_plan import Plan, Target, plan
 from hpctl.core.model import NodeName
 from hpctl.core.policy import Mode
 from hpctl.core.requests import NOW
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
     from hpctl.clusters.order_walk import NodeProgress, Walk

@@ -15,7 +15,7 @@ from hpctl.cli import output
 from hpctl.cli.ask import invoking_user
 from hpctl.cli.cluster.at_hand import Known, Place
 from hpctl.cli.cluster.change_view import RemovalView
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
     from hpctl.cli.cluster.following import Waiting

@@ -15,7 +15,7 @@ from hpctl.cli import output
 from hpctl.cli.arguments import NODES
 from hpctl.cli.cluster.at_hand import Place, complete_node, fleet_of, place, place_options
 from hpctl.clusters.names import NodeRow, resolve
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 PLUGIN = "session-manager-plugin"
 DOCUMENT = "AWS-StartNonInteractiveCommand"

@@ -36,7 +36,7 @@ from hpctl.cli.cluster.removing import (
     take_out,
 )
 from hpctl.cli.cluster.spec_file import spec_argument, validate_option
-from hpctl.ports import Absent, HpctlError, InDoubt
+from hpctl.errors import Absent, HpctlError, InDoubt
 
 if TYPE_CHECKING:
     from hpctl.clusters.apply import Plan

@@ -107,7 +107,7 @@ def validate(
     """
     from hpctl.cli import render_validate
     from hpctl.clusters.spec import SpecError, read
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     try:
         spec = read(file)
@@ -135,7 +135,7 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
     """
     from hpctl.cli import render_validate
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     view = _checked(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):

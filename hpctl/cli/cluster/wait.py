@@ -12,7 +12,7 @@ from hpctl.cli.arguments import CLUSTER
 from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster, place, place_options
 from hpctl.cli.cluster.change_view import ClusterChangeView, followed
 from hpctl.cli.cluster.following import Waiting, follow, looking_options, tell
-from hpctl.ports import Absent
+from hpctl.errors import Absent
 
 
 @click.command()

@@ -13,7 +13,7 @@ import click
 
 from hpctl.cli.arguments import ThereType
 from hpctl.cli.output import Exit, json_option, leave, show
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import Bundle

@@ -58,7 +58,7 @@ def push(
     from hpctl.cli import render_lifecycle
     from hpctl.clusters import bundle as bundles
     from hpctl.clusters import bundle_checks, bundle_push
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
 
     if prune and not target.prefix:
         raise click.UsageError(f"--prune would delete all else in {target}: name a prefix there")

@@ -23,7 +23,7 @@ def show(root: Path, as_json: bool) -> None:
     """What became of each step on this node."""
     from hpctl.cli import render_lifecycle
     from hpctl.clusters.bundle_trial import state_of
-    from hpctl.ports import Unavailable
+    from hpctl.errors import Unavailable
 
     run = state_of(root)
     if run is None:

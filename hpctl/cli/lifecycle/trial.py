@@ -72,7 +72,7 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
 
 def _with_slurm(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
-    from hpctl.ports import HpctlError
+    from hpctl.errors import HpctlError
     from hpctl.sandbox import packages
     from hpctl.sandbox.api import Sandbox
 

@@ -13,7 +13,7 @@ from hpctl.cli.aws_options import aws_options, open_aws
 from hpctl.cli.durations import DurationType
 from hpctl.clusters.storage import Link, Wanted, looked_up, wait
 from hpctl.clusters.storage import link as make
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hpctl.cli import output
 from hpctl.cli.arguments import ThereType
 
 if TYPE_CHECKING:
-    from hpctl.lustre import Preload
+    from hpctl.cli.storage.lustre import Preload
 
 
 @click.command()
@@ -26,8 +26,8 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     asked for goes on; called again, it loads what is left.
     """
     from hpctl.cli import render_storage
-    from hpctl.lustre import Lfs
-    from hpctl.lustre import preload as loading
+    from hpctl.cli.storage.lustre import Lfs
+    from hpctl.cli.storage.lustre import preload as loading
 
     looks = loading(path, Lfs())
     last = next(looks) if dry_run else _last(looks, quiet=as_json)

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpctl import yaml_errors
 from hpctl.clusters.spec.cluster import ClusterSpec
 from hpctl.clusters.spec.rules import broken
-from hpctl.yaml_errors import FileProblems, Place
+from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml.errors import FileProblems, Place
 
 DEFAULT_PATH = "cluster.yaml"
 

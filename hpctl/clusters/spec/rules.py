@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hpctl.clusters.spec.cluster import ClusterSpec
 from hpctl.clusters.spec.group import AutoPatch, Ebs, GroupSpec, Storage
 from hpctl.clusters.spec.words import API_PARTITION
-from hpctl.yaml_errors import Place, near
+from hpctl.yaml.errors import Place, near
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from hpctl.clusters.validate.verdict import Unanswered
-from hpctl.ports import Absent, Refused, Service, Unavailable
+from hpctl.errors import Absent, Refused, Unavailable
+from hpctl.ports import Service
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")

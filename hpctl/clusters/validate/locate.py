@@ -7,7 +7,7 @@ import re
 import yaml
 
 from hpctl.clusters.validate.verdict import Place
-from hpctl.yaml_errors import line_of
+from hpctl.yaml.errors import line_of
 
 NAMES = {
     "ClusterName": "name",

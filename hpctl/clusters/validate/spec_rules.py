@@ -9,7 +9,7 @@ from hpctl.clusters.maintenance import NO_BATCHES
 from hpctl.clusters.validate.facts import Facts
 from hpctl.clusters.validate.verdict import Check, Family, Finding, Place, fail, ok, settled, warn
 from hpctl.clusters.validate.wanted import Group, Wanted
-from hpctl.yaml_errors import near
+from hpctl.yaml.errors import near
 
 _ACCELERATED = re.compile(r"ml\.(p\d|g\d|gr\d|trn\d|inf\d)")
 _SMALL = re.compile(r"ml\.(t\d\w*\.\w+|\w+\.(medium|large))")

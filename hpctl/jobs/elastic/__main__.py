@@ -12,13 +12,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.elastic.account import Account
 from hpctl.jobs.elastic.controller import Controller, say
 from hpctl.jobs.elastic.group import LOST
 from hpctl.jobs.elastic.launcher import Launcher
 from hpctl.jobs.elastic.options import Options, parse
 from hpctl.jobs.elastic.place import Place, place
-from hpctl.ports import HpctlError
 
 USAGE = 64
 

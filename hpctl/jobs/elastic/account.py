@@ -21,10 +21,10 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
+from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import failure
 from hpctl.jobs.elastic.failure import Failure, root_cause
 from hpctl.jobs.elastic.group import End
-from hpctl.ports import HpctlError
 
 FORMAT, VERSION = "hpctl-elastic", 1
 KEEP = 50

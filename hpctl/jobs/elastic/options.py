@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import RESULT
 from hpctl.jobs.elastic.controller import Timing
 from hpctl.jobs.elastic.group import Limits
 from hpctl.jobs.elastic.program import Program, program
-from hpctl.ports import HpctlError
 
 LEAST_SILENCE_S = 0.5
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.join import is_address, spelled
+from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import SECRET
-from hpctl.ports import HpctlError
 
 LEAST_SECRET = 16
 ASK_S = 10.0

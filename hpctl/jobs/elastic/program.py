@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpctl.core.compat import SAFE_PATH
+from hpctl.errors import HpctlError
 from hpctl.jobs.resuming import PAUSES_S, further_places
-from hpctl.ports import HpctlError
 
 FETCH_S = 3600.0
 """How long a checkpoint may take to come from S3."""

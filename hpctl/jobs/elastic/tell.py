@@ -15,9 +15,9 @@ import os
 import sys
 
 from hpctl.core.bounds import printable
+from hpctl.errors import Unavailable
 from hpctl.jobs.elastic import SECRET, wire
 from hpctl.jobs.elastic.place import address_of, in_use
-from hpctl.ports import Unavailable
 
 
 def tell(host: str, run_id: str, secret: str, line: str) -> str:

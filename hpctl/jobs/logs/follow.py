@@ -9,8 +9,8 @@ import os
 import stat
 from pathlib import Path
 
+from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.logs.lines import LineCutter
-from hpctl.ports import HpctlError, Unavailable
 
 BLOCK = 1 << 20
 """Bytes that one read takes at most: also what LineCutter's bound on a line rests on."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpctl.core.compat import UTC, iso_time
+from hpctl.errors import Unavailable
 from hpctl.jobs.logs.engine import Engine, Verdict
 from hpctl.jobs.logs.follow import Follower
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.jobs.logs.rules import RuleSet
-from hpctl.ports import Unavailable
 
 STAMP = Pattern(
     r"^.{0,120}?\b(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)"

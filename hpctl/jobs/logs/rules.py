@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hpctl import yaml_errors
 from hpctl.jobs.logs.patterns import Pattern
-from hpctl.yaml_errors import FileProblems
+from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml.errors import FileProblems
 
 Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]
 Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.progress.notes import LONGEST, Note, parse, token_of
-from hpctl.ports import HpctlError
 
 KEPT = 100_000
 """Notes that wait to be taken; more push out the oldest, and are counted as dropped."""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.logs.follow import Follower
 from hpctl.jobs.progress.listen import Heard
 from hpctl.jobs.progress.notes import parse
-from hpctl.ports import HpctlError
 
 MOST_READ = 64
 """Blocks that one `take` reads at most: a file that grows faster must not hold its caller."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.ras.values import (
     ABORT,
     FINALIZE,
@@ -22,7 +23,6 @@ from hpctl.jobs.ras.values import (
     Missing,
     Report,
 )
-from hpctl.ports import HpctlError
 
 SHOWN = 4000
 _ERRORS = {

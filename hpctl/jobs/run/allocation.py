@@ -13,7 +13,7 @@ from datetime import datetime
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 

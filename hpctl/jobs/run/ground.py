@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from hpctl.core.model import Attempt, NodeName, SlurmNode, reason_owner
+from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import Allocation, NoSuchJob, Questions
 from hpctl.jobs.run.choose import Fitness, fitness
-from hpctl.ports import Unavailable
 
 AWAY_S = 5.0
 """Between questions to a slurmctld that does not answer. The allocation stays ours meanwhile."""

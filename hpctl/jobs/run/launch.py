@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import JobId, NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.slurm.run import End, Ran, Runner
 
 SCANCEL_S = 15.0

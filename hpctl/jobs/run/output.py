@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.logs.engine import Engine, Verdict
 from hpctl.jobs.logs.follow import Follower
 from hpctl.jobs.logs.lines import LineCutter
@@ -25,7 +26,6 @@ from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.progress import notes
 from hpctl.jobs.run import said
 from hpctl.jobs.run.banner import PREFIX
-from hpctl.ports import HpctlError
 
 EVERY_S = 0.1
 """How often a file is looked at: what a crash waits for before it is noticed."""

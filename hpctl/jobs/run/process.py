@@ -15,11 +15,11 @@ from pathlib import Path
 
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Trouble
+from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import account
 from hpctl.jobs.elastic.tell import tell
 from hpctl.jobs.run.words import Words
-from hpctl.ports import HpctlError, Unavailable
 
 LOOK_S = 2.0
 """How often the account is read."""

@@ -14,6 +14,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
+from hpctl.errors import HpctlError
 from hpctl.jobs.progress.book import Book
 from hpctl.jobs.progress.listen import KEPT, Heard, Listener, listen
 from hpctl.jobs.progress.notes import Note
@@ -21,7 +22,6 @@ from hpctl.jobs.progress.pace import Pace
 from hpctl.jobs.progress.readers import FileReader
 from hpctl.jobs.ras.client import Address
 from hpctl.jobs.ras.explain import Inquiry
-from hpctl.ports import HpctlError
 
 STOPPED_S = 10.0
 """Between two looks, which are half a second apart."""

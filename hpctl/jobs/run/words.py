@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 def _names(words: str) -> frozenset[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from hpctl.core.compat import StrEnum
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 
 class FaultKind(StrEnum):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.core.model import InstanceId, InstanceStatus
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import shapes
 from hpctl.sandbox.emulator.batch import BatchOperations
 from hpctl.sandbox.emulator.calls import CallLog

@@ -17,7 +17,8 @@ from moto.server import ThreadedMotoServer
 
 from hpctl.cloud.aws import AwsAccount
 from hpctl.core.compat import UTC
-from hpctl.ports import Aws, Refused, Service
+from hpctl.errors import Refused
+from hpctl.ports import Aws, Service
 from hpctl.sandbox import iam_simulation
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.bed import SANDBOX_KEYS

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.clusters.shipped import lifecycle_scripts
 from hpctl.clusters.validate import script_facts
 from hpctl.clusters.validate.scripts import FAMILY
 from hpctl.clusters.validate.verdict import Level
 from hpctl.clusters.validate.wanted import of_spec
-from hpctl.shipped import lifecycle_scripts
 from tests.clusters.validate.world import World, facts
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal
 from tests.contract.journal.test_facts import WELL

@@ -13,7 +13,7 @@ from threading import Barrier
 import pytest
 
 from hpctl.daemon.main import AlreadyRunning, lock
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.store.sql import LeaseHeld, LeaseLost
 from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal

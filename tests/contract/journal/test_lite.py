@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpctl.core.journal import Event
-from hpctl.ports import JournalCorrupt, Unavailable
+from hpctl.errors import JournalCorrupt, Unavailable
 from hpctl.store.lite import SqliteReader
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, values

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.ports import HpctlError, JournalCorrupt, Unavailable
+from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.store.sql import Store
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal

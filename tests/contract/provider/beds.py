@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from hpctl.cloud.details import Details
 from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.clusters.joining import Joiner
 from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Instance,
@@ -18,7 +19,6 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmNode,
 )
-from hpctl.joining import Joiner
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.calls import CallLog

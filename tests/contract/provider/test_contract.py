@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpctl.core.model import Instance, InstanceId, InstanceStatus, Outcome, OutcomeKind
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed
 
 ABSENT = InstanceId("i-0fffffffffffffffe")

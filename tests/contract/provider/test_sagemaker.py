@@ -16,7 +16,7 @@ from hpctl.cloud import details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox.emulator.calls import CallLog
 from hpctl.sandbox.emulator.errors import validation
 from hpctl.sandbox.emulator.launch import Timings

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from hpctl.core.model import Outcome, OutcomeKind, RecoveryId, own_reason
-from hpctl.ports import Unavailable
+from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
 from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.core.bounds import LATEST
 from hpctl.core.model import Attempt, JobId, OutcomeKind, RecoveryId, SlurmJob, own_reason
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 from tests.contract.scheduler.beds import Bed, FakeBed, RealBed, cli, job_of, node_of
 
 MINE = own_reason(RecoveryId("r1"), "xid 79")

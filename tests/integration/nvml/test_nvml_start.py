@@ -12,7 +12,7 @@ from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.config import AgentConfig, CheckConfig
 from hpctl.agent.settings import AgentSettings
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName
-from hpctl.heads import Head
+from hpctl.protocol.heads import Head
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu
 from tests.stubs.nvml import Stub
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.errors import Unavailable
 from hpctl.jobs.logs.follow import BLOCK, Follower, NotALog
-from hpctl.ports import Unavailable
 
 
 def drained(follower: Follower) -> bytes:

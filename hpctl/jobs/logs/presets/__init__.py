@@ -5,8 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib.resources import files
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.logs.rules import RuleSet, parse
-from hpctl.ports import HpctlError
 
 NAMES = ("deepspeed", "hf", "lightning", "megatron", "nemo", "s3-uploads", "torchtitan")
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hpctl import munge, wire
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.protocol import munge
+from hpctl.protocol import reports as wire
 
 DEFAULT_PORT = 8470
 SLURM_USER = "slurm"

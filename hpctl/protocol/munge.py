@@ -17,7 +17,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from hpctl.core.compat import UTC
-from hpctl.ports import HpctlError, Unavailable
+from hpctl.errors import HpctlError, Unavailable
 
 _OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9
 _CIPHER_AES128 = 4

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

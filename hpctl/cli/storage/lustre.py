@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 BATCH: Final = 200
 """Files in one call: an argument list stays well under the kernel's limit."""

@@ -22,7 +22,7 @@ _SAME_OF_GROUP = (
 def group_of(described: Mapping[str, Any]) -> dict[str, Any]:
     """One group of it: what UpdateCluster wants restated, with the count that it is to have."""
     group = {k: described[k] for k in _SAME_OF_GROUP if described.get(k) not in (None, {}, [], "")}
-    group["InstanceCount"] = int(described.get("TargetCount", described.get("CurrentCount", 0)))
+    group["InstanceCount"] = described.get("TargetCount", described.get("CurrentCount", 0))
     if described.get("MinCount"):
         group["MinInstanceCount"] = described["MinCount"]
     flexible = described.get("InstanceRequirements") or {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parent.parent
 
 
 def lifecycle_scripts() -> Path:

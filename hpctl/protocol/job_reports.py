@@ -1,8 +1,8 @@
 """The bytes between a job's supervisor and the head node: JSON, versioned, bounded, strict.
 
 `POST /v1/jobs` with one report, and `Authorization: MUNGE <credential>` over the body's digest as
-for the agents' reports (`hpctl.wire`). The shapes repeat core's JobReport and Trouble with their
-limits; what is too long is cut by the sender, what is wrong is refused by the receiver.
+for the agents' reports (`hpctl.protocol.reports`). The shapes repeat core's JobReport and Trouble
+with their limits; what is too long is cut by the sender, what is wrong is refused by the receiver.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl import wire
 from hpctl.core.bounds import in_utc
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.protocol import reports as wire
 
 PATH = "/v1/jobs"
 MAX_BODY = 32 * 1024

@@ -40,7 +40,7 @@ from hpctl.core.model import (
     Report,
     Verdict,
 )
-from hpctl.ports import HpctlError
+from hpctl.errors import HpctlError
 
 VERSION = 1
 PATH = "/v1/reports"

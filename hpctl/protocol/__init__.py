@@ -1,0 +1,1 @@
+"""What the parts of hpctl send to one another: reports, job reports, credentials, readiness."""
