@@ -13,7 +13,7 @@ from hpctl.core.journal import Event, SignalSeen, StepResolved, StepStarted
 from hpctl.core.model import Outcome as StepOutcome
 from hpctl.core.model import RecoveryId
 from hpctl.core.recovery import StepKind
-from hpctl.store.codec import encode
+from hpctl.store.rows import encode
 from hpctl.store.sql import Store
 
 RUNS = 500

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from hpctl.clusters import shipped
-from hpctl.clusters.bundle_fit import Target, lacking
-from hpctl.clusters.bundle_wheels import download
+from hpctl.clusters import bundle
+from hpctl.clusters.bundle_wheels import Target, download, lacking
 
 HERE = Path(__file__).resolve().parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -98,7 +97,7 @@ def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, outpu
     (lib / "id").write_text(f"{version}-{digest[:8]}\n")
     (lib / "pythons").write_text("".join(f"{python}\n" for python in pythons))
     units = tree / "usr/lib/systemd/system"
-    shutil.copytree(shipped.lifecycle_scripts() / "systemd", units)
+    shutil.copytree(bundle.lifecycle_scripts() / "systemd", units)
     (tree / "usr/bin").mkdir()
     (tree / "usr/bin/hpctl").symlink_to("/opt/hpctl/bin/hpctl")
     about = tree / "usr/share/doc/hpctl"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.request import LEFT_TO_RAW
-from hpctl.clusters.schema import document
+from hpctl.clusters.spec.reading import json_schema
 
 HEAD = """# cluster.yaml
 
@@ -123,7 +123,7 @@ def _raw() -> Iterator[str]:
 
 
 def _sections() -> Iterator[str]:
-    schema = document()
+    schema = json_schema()
     parts: Mapping[str, Any] = schema["$defs"]
     places: dict[str, str] = {}
     _find(schema, "", parts, places)

@@ -14,7 +14,7 @@ from docs.cluster_page import page as cluster_text
 from docs.policies_page import page as policies_text
 from docs.recovery_page import page as recovery_text
 from docs.validate_page import page as validate_text
-from hpctl.clusters.schema import text as schema_text
+from hpctl.clusters.spec.reading import schema_text
 from hpctl.core.catalogue import treatment_of
 from hpctl.core.catalogue_data import SECTIONS
 from hpctl.core.catalogue_row import DAY, Row

@@ -113,7 +113,7 @@ def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
 
 def make_by_hand(config: Config) -> ByHand:
     """Slurm for an operator's drains: by its commands alone, for they are few."""
-    from hpctl.slurm.by_hand import SlurmByHand
+    from hpctl.slurm.cli import SlurmByHand
 
     return SlurmByHand(_commands(config))
 

@@ -15,7 +15,7 @@ import click
 from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
-    from hpctl.clusters.bundle_push import S3Prefix
+    from hpctl.clusters.bundle import S3Prefix
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +83,7 @@ class PrefixType(click.ParamType):  # type: ignore[type-arg]
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> S3Prefix:
         """Bucket and prefix. Fails with exit code 2."""
-        from hpctl.clusters.bundle_push import S3Prefix
+        from hpctl.clusters.bundle import S3Prefix
 
         try:
             return S3Prefix.parse(str(value))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl import __version__
 from hpctl.cli.daemon_user import grant, grants, slurms_user
-from hpctl.clusters import shipped
+from hpctl.clusters import bundle
 from hpctl.config import DEFAULT_PATH, Cluster, Config, example, load
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import SLURM_USER, slurm_user
@@ -78,7 +78,7 @@ class Step:
 
 def machine_at(root: Path) -> Machine:
     """The machine below a root, as the lifecycle scripts see it."""
-    scripts = str(shipped.lifecycle_scripts())
+    scripts = str(bundle.lifecycle_scripts())
     if scripts not in sys.path:
         sys.path.append(scripts)
     from lifecycle.machine import Machine
@@ -133,7 +133,7 @@ def install(machine: Machine, wish: Wish) -> Iterator[Step]:
     if wish.role == "node":
         yield _file(machine, AGENT_ENV, environment, changed)
     names = UNITS.get(wish.role, ())
-    units = shipped.lifecycle_scripts() / "systemd"
+    units = bundle.lifecycle_scripts() / "systemd"
     for name in names:
         text = (units / name).read_text()
         if machine.unit_text(name) != text:
@@ -309,7 +309,7 @@ def _node(machine: Machine, role: str) -> Node:
     """As much of a node as the steps look at that know nothing of HyperPod."""
     from lifecycle import config, node
 
-    scripts = shipped.lifecycle_scripts()
+    scripts = bundle.lifecycle_scripts()
     named: Mapping[str, Any] = dict.fromkeys(
         ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
     )

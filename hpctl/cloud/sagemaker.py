@@ -4,6 +4,12 @@ Reads are retried here, by tenacity alone; mutations are sent once, with botocor
 off, and every answer becomes an Outcome by the table of `classify`. Instances are addressed by
 instance id, never by name or logical id: an accepted replacement ends the id, so a repeated
 order cannot hit the fresh machine.
+
+What makes a group larger, and takes instances out of it, is sent once. BatchAddClusterNodes needs
+NodeProvisioningMode=Continuous and takes a client token, so that a repeat is no second order.
+Elsewhere a group grows by UpdateCluster to an absolute size, which is no second order either; it
+restates the group as it is, and is not sent where somebody has made the group as large by now.
+Instances leave by BatchDeleteClusterNodes alone: UpdateCluster would choose them at random.
 """
 
 from __future__ import annotations
@@ -19,7 +25,6 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from hpctl.cloud import scaling
 from hpctl.cloud.classify import (
     UNREADABLE,
     hint_for,
@@ -46,8 +51,82 @@ from hpctl.core.model import (
     OutcomeKind,
     ProviderView,
 )
+from hpctl.core.update_cluster import IMAGES, group_of
 from hpctl.core.walls import Flaw, each
 from hpctl.errors import HpctlError, Unavailable
+
+BUSY = frozenset({"InvalidNodeStatus", "NodeIdInUse", "InvalidInstanceGroupStatus"})
+"""Somebody is acting on it, or it is between states. The same call may succeed later."""
+
+REFUSED = frozenset(
+    {
+        "InstanceGroupNotFound",
+        "IncompatibleAvailabilityZones",
+        "IncompatibleInstanceTypes",
+        "NodeIdNotFound",
+    }
+)
+"""Certainly not done, and not to be asked again. With BUSY, all that the model enumerates; what
+else may come (InternalServerError) says nothing of whether it was done."""
+
+
+def _failed(code: str, message: str) -> Outcome:
+    if code in BUSY or code in REFUSED:
+        return Outcome.rejected(code, message, transient=code in BUSY)
+    return Outcome.ambiguous(code or "unanswered", message)
+
+
+def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
+    """The outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
+    made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
+    if made:
+        ids = ",".join(str(n["NodeLogicalId"]) for n in made)
+        return Outcome.accepted(f"{len(made)} of {count}: {ids}")
+    for failed in answer.get("Failed") or ():
+        return _failed(str(failed.get("ErrorCode", "")), str(failed.get("Message", "")))
+    return Outcome.ambiguous("unanswered", "the group stands in neither list")
+
+
+def of_delete(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
+    """The outcome of every id of a BatchDeleteClusterNodes call that answered."""
+    successful = set(answer.get("Successful") or ())
+    failed = {str(f.get("NodeId", "")): f for f in answer.get("Failed") or ()}
+    outcomes = {}
+    for instance in asked:
+        entry = failed.get(instance)
+        if instance in successful and entry is None:
+            outcomes[instance] = Outcome.accepted()
+        elif entry is not None and instance not in successful:
+            outcomes[instance] = _failed(str(entry.get("Code", "")), str(entry.get("Message", "")))
+        else:
+            where = "both lists" if entry is not None else "neither list"
+            outcomes[instance] = Outcome.ambiguous("unanswered", f"the id stands in {where}")
+    return outcomes
+
+
+def add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
+    """BatchAddClusterNodes."""
+    wanted = {"InstanceGroupName": group, "IncrementTargetCountBy": count}
+    return {"ClusterName": cluster, "ClientToken": token, "NodesToAdd": [wanted]}
+
+
+def update_request(
+    cluster: str, group: str, size: int, told: Mapping[str, Any]
+) -> dict[str, Any] | Outcome:
+    """UpdateCluster to that size; or what there is to say instead.
+
+    `told` is DescribeCluster's answer of this moment. A group that somebody has made as large, or
+    larger, is left alone: a smaller size would have the service take nodes at random.
+    """
+    for known in told.get("InstanceGroups", ()):
+        if known["InstanceGroupName"] != group:
+            continue
+        same = {key: value for key, value in group_of(known).items() if key not in IMAGES}
+        if same["InstanceCount"] >= size:
+            return Outcome.accepted(f"{group} is told to have {same['InstanceCount']} already")
+        return {"ClusterName": cluster, "InstanceGroups": [{**same, "InstanceCount": size}]}
+    return Outcome.rejected("InstanceGroupNotFound", f"no group {group}")
+
 
 MAX_PAGES = 1000
 """Of a hundred nodes each: a listing that goes on is none of the service's."""
@@ -235,10 +314,10 @@ class SageMakerProvider:
             return Outcome.rejected("unavailable", str(error), transient=True)
         try:
             if _continuous(told):
-                request = scaling.add_request(self._cluster, group, count, token)
+                request = add_request(self._cluster, group, count, token)
                 answer = self._mutate.batch_add_cluster_nodes(**request)
-                return scaling.of_add(group, count, answer)
-            update = scaling.update_request(self._cluster, group, size, told)
+                return of_add(group, count, answer)
+            update = update_request(self._cluster, group, size, told)
             if isinstance(update, Outcome):
                 return update
             self._mutate.update_cluster(**update)
@@ -248,7 +327,7 @@ class SageMakerProvider:
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchDeleteClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._batches(self._mutate.batch_delete_cluster_nodes, instances, scaling.of_delete)
+        return self._batches(self._mutate.batch_delete_cluster_nodes, instances, of_delete)
 
     def _batches(
         self,

@@ -1,4 +1,4 @@
-"""Create, update, grow and delete a cluster. Nodes are removed by `shrink` alone.
+"""Create, update, grow and delete a cluster. Nodes are removed by `node_orders` alone.
 
 Nothing here waits for the service's work: that is `watch`. Every function looks first, so that a
 command that was killed is simply run again.
@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpctl.clusters.diff import Diff, diff, is_controller
+from hpctl.clusters.diff import Diff, diff, filled, is_controller, request_of
 from hpctl.clusters.names import find_group, node_rows
 from hpctl.clusters.node_orders import key
-from hpctl.clusters.observed import filled, request_of
 from hpctl.clusters.ordering import Patience, busy, described, mended, ordered, there
 from hpctl.core.update_cluster import IMAGES, group_of
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable

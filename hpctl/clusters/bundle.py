@@ -1,21 +1,50 @@
-"""A lifecycle bundle: the scripts of every node, what they need without a network, a MANIFEST.
+"""A lifecycle bundle: the scripts of every node, what they need without a network, a MANIFEST, and
+its way to S3.
 
 MANIFEST is what `sha256sum` writes and checks, so that a node needs nothing else to verify it. The
 bundle's digest is that of its MANIFEST; the same content gives the same digest anywhere.
+
+On the way to S3 what is there already is not sent, and MANIFEST goes last: a node that comes up
+meanwhile finds files that its MANIFEST does not vouch for, and says so; it never runs half of one
+bundle and half of another.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl.clusters import shipped
-from hpctl.errors import HpctlError
+from hpctl.errors import Absent, HpctlError, InDoubt
+from hpctl.ports import Aws, Service
+
+_HERE = Path(__file__).resolve().parent.parent
+
+
+def lifecycle_scripts() -> Path:
+    """The directory of what HyperPod runs on a node at birth. Raises HpctlError."""
+    return _found("lifecycle_scripts")
+
+
+def slurm_plugins() -> Path:
+    """The directory of hpctl's plugins for Slurm. Raises HpctlError."""
+    return _found("slurm_plugins")
+
+
+def _found(name: str) -> Path:
+    for place in (_HERE / "_shipped" / name, _HERE.parent / name):
+        if place.is_dir():
+            return place
+    raise HpctlError(
+        f"this installation of hpctl has no {name}", "install hpctl from its wheel or source tree"
+    )
+
 
 MANIFEST = "MANIFEST"
 ENTRY_POINTS = ("on_create.sh", "on_init_complete.sh")
@@ -76,8 +105,8 @@ def lay(
     shared_users.txt, site.d, debs, hpctl.yaml. `made_for` is what the wheels are for, in the words
     of bundle_fit.Target. Raises HpctlError.
     """
-    _copy_tree(shipped.lifecycle_scripts(), target)
-    _copy_tree(shipped.slurm_plugins(), target / "slurm_plugins")
+    _copy_tree(lifecycle_scripts(), target)
+    _copy_tree(slurm_plugins(), target / "slurm_plugins")
     for source in additions:
         if source.is_dir():
             _copy_tree(source, target / source.resolve().name)
@@ -170,3 +199,110 @@ def _copy(source: Path, target: Path) -> None:
         ) from error
     # S3 forgets modes, and nothing here depends on them; a bundle tried in place has them.
     target.chmod(0o755 if target.suffix == ".sh" else 0o644)
+
+
+TRIES = 3
+"""A put that may have been taken is simply put again: the second is the same as the first."""
+
+_URI = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Prefix:
+    """`s3://bucket/prefix`, without a slash at its end."""
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, uri: str) -> S3Prefix:
+        """Raises HpctlError."""
+        match = _URI.fullmatch(uri.rstrip("/"))
+        if not match:
+            raise HpctlError(f"not an S3 prefix: {uri!r}", "write it as s3://bucket/prefix")
+        if len(uri) > 1024:
+            raise HpctlError("an S3 prefix has at most 1024 letters", "choose a shorter one")
+        return cls(match[1], (match[2] or "").strip("/"))
+
+    def key(self, path: str) -> str:
+        """The key of a bundle's file."""
+        return f"{self.prefix}/{path}" if self.prefix else path
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class PushPlan:
+    """What a push sends, leaves and finds left over, by path."""
+
+    send: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    left_over: tuple[str, ...]
+
+
+def plan(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
+    """Compare a bundle with what its prefix holds. Raises Absent, Refused, Unavailable."""
+    s3 = aws.service("s3")
+    there: dict[str, str] = {}
+    try:
+        for item in s3.pages("list_objects_v2", "Contents", Bucket=to.bucket, Prefix=to.key("")):
+            there[str(item["Key"])] = str(item["ETag"]).strip('"')
+    except Absent as error:
+        raise Absent(
+            f"there is no bucket {to.bucket}", "create it first, in the cluster's region"
+        ) from error
+    send: list[str] = []
+    unchanged: list[str] = []
+    for path in [*(file.path for file in bundle.files), MANIFEST]:
+        same = there.pop(to.key(path), None) == _md5(bundle, path)
+        (unchanged if same else send).append(path)
+    start = len(to.key(""))
+    return PushPlan(tuple(send), tuple(unchanged), tuple(sorted(key[start:] for key in there)))
+
+
+def push(
+    aws: Aws,
+    bundle: Bundle,
+    to: S3Prefix,
+    planned: PushPlan,
+    told: Callable[[str], None] = lambda _path: None,
+) -> None:
+    """Send what a plan names, in its order. Raises Absent, Refused, InDoubt."""
+    s3 = aws.service("s3")
+    for path in planned.send:
+        told(path)
+        _put(s3, bundle, to, path)
+
+
+def prune(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
+    """Delete what lies in the prefix and in no bundle. Raises Refused, InDoubt."""
+    s3 = aws.service("s3")
+    for path in planned.left_over:
+        s3.order("delete_object", Bucket=to.bucket, Key=to.key(path))
+
+
+def _md5(bundle: Bundle, path: str) -> str:
+    """What S3 calls the ETag of an object that was put whole; with KMS keys it is another."""
+    content = (bundle.directory / path).read_bytes()
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def _put(s3: Service, bundle: Bundle, to: S3Prefix, path: str) -> None:
+    content = (bundle.directory / path).read_bytes()
+    # S3 itself compares: what arrives otherwise is refused.
+    digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    for attempt in range(1, TRIES + 1):
+        try:
+            s3.order(
+                "put_object",
+                Bucket=to.bucket,
+                Key=to.key(path),
+                Body=content,
+                ChecksumSHA256=digest,
+            )
+        except InDoubt:
+            if attempt == TRIES:
+                raise
+        else:
+            return

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl.clusters import bundle_fit
+from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
 
 PYTHON_FLOOR = (3, 8)
@@ -42,7 +42,7 @@ def problems(directory: Path) -> tuple[Problem, ...]:
         found.append(Problem(".", f"has {total} bytes, over {LARGEST}"))
     found += [Problem(WHEELS, what) for what in _of_wheels(directory / WHEELS)]
     if (directory / WHEELS).is_dir():
-        found += [Problem(place, why) for place, why in bundle_fit.problems(directory)]
+        found += [Problem(place, why) for place, why in bundle_wheels.problems(directory)]
     found += [Problem(PYTHON, what) for what in _of_packed_python(directory / PYTHON)]
     if not found:
         found += _of_settings(directory)

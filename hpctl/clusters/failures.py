@@ -1,17 +1,102 @@
-"""Failed nodes understood: what the service's words mean, and what the node's own log says."""
+"""Failed nodes explained: what the service says of the failure, and what the node's own log says.
+
+HyperPod writes each instance's log to CloudWatch Logs' group `/aws/sagemaker/Clusters/<name>/<id>`,
+in the stream `LifecycleConfig/<instance group>/<instance id>`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from hpctl.clusters import lifecycle_log, zones
 from hpctl.clusters.names import NodeRow
 from hpctl.clusters.progress import NodeProgress
-from hpctl.clusters.trouble import Cause, Trouble, Where, cause_of, understand
+from hpctl.clusters.trouble import Cause, Trouble, Where, cause_of, understand, where_of_group
+from hpctl.errors import Absent, HpctlError, Unavailable
 from hpctl.ports import Aws
+
+TAIL = 300
+"""Newest lines that are looked at: the script has ended, so its failure is among them."""
+
+_OURS = re.compile(r"^hpctl lifecycle: FAILED ")
+"""The last line of a run of `lifecycle_scripts/` that failed: step, node, tries and why."""
+
+_PLATFORM = re.compile(r"^\[SageMaker\]|Lifecycle scripts? (did not|failed)", re.IGNORECASE)
+"""What the platform says when the script has ended: true, and no help."""
+
+_STEP = re.compile(r"\bstep[= :]+[\"']?(?P<step>[\w.-]+)", re.IGNORECASE)
+_FAILED = re.compile(r"\b(fail(ed|ure)?|fatal|error)\b|Traceback|[A-Z]\w+(Error|Exception):", re.I)
+_CLUES = re.compile(r"no such file|permission denied|not found|timed out|cannot|unable", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where an instance's lifecycle log is."""
+
+    group: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLine:
+    """The line that says what failed, and the step it names. `unread`: why there is none.
+
+    `unreachable`: nobody answered, and nobody will for another log either.
+    """
+
+    line: str = ""
+    step: str = ""
+    unread: str = ""
+    unreachable: bool = False
+
+
+def log_place(cluster_arn: str, cluster: str, group: str, instance_id: str) -> LogPlace:
+    """Where the log of an instance of a group is."""
+    cluster_id = cluster_arn.rpartition("/")[2]
+    return LogPlace(
+        f"/aws/sagemaker/Clusters/{cluster}/{cluster_id}",
+        f"LifecycleConfig/{group}/{instance_id}",
+    )
+
+
+def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
+    """Read the newest lines and pick the one that tells. Never raises: the failure itself is told
+    elsewhere, and a log that cannot be read must not hide it.
+    """
+    try:
+        answer = aws.service("logs").read(
+            "get_log_events",
+            logGroupName=where.group,
+            logStreamName=where.stream,
+            limit=TAIL,
+            startFromHead=False,
+        )
+    except Absent:
+        return FailedLine(unread="the log has not reached CloudWatch Logs (yet)")
+    except HpctlError as error:
+        return FailedLine(unread=str(error), unreachable=isinstance(error, Unavailable))
+    lines = [str(event.get("message", "")).rstrip() for event in answer.get("events", ())]
+    return telling([line for line in lines if line.strip()])
+
+
+def telling(lines: list[str]) -> FailedLine:
+    """The line of a failed script's log that says most, searched from the end."""
+    if not lines:
+        return FailedLine(unread="the log is empty")
+    steps = [(n, m["step"]) for n, line in enumerate(lines) if (m := _STEP.search(line))]
+    for pattern in (_OURS, _FAILED, _CLUES):
+        for at in range(len(lines) - 1, -1, -1):
+            if pattern.search(lines[at]) and not _PLATFORM.search(lines[at]):
+                step = next((name for n, name in reversed(steps) if n <= at), "")
+                return FailedLine(lines[at].strip(), step)
+    return FailedLine(lines[-1].strip(), steps[-1][1] if steps else "")
+
 
 EXPLAINED = 5
 """Failed nodes whose logs are read: a thousand nodes may fail, and for one reason."""
@@ -59,7 +144,7 @@ def meaning(
         groups: Mapping[str, Mapping[str, Any]] = {
             str(g.get("InstanceGroupName")): g for g in described.get("InstanceGroups", ())
         }
-        places[node.group] = zones.of_group(aws, groups.get(node.group, {}), described)
+        places[node.group] = where_of_group(aws, groups.get(node.group, {}), described)
     return understand(node.message, places[node.group])
 
 
@@ -67,9 +152,9 @@ def with_log(
     aws: Aws, described: Mapping[str, Any], node: NodeProgress, trouble: Trouble
 ) -> tuple[Trouble, bool]:
     """The trouble with its instance's lifecycle log, and whether no log can be reached at all."""
-    where = lifecycle_log.place(
+    where = log_place(
         str(described["ClusterArn"]), str(described["ClusterName"]), node.group, node.instance_id
     )
-    read = lifecycle_log.failed_line(aws, where)
+    read = failed_line(aws, where)
     told = replace(trouble, step=read.step, line=read.line, unread=read.unread, log=str(where))
     return told, read.unreachable

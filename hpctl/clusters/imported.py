@@ -11,14 +11,20 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from hpctl.clusters import observed, provisioning
+from hpctl.clusters import diff, provisioning
+from hpctl.clusters.cluster_file import to_yaml
 from hpctl.clusters.request import CAPACITY, NODE_TYPES, create_request, group_request
 from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
-from hpctl.clusters.spec.cluster import AccountingDatabase, TieredStorage
-from hpctl.clusters.spec.group import AutoPatch, Lifecycle, ScheduledUpdate, Storage
+from hpctl.clusters.spec.cluster import (
+    AccountingDatabase,
+    AutoPatch,
+    Lifecycle,
+    ScheduledUpdate,
+    Storage,
+    TieredStorage,
+)
 from hpctl.clusters.spec.words import ApiSection
 from hpctl.clusters.validate.facts import ServiceModel
-from hpctl.clusters.written import to_yaml
 from hpctl.errors import HpctlError
 
 __all__ = ["images_of", "spec_from", "spec_of", "spec_of_json", "to_yaml", "unsaid"]
@@ -43,7 +49,7 @@ def spec_of(
     the scripts. Raises HpctlError for a cluster that no spec can say.
     """
     _for_slurm(describe)
-    request = observed.request_of(describe)
+    request = diff.request_of(describe)
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
             group.pop(key, None)
@@ -85,7 +91,7 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     pins it asks for a step back after the next software update.
     """
     words = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
-    groups = observed.request_of(describe)["InstanceGroups"]
+    groups = diff.request_of(describe)["InstanceGroups"]
     return {
         str(group["InstanceGroupName"]): {
             ours: str(group[theirs]) for ours, theirs in words.items() if theirs in group

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpctl.clusters import lifecycle_log
+from hpctl.clusters import failures
 from hpctl.clusters.names import NodeRow, node_rows, targets_of
-from hpctl.clusters.node_orders import MOVING, Verb, after_doubt, mend, send
-from hpctl.clusters.order_plan import Plan, Target, began
+from hpctl.clusters.node_orders import MOVING, Plan, Target, Verb, after_doubt, began, mend, send
 from hpctl.clusters.trouble import Cause, Where, understand
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, SchedulerView, SlurmJob
@@ -319,10 +318,8 @@ class Walk:
         trouble = understand(row.message, Where((row.instance_type,)))
         text = row.message or "the new instance failed"
         if trouble.cause is Cause.LIFECYCLE:
-            where = lifecycle_log.place(
-                self.plan.arn, self.plan.cluster, row.group, row.instance_id
-            )
-            read = lifecycle_log.failed_line(self.aws, where)
+            where = failures.log_place(self.plan.arn, self.plan.cluster, row.group, row.instance_id)
+            read = failures.failed_line(self.aws, where)
             text = f"{text} The log {where}: {read.line or read.unread}"
         return text, trouble.mend
 

@@ -1,22 +1,41 @@
 """provisioning_parameters.json: how Slurm is told of the groups where the API does not do it.
 
 The file lies beside the lifecycle scripts, which read it from their own directory.
+
+A node cannot find out that it is a login node where the API sets Slurm up: resource_config.json
+says who the controllers are and no more, and login nodes run slurmd as compute nodes do. So the
+bundle is given the roles of the groups (`write_roles`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctl.clusters.objects import read_object
 from hpctl.clusters.request import merged
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
-from hpctl.errors import HpctlError
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.ports import Service
 
 if TYPE_CHECKING:
     from hpctl.ports import Aws
+
+LARGEST = 1 << 20
+"""Bytes that are read: scripts and settings are far smaller."""
+
+
+def read_object(s3: Service, bucket: str, key: str) -> bytes:
+    """The first MiB of an object. Raises Absent, Refused, Unavailable."""
+    body = s3.read("get_object", Bucket=bucket, Key=key)["Body"]
+    try:
+        return bytes(body.read(LARGEST))
+    # The HTTP libraries below have no error in common, and this layer must not know them.
+    except Exception as error:
+        raise Unavailable(f"s3://{bucket}/{key} could not be read to its end: {error}") from error
+
 
 FILE = "provisioning_parameters.json"
 VERSION = "1.0.0"
@@ -132,3 +151,32 @@ def beside(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | N
     if not isinstance(content, dict):
         return None, f"s3://{bucket}/{key} holds no JSON object"
     return content, ""
+
+
+CONFIG = "config.json"
+
+
+def write_roles(directory: Path, spec: ClusterSpec) -> str:
+    """Write the roles into a bundle that is laid; the file that has them, empty for none.
+
+    That is config.json, or provisioning_parameters.json where the cluster has it. What somebody
+    wrote there already stays. Raises HpctlError.
+    """
+    roles = {group.name: group.role for group in spec.groups if group.role}
+    if not roles:
+        return ""
+    if spec.slurm_config == "provisioning_parameters":
+        path = directory / FILE
+        if not path.exists():
+            path.write_text(json.dumps(render(spec), indent=2) + "\n")
+        return FILE
+    path = directory / CONFIG
+    try:
+        said = json.loads(path.read_text())
+        said["roles"] = {**roles, **said.get("roles", {})}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise HpctlError(
+            f"{CONFIG} cannot be given the groups' roles: {error}", "mend it"
+        ) from error
+    path.write_text(json.dumps(said, indent=2) + "\n")
+    return CONFIG

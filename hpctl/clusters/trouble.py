@@ -1,12 +1,19 @@
-"""What the service's words about a failure mean, and what to do about it. Pure."""
+"""What the service's words about a failure mean, and what to do about it.
+
+A shortage is explained by where the instances were to come from: the zones of the subnets, and
+those of a training plan. Nothing here raises: what cannot be found out is left out.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpctl.core.compat import StrEnum
+from hpctl.errors import HpctlError
+from hpctl.ports import Aws
 
 
 class Cause(StrEnum):
@@ -124,3 +131,44 @@ def _of_plan(where: Where) -> str:
         f"the plan's capacity{f' in {held}' if held else ''} is taken, or not in the zone of the "
         "group's subnets: `hpctl capacity` shows who has it"
     )
+
+
+def where_of_group(aws: Aws, group: Mapping[str, Any], described: Mapping[str, Any]) -> Where:
+    """Where a described group of a described cluster looks for its instances."""
+    vpc = group.get("OverrideVpcConfig") or described.get("VpcConfig") or {}
+    zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
+    plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
+    if not plan:
+        return Where(types_of(group), zones)
+    try:
+        said = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
+    except HpctlError:
+        return Where(types_of(group), zones, plan)
+    held = [str(r.get("AvailabilityZone", "")) for r in said.get("ReservedCapacitySummaries", ())]
+    return Where(
+        types_of(group),
+        zones,
+        plan,
+        str(said.get("Status", "")),
+        tuple(dict.fromkeys(zone for zone in held if zone)),
+    )
+
+
+def zones_of_subnets(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
+    """The zone of each subnet, "" where nobody told."""
+    zones = dict.fromkeys(subnets, "")
+    if not subnets:
+        return zones
+    try:
+        told = aws.service("ec2").read("describe_subnets", SubnetIds=list(subnets))
+    except HpctlError:
+        return zones
+    return zones | {str(s["SubnetId"]): str(s["AvailabilityZone"]) for s in told["Subnets"]}
+
+
+def types_of(group: Mapping[str, Any]) -> tuple[str, ...]:
+    """The instance types that a described group may have, in the order of preference."""
+    flexible = group.get("InstanceRequirements") or {}
+    listed = flexible.get("DesiredInstanceTypes") or flexible.get("CurrentInstanceTypes") or ()
+    plain = group.get("InstanceType")
+    return tuple(str(t) for t in (listed or ((plain,) if plain else ())))

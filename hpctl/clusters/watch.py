@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from hpctl.clusters import failures, zones
+from hpctl.clusters import failures
 from hpctl.clusters.events import failure_message
 from hpctl.clusters.progress import (
     DELETED,
@@ -21,10 +21,10 @@ from hpctl.clusters.progress import (
     GroupProgress,
     NodeProgress,
     Progress,
+    Until,
     Verdict,
 )
-from hpctl.clusters.trouble import Cause, Trouble, Where
-from hpctl.clusters.until import Until
+from hpctl.clusters.trouble import Cause, Trouble, Where, types_of
 from hpctl.core.compat import UTC
 from hpctl.errors import Absent, Refused, Unavailable
 from hpctl.ports import Aws, Service
@@ -243,7 +243,7 @@ def _failure_of(sagemaker: Service, cluster: str, event: Mapping[str, Any]) -> s
 def _group(group: Mapping[str, Any]) -> GroupProgress:
     return GroupProgress(
         str(group.get("InstanceGroupName", "")),
-        zones.types_of(group),
+        types_of(group),
         str(group.get("Status", "")),
         int(group.get("CurrentCount", 0)),
         int(group.get("TargetCount", 0)),

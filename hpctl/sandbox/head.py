@@ -21,7 +21,7 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening
-from hpctl.sandbox.slots import Slots
+from hpctl.sandbox.slurmconf import Slots
 from hpctl.sandbox.spec import Spec
 
 START_TIMEOUT_S = 30.0

@@ -8,17 +8,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctl.clusters.lifecycle_log import place
+from hpctl.clusters.failures import log_place
 from hpctl.clusters.provisioning import FILE
 from hpctl.core.model import InstanceStatus, NodeName
 from hpctl.errors import HpctlError
-from hpctl.sandbox import roster
 from hpctl.sandbox.bootplan import resource_config
 from hpctl.sandbox.emulator.faults import Fault
 from hpctl.sandbox.emulator.service import Emulator
 from hpctl.sandbox.emulator.state import Role
 from hpctl.sandbox.instances import LocalMachines, Service
-from hpctl.sandbox.machines import Machine
+from hpctl.sandbox.machines import (
+    CONTROLLER_TYPE,
+    LIFECYCLE_S3,
+    ON_CREATE,
+    WORKER_TYPE,
+    Machine,
+    head_node,
+)
 from hpctl.sandbox.spec import Spec
 
 if TYPE_CHECKING:
@@ -103,8 +109,8 @@ class HyperPod:
         """
         spec = self._spec
         taken = {n.node for c in self.emulator.world.clusters.values() for n in c.nodes.values()}
-        if role == "controller" and roster.head_node(spec) not in taken:
-            return spec.head_address, roster.head_node(spec)
+        if role == "controller" and head_node(spec) not in taken:
+            return spec.head_address, head_node(spec)
         free = [n for n in range(1, spec.places + 1) if spec.node(n) not in taken]
         mine = () if spec.empty else spec.own_slot(name)
         newer = [n for n in free if n > spec.nodes]
@@ -142,7 +148,7 @@ class HyperPod:
             cluster = self.emulator.cluster_of(machine.logical_id)
         if cluster is None or self._aws is None:
             return
-        where = place(cluster.arn, cluster.name, machine.group, machine.instance_id)
+        where = log_place(cluster.arn, cluster.name, machine.group, machine.instance_id)
         self._aws.log(where.group, where.stream, lines)
 
     # --- faults -------------------------------------------------------------------------------
@@ -240,11 +246,11 @@ def _describe(kind: str, fault: Fault) -> str:
 
 def cluster_request(spec: Spec) -> dict[str, Any]:
     """CreateCluster's request for this sandbox: a controller and the worker groups."""
-    groups = [_group("controller", roster.CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
+    groups = [_group("controller", CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
     for number in range(1, spec.groups + 1):
         name = f"worker-{number}"
         slurm = {"NodeType": "Compute", "PartitionNames": [name]}
-        groups.append(_group(name, roster.WORKER_TYPE, len(spec.members(number)), slurm))
+        groups.append(_group(name, WORKER_TYPE, len(spec.members(number)), slurm))
     return {
         "ClusterName": spec.cluster,
         "InstanceGroups": groups,
@@ -259,7 +265,7 @@ def _group(name: str, kind: str, count: int, slurm: dict[str, Any]) -> dict[str,
         "InstanceGroupName": name,
         "InstanceType": kind,
         "InstanceCount": count,
-        "LifeCycleConfig": {"SourceS3Uri": roster.LIFECYCLE_S3, "OnCreate": roster.ON_CREATE},
+        "LifeCycleConfig": {"SourceS3Uri": LIFECYCLE_S3, "OnCreate": ON_CREATE},
         "ExecutionRole": "arn:aws:iam::000000000000:role/hpctl-sandbox",
         "ThreadsPerCore": 1,
         "SlurmConfig": slurm,

@@ -7,11 +7,15 @@ and a recording double in the emulator's own tests.
 
 from __future__ import annotations
 
+import secrets
+import threading
 from dataclasses import dataclass
 from typing import Protocol
 
+from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, LogicalId, NodeName
 from hpctl.errors import HpctlError
+from hpctl.sandbox.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +83,111 @@ class Machines(Protocol):
     def write_partitions(self) -> None:
         """Write slurm.conf anew, whatever was edited in it."""
         ...
+
+
+class NullMachines:
+    """Boots nothing and remembers what it was asked, in order: `done` holds (verb, instance id).
+
+    `fail_boot` holds instance names whose next boots fail as a lifecycle script would; `edited`
+    says that somebody has edited the partitions in slurm.conf.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._up: set[InstanceId] = set()
+        self.done: list[tuple[str, InstanceId]] = []
+        self.fail_boot: set[str] = set()
+        self.edited = False
+
+    def boot(self, machine: Machine) -> None:
+        """Remember it as up. Raises LifecycleFailed for names in `fail_boot`."""
+        with self._lock:
+            self.done.append(("boot", machine.instance_id))
+            if machine.name in self.fail_boot:
+                raise LifecycleFailed(f"on_create.sh on {machine.name} exited with 1: no such file")
+            self._up.add(machine.instance_id)
+
+    def destroy(self, machine: Machine) -> None:
+        """Remember it as gone."""
+        with self._lock:
+            self.done.append(("destroy", machine.instance_id))
+            self._up.discard(machine.instance_id)
+
+    def retire(self, machine: Machine) -> None:
+        """Remember it as gone."""
+        self.destroy(machine)
+
+    def reboot(self, machine: Machine) -> None:
+        """Remember the reboot."""
+        with self._lock:
+            self.done.append(("reboot", machine.instance_id))
+
+    def alive(self, machine: Machine) -> bool:
+        """Whether it was booted and not destroyed since."""
+        with self._lock:
+            return machine.instance_id in self._up
+
+    def drifted(self) -> bool:
+        """Whether a test says so."""
+        return self.edited
+
+    def write_partitions(self) -> None:
+        """Forget the edits."""
+        self.edited = False
+
+
+CONTROLLER_TYPE = "ml.m5.xlarge"
+WORKER_TYPE = "ml.p5.48xlarge"
+LIFECYCLE_S3 = "s3://sagemaker-sandbox/lifecycle/"
+ON_CREATE = "on_create.sh"
+
+
+def initial_machines(spec: Spec) -> list[Machine]:
+    """One controller and the workers, with fresh ids, for a sandbox without the emulator."""
+    controller = Machine(
+        instance_id=_instance_id(),
+        logical_id=_logical_id(),
+        name="controller-1",
+        group="controller",
+        instance_type=CONTROLLER_TYPE,
+        role="controller",
+        address=spec.head_address,
+        node=head_node(spec),
+        partition="",
+        source_s3_uri=LIFECYCLE_S3,
+        on_create=ON_CREATE,
+        on_init_complete="",
+    )
+    return [controller, *(_worker(spec, number) for number in range(1, spec.nodes + 1))]
+
+
+def head_node(spec: Spec) -> NodeName:
+    """The head node's name, which is no Slurm node's."""
+    return NodeName(guessed(spec.head_address, ""))
+
+
+def _worker(spec: Spec, number: int) -> Machine:
+    group = spec.group(number)
+    index = spec.members(int(group.rsplit("-")[-1])).index(number) + 1
+    return Machine(
+        instance_id=_instance_id(),
+        logical_id=_logical_id(),
+        name=f"{group}-{index}",
+        group=group,
+        instance_type=WORKER_TYPE,
+        role="compute",
+        address=spec.address(number),
+        node=NodeName(spec.node(number)),
+        partition=group,
+        source_s3_uri=LIFECYCLE_S3,
+        on_create=ON_CREATE,
+        on_init_complete="",
+    )
+
+
+def _instance_id() -> InstanceId:
+    return InstanceId(f"i-{secrets.token_hex(8)}{secrets.token_hex(1)[:1]}")
+
+
+def _logical_id() -> LogicalId:
+    return LogicalId(secrets.token_hex(8))

@@ -3,6 +3,10 @@
 It is filled with what a cluster needs before it can be created: a VPC with a subnet in each of
 two zones, a security group that lets itself in and out, an execution role, a bucket with the
 lifecycle scripts and an FSx for Lustre file system. What their names are is in aws.json.
+
+A data repository association of FSx is CREATING when it is made and AVAILABLE when it is next asked
+for. SimulatePrincipalPolicy, which moto lacks, knows roles with their inline and attached policies;
+no conditions, boundaries or organisations.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +23,144 @@ from typing import Any
 import yaml
 
 from hpctl.errors import HpctlError
-from hpctl.sandbox import fsx_associations, iam_simulation
-from hpctl.sandbox.roster import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
+from hpctl.sandbox.machines import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
 from hpctl.sandbox.spec import Spec
+
+KEPT = ("FileSystemId", "FileSystemPath", "DataRepositoryPath", "BatchImportMetaDataOnCreate", "S3")
+
+
+def install_associations() -> None:
+    """Let moto's FSx answer the calls, in this process."""
+    from moto.fsx.models import FileSystem
+    from moto.fsx.responses import FSxResponse
+
+    FSxResponse.create_data_repository_association = _create  # type: ignore[attr-defined]
+    FSxResponse.describe_data_repository_associations = _describe  # type: ignore[attr-defined]
+    FSxResponse.delete_data_repository_association = _delete  # type: ignore[attr-defined]
+    if FileSystem.to_dict.__module__ != __name__:
+        FileSystem.to_dict = _completed(FileSystem.to_dict)  # type: ignore[method-assign]
+
+
+def _completed(to_dict: Any) -> Any:
+    def whole(self: Any) -> dict[str, Any]:
+        told: dict[str, Any] = to_dict(self)
+        told["Lifecycle"] = "AVAILABLE"
+        told["FileSystemTypeVersion"] = "2.15"
+        lustre = told.get("LustreConfiguration")
+        if lustre is not None:
+            told["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
+        return told
+
+    return whole
+
+
+def _known(response: Any) -> dict[str, dict[str, Any]]:
+    """The backend's associations, by id."""
+    backend = response.fsx_backend
+    if not hasattr(backend, "associations"):
+        backend.associations = {}
+    found: dict[str, dict[str, Any]] = backend.associations
+    return found
+
+
+def _create(response: Any) -> Any:
+    """A method of moto's FSxResponse."""
+    wanted = json.loads(response.body)
+    if wanted["FileSystemId"] not in response.fsx_backend.file_systems:
+        return _error("FileSystemNotFound", f"File system {wanted['FileSystemId']} not found.")
+    path = wanted.get("FileSystemPath", "/").rstrip("/") + "/"
+    for other in _known(response).values():
+        theirs = other["FileSystemPath"].rstrip("/") + "/"
+        same = other["FileSystemId"] == wanted["FileSystemId"]
+        if same and (path.startswith(theirs) or theirs.startswith(path)):
+            return _error("BadRequest", f"{path} overlaps {theirs} of {other['AssociationId']}.")
+    name = f"dra-{secrets.token_hex(9)[:17]}"
+    made = {
+        "AssociationId": name,
+        "ResourceARN": f"arn:aws:fsx:{response.region}:{response.current_account}:association/"
+        f"{wanted['FileSystemId']}/{name}",
+        "Lifecycle": "CREATING",
+        "CreationTime": time.time(),
+        **{key: wanted[key] for key in KEPT if key in wanted},
+    }
+    _known(response)[name] = made
+    return json.dumps({"Association": made})
+
+
+def _describe(response: Any) -> Any:
+    """A method of moto's FSxResponse: a fitting page, all in one."""
+    asked = json.loads(response.body)
+    ids = asked.get("AssociationIds")
+    wanted = {f["Name"]: set(f["Values"]) for f in asked.get("Filters", ())}
+    systems = wanted.get("file-system-id")
+    found = [
+        a
+        for a in _known(response).values()
+        if (not ids or a["AssociationId"] in ids)
+        and (systems is None or a["FileSystemId"] in systems)
+    ]
+    told = json.dumps({"Associations": found})
+    for association in found:
+        association["Lifecycle"] = "AVAILABLE"
+    return told
+
+
+def _delete(response: Any) -> Any:
+    """A method of moto's FSxResponse."""
+    name = json.loads(response.body)["AssociationId"]
+    if _known(response).pop(name, None) is None:
+        return _error("DataRepositoryAssociationNotFound", f"{name} not found.")
+    return json.dumps({"AssociationId": name, "Lifecycle": "DELETING"})
+
+
+def _error(code: str, message: str) -> tuple[int, dict[str, str], str]:
+    body = json.dumps({"__type": code, "Message": message})
+    return 400, {"status": "400"}, body
+
+
+def install_simulation() -> None:
+    """Let moto's IAM answer the call, in this process."""
+    from moto.iam.responses import IamResponse
+
+    IamResponse.simulate_principal_policy = _simulate  # type: ignore[attr-defined]
+
+
+def _simulate(response: Any) -> Any:
+    """A method of moto's IamResponse."""
+    from moto.core.responses import ActionResult
+
+    backend = response.backend
+    role = backend.get_role_by_arn(response._get_param("PolicySourceArn"))
+    documents = [
+        backend.get_role_policy(role.name, name)[1]
+        for name in backend.list_role_policies(role.name)
+    ]
+    policies = [*documents, *role.managed_policies.values()]
+    resources = response._get_param("ResourceArns") or ["*"]
+    return ActionResult(
+        {
+            "IsTruncated": False,
+            "EvaluationResults": [
+                {
+                    "EvalActionName": action,
+                    "EvalResourceName": resource,
+                    "EvalDecision": _decision(policies, action, resource),
+                }
+                for action in response._get_param("ActionNames")
+                for resource in resources
+            ],
+        }
+    )
+
+
+def _decision(policies: list[Any], action: str, resource: str) -> str:
+    from moto.iam.access_control import IAMPolicy, PermissionResult
+
+    found = {IAMPolicy(policy).is_action_permitted(action, resource) for policy in policies}
+    if PermissionResult.DENIED in found:
+        return "explicitDeny"
+    return "allowed" if PermissionResult.PERMITTED in found else "implicitDeny"
+
 
 REGION = "us-east-1"
 ZONES = ("us-east-1a", "us-east-1b")
@@ -76,8 +216,8 @@ class OtherAws:
                 f"moto's server is not installed: {error}",
                 "Install it: pip install 'hpctl[sandbox]'",
             ) from error
-        iam_simulation.install()
-        fsx_associations.install()
+        install_simulation()
+        install_associations()
         port = self.settings.ports.moto
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpctl.clusters import shipped
+from hpctl.clusters import bundle
 from hpctl.core.join import guessed
 from hpctl.errors import HpctlError
 
@@ -155,7 +155,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lifecycle_dir(self) -> Path:
         """The directory that stands for the groups' S3 prefix."""
-        return Path(self.lifecycle) if self.lifecycle else shipped.lifecycle_scripts()
+        return Path(self.lifecycle) if self.lifecycle else bundle.lifecycle_scripts()
 
     def group(self, number: int) -> str:
         """The worker group of node `number`: `worker-1`, ... in blocks of equal size."""

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
-from hpctl.sandbox import hma, netns, packages, roster
+from hpctl.sandbox import faults, netns, packages
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.control import Control
 from hpctl.sandbox.faults import NodeFaults
 from hpctl.sandbox.head import Head, prepare
 from hpctl.sandbox.instances import LocalMachines
+from hpctl.sandbox.machines import initial_machines
 from hpctl.sandbox.proctree import become_subreaper, die_with_parent, zombie_children
 from hpctl.sandbox.spec import Spec, load
 
@@ -91,13 +92,13 @@ class Supervisor:
         """HyperPod's own, which act in Slurm."""
         looks: list[tuple[Callable[[], None], float]] = []
         if self.spec.hma:
-            looks.append((hma.Hma(self.spec, self.programs, self.machines).look, hma.LOOK_S))
+            looks.append((faults.Hma(self.spec, self.programs, self.machines).look, faults.LOOK_S))
         if self.hyperpod is not None and self.spec.node_recovery == "Automatic":
             pod = self.hyperpod
-            service = hma.Recovery(self.spec, self.programs, pod.recover, pod.settled)
-            looks.append((service.look, hma.SERVICE_LOOK_S))
+            service = faults.Recovery(self.spec, self.programs, pod.recover, pod.settled)
+            looks.append((service.look, faults.SERVICE_LOOK_S))
         for look, every_s in looks:
-            work = partial(hma.repeat, look, every_s, self.ended)
+            work = partial(faults.repeat, look, every_s, self.ended)
             threading.Thread(target=work, name="hma", daemon=True).start()
 
     def say(self, what: str, **more: Any) -> None:
@@ -115,7 +116,7 @@ class Supervisor:
             self.hyperpod.start()
             return
         with ThreadPoolExecutor(max_workers=4) as pool:
-            list(pool.map(self.machines.boot, roster.initial(self.spec)))
+            list(pool.map(self.machines.boot, initial_machines(self.spec)))
 
     def wait_idle(self) -> None:
         """Wait until slurmctld calls every node idle. Raises HpctlError with the others' names."""

@@ -2,15 +2,24 @@
 
 Text in every release: `--json` costs 5 to 20 times as much (docs/adr/0050).
 Reads are repeated (three times, jittered); orders are sent once.
+
+Orders for many nodes go as few updates: by equal Reason, a hundred nodes in one hostlist.
+
+A reservation's first fields are the same from 22.05 to 26.05. What 22.05.8 does was seen there: an
+update replaces the whole list of nodes, or refuses it whole where one of the new ones has a job
+("Requested nodes are busy") or another reservation; `Nodes=` empty is accepted and changes nothing,
+so that no nodes means to delete; a change makes slurmctld look at its queue. The nodes of a
+reservation bear the flag RESERVED only at slurmctld's next look, seconds later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from hpctl.core.compat import UTC
-from hpctl.core.hostlist import fold, valid_name
+from hpctl.core.hostlist import batches, fold, valid_name
 from hpctl.core.model import (
     Attempt,
     JobId,
@@ -19,16 +28,116 @@ from hpctl.core.model import (
     OutcomeKind,
     RecoveryId,
     SchedulerView,
+    SlurmNode,
+    reason_owner,
 )
+from hpctl.core.reach import SLURMCTLD_REASONS
 from hpctl.errors import Unavailable
 from hpctl.slurm import nodes as rules
 from hpctl.slurm import requeue as sequence
-from hpctl.slurm import reservations
-from hpctl.slurm.batch import Rule, singly, update
 from hpctl.slurm.errors import outcome
+from hpctl.slurm.nodes import NO_SUCH_NODE
 from hpctl.slurm.read import Reader
-from hpctl.slurm.records import JobRecord
+from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.run import Runner
+
+BATCH = 100
+"""Nodes in one update: a refusal costs at most this many single repeats."""
+
+Rule = Callable[[SlurmNode | None, str], Outcome | None]
+Send = Callable[[Sequence[str], str], Outcome]
+
+
+def update(
+    wanted: Mapping[NodeName, str],
+    seen: Mapping[NodeName, SlurmNode],
+    rule: Rule,
+    send: Send,
+    *,
+    with_reason: bool,
+) -> dict[NodeName, Outcome]:
+    """An Outcome for every wanted node: the rule's, or that of the update it went out in.
+
+    `send(names, reason)` sends one update; `with_reason` says whether the text of a node is
+    the Reason to send (a RESUME has none, so all its nodes go together).
+    """
+    answers: dict[NodeName, Outcome] = {}
+    groups: dict[str, list[NodeName]] = {}
+    for name, text in wanted.items():
+        answer = rule(seen.get(name), text)
+        if answer is not None:
+            answers[name] = answer
+        else:
+            groups.setdefault(text if with_reason else "", []).append(name)
+    for reason, names in groups.items():
+        for part in batches(names, BATCH):
+            answers |= _one_batch(part, reason, send)
+    return {name: answers[name] for name in wanted}
+
+
+def singly(
+    wanted: Mapping[NodeName, str],
+    update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
+) -> dict[NodeName, Outcome]:
+    """The same one by one, where nothing else may come between the look and the order."""
+    return {n: o for name in wanted for n, o in update({name: wanted[name]}).items()}
+
+
+def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:
+    """One update for all; where it is refused, one each, so that each has its own answer.
+
+    slurmctld stops at the first bad name and may have done those before it: DRAIN, DOWN and
+    RESUME can be said twice. What may have been done as a whole is not repeated.
+    """
+    targets = [NodeName(name) for name in names]
+    sent = send(targets, reason)
+    if sent.kind is not OutcomeKind.REJECTED or sent.transient or len(targets) == 1:
+        return dict.fromkeys(targets, sent)
+    return {name: send([name], reason) for name in targets}
+
+
+_HEAD = re.compile(r"^ReservationName=(?P<name>\S+) .*? Nodes=(?P<nodes>\S*) ", re.MULTILINE)
+
+NOBODY = "root"
+"""Whose jobs may use it: a reservation needs somebody, and root runs none."""
+
+_GONE = "ESLURM_RESERVATION_INVALID"
+
+
+def parse(text: str) -> dict[str, tuple[NodeName, ...]]:
+    """The nodes of each reservation of `scontrol show reservation -o`."""
+    hosts = Hostlists()
+    return {found["name"]: hosts(found["nodes"]) for found in _HEAD.finditer(text)}
+
+
+def read(reader: Reader) -> Mapping[str, tuple[NodeName, ...]]:
+    """All reservations. Raises Unavailable."""
+    return parse(reader.text("show", "reservation", "-o"))
+
+
+def reserve(reader: Reader, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    """See ports.Scheduler.reserve."""
+    try:
+        held = read(reader).get(name)
+    except Unavailable as error:
+        return Outcome.rejected("unavailable", str(error), transient=True)
+    if held is not None and set(held) == set(nodes):
+        return Outcome.accepted("it holds them already")
+    if not nodes:
+        if held is None:
+            return Outcome.accepted("there is none")
+        sent = outcome(reader.runner.run("scontrol", "delete", f"ReservationName={name}"))
+        return Outcome.accepted("there is none") if sent.code == _GONE else sent
+    wanted = f"Nodes={fold(nodes)}"
+    if held is not None:
+        sent = outcome(reader.runner.run("scontrol", "update", f"ReservationName={name}", wanted))
+    else:
+        words = [f"ReservationName={name}", "StartTime=now", "Duration=UNLIMITED"]
+        words += [f"Users={NOBODY}", wanted]
+        sent = outcome(reader.runner.run("scontrol", "create", "reservation", *words))
+    if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
+        return Outcome.rejected(sent.code, sent.detail, transient=True)
+    return sent
 
 
 def _utc_now() -> datetime:
@@ -158,11 +267,11 @@ class CliScheduler:
 
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """`scontrol show reservation`. Raises Unavailable."""
-        return reservations.read(self.reader)
+        return read(self.reader)
 
     def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
         """`scontrol create|update|delete` of a reservation, whichever it takes."""
-        return reservations.reserve(self.reader, name, nodes)
+        return reserve(self.reader, name, nodes)
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
         """The job now; a failed look is an order that was not sent."""
@@ -195,3 +304,68 @@ class CliScheduler:
 
 def _unavailable(error: Unavailable) -> Outcome:
     return Outcome.rejected("unavailable", str(error), transient=True)
+
+
+class SlurmByHand:
+    """`hpctl.ports.ByHand` over Slurm's own commands."""
+
+    def __init__(self, cli: CliScheduler) -> None:
+        self._cli = cli
+
+    def view(self) -> SchedulerView:
+        """See ports.ByHand."""
+        return self._cli.view()
+
+    def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """See ports.ByHand."""
+        return self._cli.update(nodes, "DRAIN", close)
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """See ports.ByHand."""
+        return self._cli.update(nodes, "DOWN", down)
+
+    def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """See ports.ByHand."""
+        return self._cli.update(nodes, "RESUME", reopen)
+
+
+def close(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """A node that somebody closed (DRAIN, FAIL, or DOWN by hand) is closed: that is enough."""
+    if node is None:
+        return NO_SUCH_NODE
+    if not reason.isprintable() or not reason or reason_owner(reason) is not None:
+        return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
+    if node.drained and _ours(node, reason):
+        return Outcome.accepted("it is drained already")
+    by_hand = node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
+    if node.closed or by_hand:
+        return Outcome.rejected("closed", f"{node.name} is closed already: {node.reason}")
+    return None
+
+
+def down(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """Only a node that is DRAIN with this Reason."""
+    if node is None:
+        return NO_SUCH_NODE
+    if not (node.drained and _ours(node, reason)):
+        return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
+    return Outcome.accepted("it is down already") if node.down else None
+
+
+def reopen(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """Only with this Reason, and a slurmd that answers: RESUME makes a dead node IDLE, too."""
+    if node is None:
+        return NO_SUCH_NODE
+    if node.in_service:
+        return Outcome.accepted("it is in service already")
+    if not _ours(node, reason):
+        return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
+    if not node.responding:
+        text = f"the slurmd of {node.name} does not answer: RESUME would offer it to jobs"
+        return Outcome.rejected("not_responding", text, transient=True)
+    return None
+
+
+def _ours(node: SlurmNode, reason: str) -> bool:
+    """slurmctld appends ` : Not responding` and the like to a Reason."""
+    return node.reason == reason or node.reason.startswith(f"{reason} : ")

@@ -47,8 +47,7 @@ from hpctl.core.model import (
 from hpctl.core.walls import Flaw, each, walled
 from hpctl.errors import Unavailable
 from hpctl.slurm import nodes as rules
-from hpctl.slurm.batch import Rule, singly, update
-from hpctl.slurm.cli import CliScheduler
+from hpctl.slurm.cli import CliScheduler, Rule, singly, update
 from hpctl.slurm.errors import of_text
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN

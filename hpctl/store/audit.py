@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, select
 
 from hpctl.core.journal import ConfigurationTaken, Event, RequestTaken
 from hpctl.store import schema as t
-from hpctl.store.codec import decode, encode
+from hpctl.store.rows import decode, encode
 
 log = logging.getLogger(__name__)
 

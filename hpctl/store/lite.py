@@ -17,8 +17,7 @@ from urllib.parse import quote
 from hpctl.core.journal import Event
 from hpctl.core.model import Health, NodeName
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.codec import decode
-from hpctl.store.rows import DaemonInfo, checked, health_as_heard, info_of
+from hpctl.store.rows import DaemonInfo, checked, decode, health_as_heard, info_of
 
 _SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
 _EVENTS = "SELECT seq, kind, payload FROM hpctl_events"

@@ -34,12 +34,13 @@ from hpctl.core.view import Request
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.store import audit
 from hpctl.store import schema as t
-from hpctl.store.codec import decode, encode
 from hpctl.store.engine import make_engine, reading, said, writing
 from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
     checked,
+    decode,
+    encode,
     health_as_heard,
     health_row,
     heard_row,

@@ -13,7 +13,7 @@ from tests.architecture.source import python_files, text, tree
 ALLOWED = {
     "hpctl/agent/outside/local.py": 1,
     "hpctl/agent/runner.py": 1,
-    "hpctl/clusters/objects.py": 1,
+    "hpctl/clusters/provisioning.py": 1,
     "hpctl/core/walls.py": 2,
     "hpctl/daemon/intake_process.py": 2,
     "hpctl/daemon/main.py": 1,

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.clusters import provisioning
-from hpctl.clusters.begin import OFFERS
+from hpctl.clusters.cluster_file import OFFERS
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import parse, read
 from hpctl.sandbox.emulator import Emulator, NullMachines

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpctl.cloud.aws import AwsAccount
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.calls import CallLog
+from hpctl.sandbox.emulator.service import CallLog
 from tests.contract.provider.beds import cluster
 
 CLUSTER = "llm"

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 
 from hpctl.clusters.names import node_rows, read_fleet, resolve_all, with_slurm
-from hpctl.clusters.node_orders import Verb
-from hpctl.clusters.order_plan import Plan, plan
+from hpctl.clusters.node_orders import Plan, Verb, plan
 from hpctl.clusters.order_walk import NodeProgress, Walk
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.paper_slurm import PaperSlurm

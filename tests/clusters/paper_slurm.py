@@ -16,7 +16,7 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.errors import Unavailable
-from hpctl.slurm import by_hand
+from hpctl.slurm import cli
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -72,17 +72,17 @@ class PaperSlurm:
         def drain(node: SlurmNode, reason: str) -> SlurmNode:
             return replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
 
-        return self._each(nodes, by_hand.close, drain)
+        return self._each(nodes, cli.close, drain)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         self.downed += nodes
-        return self._each(nodes, by_hand.down, lambda node, _: replace(node, state="DOWN"))
+        return self._each(nodes, cli.down, lambda node, _: replace(node, state="DOWN"))
 
     def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         def resume(node: SlurmNode, _: str) -> SlurmNode:
             return replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
 
-        return self._each(nodes, by_hand.reopen, resume)
+        return self._each(nodes, cli.reopen, resume)
 
     def _each(
         self,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpctl.clusters.lifecycle_log import FailedLine
+from hpctl.clusters.failures import FailedLine
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER, AwsBed
@@ -81,7 +81,7 @@ def test_a_failed_script_ends_a_create_with_node_and_mend(shell: Shell) -> None:
     drop(shell.bed)
     shell.bed.machines.fail_boot.add("workers-2")
     said = FailedLine("hpctl lifecycle: FAILED step=users node=ip-1 after 1 try: no", "users")
-    shell.patch.setattr("hpctl.clusters.lifecycle_log.failed_line", lambda *_: said)
+    shell.patch.setattr("hpctl.clusters.failures.failed_line", lambda *_: said)
     result = shell.run("create", str(shell.file), "--no-validate", "--yes", *FAST)
     assert result.exit_code == 1, result.output
     assert "a lifecycle script ended with an error on the node" in result.stdout

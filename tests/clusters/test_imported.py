@@ -18,7 +18,7 @@ from hpctl.clusters.diff import diff
 from hpctl.clusters.imported import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
-from hpctl.clusters.spec.rules import broken
+from hpctl.clusters.spec.reading import broken
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
 from hpctl.ports import Aws

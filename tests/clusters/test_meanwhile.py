@@ -102,7 +102,7 @@ def test_an_update_that_finds_its_nodes_going_waits_for_them(shell: Shell) -> No
     describe = shell.bed.emulator.handlers["DescribeCluster"]
     before = describe({"ClusterName": CLUSTER})
     shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", lambda _: before)
-    shell.patch.setattr("hpctl.clusters.until.LAG_S", 0.0)
+    shell.patch.setattr("hpctl.clusters.progress.LAG_S", 0.0)
     shell.write(count=2)
     update = ("update", str(shell.file), "--yes", *FAST)
     shell.said(*update, "--no-wait")
@@ -122,7 +122,7 @@ def test_a_scale_waits_for_its_own_group_alone(shell: Shell) -> None:
         return answer
 
     shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", other_group_changes)
-    shell.patch.setattr("hpctl.clusters.until.LAG_S", 0.0)
+    shell.patch.setattr("hpctl.clusters.progress.LAG_S", 0.0)
     text = shell.said("scale", "workers", "5", "--cluster", CLUSTER, "--yes", *FAST)
     assert "workers 5/5" in text
 

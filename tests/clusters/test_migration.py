@@ -21,12 +21,11 @@ from hpctl.cli.main import cli
 from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters.diff import Kind, diff
 from hpctl.clusters.migration import jobs_in_the_way
-from hpctl.clusters.progress import Progress, Verdict
-from hpctl.clusters.until import in_service, migrated
+from hpctl.clusters.progress import Progress, Verdict, in_service, migrated
 from hpctl.errors import Absent, HpctlError, Refused
 from hpctl.ports import Aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.unknowns import Unknowns
+from hpctl.sandbox.emulator.state import Unknowns
 from tests.clusters.bed import CLUSTER, REGION, SANDBOX_KEYS
 from tests.clusters.shell import FAST, ROLE
 

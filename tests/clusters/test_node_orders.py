@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpctl.clusters import lifecycle_log
-from hpctl.clusters import node_orders as orders
+from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows, read_fleet
-from hpctl.clusters.node_orders import Verb
-from hpctl.clusters.order_plan import plan
+from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import NodeProgress, Phase
 from hpctl.core.model import NodeName
 from hpctl.errors import Refused
@@ -155,11 +153,11 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
 ) -> None:
     read: list[str] = []
 
-    def line(_aws: object, where: lifecycle_log.LogPlace) -> lifecycle_log.FailedLine:
+    def line(_aws: object, where: failures.LogPlace) -> failures.FailedLine:
         read.append(str(where))
-        return lifecycle_log.FailedLine("step mount_fsx failed: no such host")
+        return failures.FailedLine("step mount_fsx failed: no such host")
 
-    monkeypatch.setattr(lifecycle_log, "failed_line", line)
+    monkeypatch.setattr(failures, "failed_line", line)
     desk.bed.machines.fail_boot.add("workers-1")
     try:
         (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
@@ -236,9 +234,9 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes() -> None:
     try:
         rows = [r for r in node_rows(bed.aws, CLUSTER, details=False) if r.role == "compute"]
         sagemaker = bed.aws.service("sagemaker")
-        orders.send(sagemaker, CLUSTER, Verb.REBOOT, rows, sleep=time.sleep)
+        node_orders.send(sagemaker, CLUSTER, Verb.REBOOT, rows, sleep=time.sleep)
         bed.emulator.wait_in_service(CLUSTER)
-        outcomes = orders.send(sagemaker, CLUSTER, Verb.DELETE, rows, sleep=time.sleep)
+        outcomes = node_orders.send(sagemaker, CLUSTER, Verb.DELETE, rows, sleep=time.sleep)
         assert {o.kind.value for o in outcomes.values()} == {"accepted"}
         sizes = [(op, len(ids)) for op, ids in ordered(bed) if op.startswith("Batch")]
         assert sizes == [
@@ -357,7 +355,7 @@ def test_an_order_that_was_lost_on_its_way_is_sent_once_more(desk: Desk) -> None
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
     (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
     assert one.phase is Phase.DONE
-    assert desk.slept >= orders.DOUBT_S
+    assert desk.slept >= node_orders.DOUBT_S
     assert desk.bed.operations().count("BatchReplaceClusterNodes") == 2
 
 

@@ -11,19 +11,19 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from hpctl.clusters import operations, policies
-from hpctl.clusters.operations import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR, On, Table, actions
+from hpctl.clusters import policies
+from hpctl.clusters.policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR, On, Table, actions
 from hpctl.errors import HpctlError
 
-CODE = Path(operations.__file__).parents[1]
+CODE = Path(policies.__file__).parents[1]
 DAEMON = policies._both(HEAD_NODE, AUTOSCALE)
 TABLES = {
     # The daemon's own calls; what an operator runs on a head node has the operator's rights.
-    "head node": (DAEMON, [CODE / "cloud" / "sagemaker.py", CODE / "cloud" / "scaling.py"]),
+    "head node": (DAEMON, [CODE / "cloud" / "sagemaker.py"]),
     # Who buys has the operator's rights as well.
     "operator": (policies._both(OPERATOR, BUYER), [CODE / "clusters", CODE / "cli"]),
 }
-NOT_CALLS = {"operations.py"}
+NOT_CALLS = {"policies.py"}
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcd1234efgh"
 
 
@@ -66,7 +66,7 @@ def test_every_operation_that_is_called_has_a_row(who: str) -> None:
     table, places = TABLES[who]
     rows = {operation for ops in table.values() for operation in ops}
     lacking = {name: where for name, where in called(places).items() if name not in rows}
-    assert not lacking, f"add rows to clusters/operations.py ({who}): {lacking}"
+    assert not lacking, f"add rows to clusters/policies.py ({who}): {lacking}"
 
 
 @pytest.mark.parametrize("who", TABLES)
@@ -88,7 +88,7 @@ def test_actions_are_spelled_as_the_api_spells_them() -> None:
     for service, rows in OPERATOR.items():
         names = {xform_name(n): n for n in session.get_service_model(service).operation_names}
         for operation in rows:
-            if f"{service}.{operation}" in operations.ACTIONS:
+            if f"{service}.{operation}" in policies.ACTIONS:
                 continue
             assert actions(service, operation)[0].partition(":")[2] == names[operation]
 

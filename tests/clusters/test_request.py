@@ -12,11 +12,12 @@ from botocore.exceptions import ClientError
 from hpctl.clusters import provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, create_request, group_request, merged
 from hpctl.clusters.spec import ClusterSpec, parse, words
-from hpctl.clusters.spec.rules import broken
+from hpctl.clusters.spec.reading import broken
 from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.errors import ApiError
 from tests.clusters.api_model import complaints, files, model, paths, said, shape
+from tests.clusters.mixtures import MIXTURES, Mixture
 
 SAMPLES = sorted(files())
 
@@ -91,18 +92,18 @@ def test_the_choices_are_those_of_the_service_model() -> None:
             left += get_args(one)
         return found
 
-    from hpctl.clusters.spec import cluster, group
+    from hpctl.clusters.spec import cluster
 
     for section, field, name in (
         (cluster.ClusterSpec, "node_recovery", "ClusterNodeRecovery"),
         (cluster.ClusterSpec, "node_provisioning_mode", "ClusterNodeProvisioningMode"),
         (cluster.ClusterSpec, "slurm_config_strategy", "ClusterSlurmConfigStrategy"),
         (cluster.TieredStorage, "mode", "ClusterConfigMode"),
-        (group.GroupSpec, "deep_health_checks", "DeepHealthCheckType"),
-        (group.GroupSpec, "network_interface", "ClusterInterfaceType"),
-        (group.AutoPatch, "patching_strategy", "ClusterPatchingStrategy"),
-        (group.Drain, "on_drain_timeout", "ClusterOnDrainTimeout"),
-        (group.BatchSize, "type", "NodeUnavailabilityType"),
+        (cluster.GroupSpec, "deep_health_checks", "DeepHealthCheckType"),
+        (cluster.GroupSpec, "network_interface", "ClusterInterfaceType"),
+        (cluster.AutoPatch, "patching_strategy", "ClusterPatchingStrategy"),
+        (cluster.Drain, "on_drain_timeout", "ClusterOnDrainTimeout"),
+        (cluster.BatchSize, "type", "NodeUnavailabilityType"),
     ):
         assert choices(section, field) == set(model().shape_for(name).enum), field
 
@@ -184,44 +185,13 @@ def test_the_service_takes_it(emulator: Emulator, name: str) -> None:
         client.create_cluster(**request)
 
 
-HEAD = {"name": "head", "instance_type": "ml.m5.xlarge", "count": 1, "role": "controller"}
-GPU = {"name": "gpu", "instance_type": "ml.p5.48xlarge", "count": 2, "role": "compute"}
-GPU |= {"partition": "gpu"}
-SCRIPTS = {"source_s3_uri": "s3://b/p", "on_create": "a.sh", "on_init_complete": "b.sh"}
-SECRET = "arn:aws:secretsmanager:us-east-1:111122223333:secret:x"
-CONTINUOUS = {"node_provisioning_mode": "Continuous"}
-PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/p5-in-may"
-MIXTURES: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    ({}, [HEAD, {**GPU, "name": "head"}]),
-    ({}, [HEAD, {**GPU, "lifecycle": SCRIPTS}]),
-    ({}, [HEAD, {**HEAD, "name": "head2"}]),
-    ({}, [GPU]),
-    ({}, [{**HEAD, "count": 0}, GPU]),
-    ({}, [HEAD, *({**HEAD, "name": n, "role": "login"} for n in ("a", "b"))]),
-    ({}, [HEAD, {**GPU, "partition": None}]),
-    ({}, [{**HEAD, "partition": "gpu"}, GPU]),
-    ({}, [HEAD, {**GPU, "role": None, "partition": None}]),
-    ({}, [HEAD, {**GPU, "instance_types": ["ml.p5.48xlarge"]}]),
-    ({}, [HEAD, {**GPU, "instance_type": None}]),
-    ({}, [HEAD, {**GPU, "min_count": 1}]),
-    (CONTINUOUS, [HEAD, {**GPU, "min_count": 3}]),
-    ({**CONTINUOUS, "slurm_config_strategy": "Merge"}, [HEAD, GPU]),
-    ({**CONTINUOUS, "slurm_config": "provisioning_parameters"}, [HEAD, GPU]),
-    ({"accounting_database": {"endpoint": "db.x", "secret_arn": SECRET}}, [HEAD, GPU]),
-    ({}, [HEAD, {**GPU, "capacity": "spot", "training_plan": PLAN}]),
-]
-
-
-@pytest.mark.parametrize(("top", "groups"), MIXTURES)
-def test_what_the_rules_refuse_the_service_refuses(
-    emulator: Emulator, top: dict[str, Any], groups: list[dict[str, Any]]
-) -> None:
-    role = {"execution_role": "arn:aws:iam::111122223333:role/x"}
-    listed = [{**role, **{k: v for k, v in g.items() if v is not None}} for g in groups]
-    mixture = ClusterSpec.model_validate({"name": "mixture", **top, "instance_groups": listed})
-    assert list(broken(mixture))
+@pytest.mark.parametrize("mixture", [m for m in MIXTURES if m.refused], ids=lambda m: m.says)
+def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: Mixture) -> None:
+    listed = {"name": "mixture", **mixture.top, "instance_groups": mixture.groups}
+    spec = ClusterSpec.model_validate(listed)
+    assert list(broken(spec))
     with pytest.raises(ApiError) as refused:
-        emulator.create(create_request(mixture))
+        emulator.create(create_request(spec))
     assert refused.value.code == "ValidationException"
 
 

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from hpctl.clusters import lifecycle_log, until
+from hpctl.clusters import failures, progress
 from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdict
 from hpctl.clusters.trouble import Cause, Where, cause_of, understand
 from hpctl.clusters.watch import watch
@@ -39,7 +39,7 @@ class Clock:
         time.sleep(0.02)
 
 
-def followed(bed: AwsBed, judge: until.Until, **more: Any) -> list[Progress]:
+def followed(bed: AwsBed, judge: progress.Until, **more: Any) -> list[Progress]:
     clock = Clock()
     looks = watch(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep, **more)
     return list(itertools.islice(looks, 400))
@@ -75,7 +75,7 @@ def test_a_group_that_grows_is_followed_to_its_last_node(bed: AwsBed) -> None:
         "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 2}],
     }
     bed.emulator.handle("BatchAddClusterNodes", request)
-    looks = followed(bed, until.in_service({"controller": 1, "workers": 6}))
+    looks = followed(bed, progress.in_service({"controller": 1, "workers": 6}))
     assert looks[-1].verdict is Verdict.REACHED
     assert looks[-1].targets == {"controller": 1, "workers": 6}
     assert {n.status for n in looks[-1].nodes} == {"Running"}
@@ -84,14 +84,14 @@ def test_a_group_that_grows_is_followed_to_its_last_node(bed: AwsBed) -> None:
 
 def test_a_deletion_is_followed_until_the_cluster_is_unknown(bed: AwsBed) -> None:
     bed.emulator.handle("DeleteCluster", {"ClusterName": CLUSTER})
-    last = followed(bed, until.deleted)[-1]
+    last = followed(bed, progress.deleted)[-1]
     assert (last.status, last.verdict) == ("Deleted", Verdict.REACHED)
     bed._create()
 
 
 def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed: AwsBed) -> None:
-    last = followed(bed, until.deleted, every_s=30.0)[-1]
-    assert (last.verdict, last.waited_s) == (Verdict.FAILED, until.LAG_S)
+    last = followed(bed, progress.deleted, every_s=30.0)[-1]
+    assert (last.verdict, last.waited_s) == (Verdict.FAILED, progress.LAG_S)
     assert "nobody has ordered" in last.why
 
 
@@ -106,7 +106,7 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
                 "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
             },
         )
-        first = followed(bed, until.in_service(patience_s=30.0))[-1]
+        first = followed(bed, progress.in_service(patience_s=30.0))[-1]
         [node] = first.failed_nodes
         assert first.verdict is Verdict.FAILED
         assert node.trouble is not None
@@ -122,7 +122,7 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
             "hpctl lifecycle: FAILED step=mount_fsx node=ip-127-0-1-4 after 3 tries: No route",
             "[SageMaker] Lifecycle script failed with exit code 1",
         )
-        told = followed(bed, until.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
+        told = followed(bed, progress.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
         assert told is not None
         assert (told.cause, told.step) == (Cause.LIFECYCLE, "mount_fsx")
         assert told.line.endswith("after 3 tries: No route")
@@ -150,7 +150,7 @@ def starved(bed: AwsBed, subnet: str, **more: Any) -> str:
         **more,
     }
     bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [group]})
-    last = followed(bed, until.in_service(patience_s=60.0))[-1]
+    last = followed(bed, progress.in_service(patience_s=60.0))[-1]
     [node] = last.failures
     assert last.verdict is Verdict.FAILED
     assert node.trouble is not None
@@ -193,7 +193,7 @@ def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever() -> None:
             "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
         }
         bed.emulator.handle("BatchAddClusterNodes", request)
-        looks = followed(bed, until.in_service(patience_s=60.0))
+        looks = followed(bed, progress.in_service(patience_s=60.0))
         assert looks[-1].verdict is Verdict.FAILED
         assert looks[-1].waited_s < 200.0
     finally:
@@ -206,7 +206,7 @@ def test_a_rollback_is_a_failure_though_the_cluster_is_in_service_again() -> Non
         bed.machines.fail_boot.add("workers-2")
         workers = {**bed.spec["InstanceGroups"][1], "InstanceCount": 2}
         bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [workers]})
-        last = followed(bed, until.in_service({"controller": 1, "workers": 2}))[-1]
+        last = followed(bed, progress.in_service({"controller": 1, "workers": 2}))[-1]
         assert last.verdict is Verdict.FAILED
         assert "Lifecycle" in last.why or "target of 1" in last.why
     finally:
@@ -251,7 +251,7 @@ def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed: AwsBed) -> None:
 
 
 def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed: AwsBed) -> None:
-    last = followed(bed, lambda _: until.WAITING, timeout_s=25.0, every_s=10.0)
+    last = followed(bed, lambda _: progress.WAITING, timeout_s=25.0, every_s=10.0)
     assert [look.waited_s for look in last] == [0.0, 10.0, 20.0, 25.0]
     assert last[-1].verdict is Verdict.DEADLINE
 
@@ -303,11 +303,13 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more: A
     ],
 )
 def test_when_a_cluster_is_in_service(seen: Progress, verdict: Verdict) -> None:
-    assert until.in_service({"workers": 2})(seen)[0] is verdict
+    assert progress.in_service({"workers": 2})(seen)[0] is verdict
 
 
 def test_a_group_that_is_being_deleted_is_waited_for() -> None:
-    assert until.in_service({}, leaving=[next(iter(look().targets))])(look())[0] is Verdict.WAITING
+    assert (
+        progress.in_service({}, leaving=[next(iter(look().targets))])(look())[0] is Verdict.WAITING
+    )
 
 
 @pytest.mark.parametrize(
@@ -360,9 +362,9 @@ def test_a_shortage_is_told_by_where_the_instances_should_come_from(
     ],
 )
 def test_the_line_that_tells_most_is_picked(lines: list[str], step: str, line: str) -> None:
-    found = lifecycle_log.telling(lines)
+    found = failures.telling(lines)
     assert (found.step, found.line) == (step, line)
 
 
 def test_an_empty_log_is_said_to_be_empty() -> None:
-    assert lifecycle_log.telling([]).unread == "the log is empty"
+    assert failures.telling([]).unread == "the log is empty"

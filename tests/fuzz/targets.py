@@ -42,9 +42,9 @@ from hpctl.jobs.run import history
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import explained
-from hpctl.slurm import parse, reservations, squeue
+from hpctl.slurm import cli, parse, squeue
 from hpctl.slurm.records import Hostlists
-from hpctl.store.codec import decode
+from hpctl.store.rows import decode
 from tests.contract.journal.events import signal, taken
 from tests.fuzz import intake
 from tests.stubs.ras.job import Job, as_json, as_text, job
@@ -207,7 +207,7 @@ TARGETS: dict[str, Target] = {
     "slurm-config": Target(_on_text(parse.config), (), (b"SlurmctldPort = 6817\n",)),
     "slurm-version": Target(_on_text(parse.version), (), (b"slurm 25.11.7\n",)),
     "reservations": Target(
-        _on_text(reservations.parse), (), (b"ReservationName=a Start=x Nodes=n[1-4] C=4\n",)
+        _on_text(cli.parse), (), (b"ReservationName=a Start=x Nodes=n[1-4] C=4\n",)
     ),
     "hostlist": Target(
         _on_text(hostlist.expand), (hostlist.HostlistError,), (b"n[1-4,007],gpu-[1-2]-x,b",)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from hpctl.clusters.lifecycle_log import place
+from hpctl.clusters.failures import log_place
 from hpctl.sandbox.api import Sandbox
 from tests.integration import provision
 from tests.integration.provision import client, counts, create, group, script, states, until
@@ -34,7 +34,7 @@ def empty(empty_sandbox: Sandbox) -> Iterator[Sandbox]:
 
 
 def log_of(sandbox: Sandbox, arn: str, name: str, instance: str) -> list[str]:
-    where = place(arn, provision.NAME, name, instance)
+    where = log_place(arn, provision.NAME, name, instance)
     told = client(sandbox, "logs").get_log_events(
         logGroupName=where.group, logStreamName=where.stream, startFromHead=True
     )

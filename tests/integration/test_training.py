@@ -18,7 +18,7 @@ import pytest
 
 from hpctl.jobs.checkpoints.last import last_complete
 from hpctl.sandbox.training.group import PeerLost, Place, join
-from hpctl.sandbox.training.record import attempts, last_step
+from hpctl.sandbox.training.model import attempts, last_step
 
 ROOT = str(Path(__file__).resolve().parents[2])
 

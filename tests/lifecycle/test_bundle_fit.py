@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters.bundle_checks import problems
-from hpctl.clusters.bundle_fit import Target, lacking, packed_python
+from hpctl.clusters.bundle_wheels import Target, lacking, packed_python
 from tests.lifecycle.node import bundle
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.clusters import shipped
-from hpctl.clusters.bundle import Bundle, sign
+from hpctl.clusters.bundle import Bundle, lifecycle_scripts, sign
 from hpctl.config import parse
 from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
@@ -187,7 +186,7 @@ KILLED = {
 """Every step but accounting_users, which asks a running slurmdbd."""
 
 
-TABLE = shipped.lifecycle_scripts() / "lifecycle/steps/__init__.py"
+TABLE = lifecycle_scripts() / "lifecycle/steps/__init__.py"
 ORDER = re.findall(r'Step\("(\w+)"', TABLE.read_text())
 
 

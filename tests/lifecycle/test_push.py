@@ -11,9 +11,8 @@ from typing import Any
 import boto3
 import pytest
 
-from hpctl.clusters import bundle_push
-from hpctl.clusters.bundle import Bundle, sign
-from hpctl.clusters.bundle_push import S3Prefix
+from hpctl.clusters import bundle as bundles
+from hpctl.clusters.bundle import Bundle, S3Prefix, sign
 from hpctl.errors import Absent, HpctlError, InDoubt
 from hpctl.wiring import open_aws
 from tests.lifecycle.node import bundle
@@ -55,10 +54,10 @@ def made(tmp_path: Path) -> Bundle:
     return bundle(tmp_path / "bundle")
 
 
-def send(made: Bundle) -> bundle_push.PushPlan:
+def send(made: Bundle) -> bundles.PushPlan:
     aws = open_aws(None, None, None)
-    planned = bundle_push.plan(aws, made, TO)
-    bundle_push.push(aws, made, TO, planned)
+    planned = bundles.plan(aws, made, TO)
+    bundles.push(aws, made, TO, planned)
     return planned
 
 
@@ -106,14 +105,14 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_told_and_deleted_on_request
     s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
     planned = send(made)
     assert planned.left_over == ("old/step.py",)
-    bundle_push.prune(open_aws(None, None, None), TO, planned)
+    bundles.prune(open_aws(None, None, None), TO, planned)
     assert send(made).left_over == ()
     assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
 
 
 def test_a_bucket_that_is_not_there_is_named(s3: Any, made: Bundle) -> None:
     with pytest.raises(Absent, match="there is no bucket sagemaker-other"):
-        bundle_push.plan(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
+        bundles.plan(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
 
 
 @pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
@@ -149,11 +148,11 @@ class LosesAnswers:
 
 
 def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made: Bundle) -> None:
-    planned = bundle_push.PushPlan(("config.json", "MANIFEST"), (), ())
+    planned = bundles.PushPlan(("config.json", "MANIFEST"), (), ())
     aws: Any = LosesAnswers(2)
-    bundle_push.push(aws, made, TO, planned)
+    bundles.push(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
     aws = LosesAnswers(3)
     with pytest.raises(InDoubt):
-        bundle_push.push(aws, made, TO, planned)
+        bundles.push(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.clusters import shipped
+from hpctl.clusters.bundle import lifecycle_scripts
 from tests.architecture.source import ROOT, tracked
 
-SCRIPTS = shipped.lifecycle_scripts()
+SCRIPTS = lifecycle_scripts()
 SHELL = [
     path
     for path in tracked()

@@ -33,7 +33,7 @@ from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, Ran, Runner
-from hpctl.store.codec import decode, encode
+from hpctl.store.rows import decode, encode
 from tests.fakes.journal import MemoryJournal
 from tests.fakes.slurm_text import listed, node_text, row
 

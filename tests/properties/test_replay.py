@@ -20,7 +20,7 @@ from hpctl.core.journal import (
     replay,
 )
 from hpctl.core.retire import retire
-from hpctl.store.codec import decode, encode
+from hpctl.store.rows import decode, encode
 from tests.properties.scenario import VARIANTS, Story, Variant
 
 STORIES = (VARIANTS[0], VARIANTS[2], VARIANTS[5])

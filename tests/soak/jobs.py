@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpctl.sandbox.training.record import attempts
+from hpctl.sandbox.training.model import attempts
 from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT, Run
 

@@ -31,7 +31,7 @@ from hpctl.core.bounds import (
 )
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
-from hpctl.store.codec import _decoders
+from hpctl.store.rows import _decoders
 
 FAR = (1e300, 1.7e308, math.inf, math.nan, -1e300, -math.inf, 0.0, 1e-300)
 

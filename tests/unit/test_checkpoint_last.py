@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import last, manifest, survey
 from hpctl.jobs.checkpoints.last import last_complete
-from hpctl.sandbox.training import saving
+from hpctl.sandbox.training import loop
 from hpctl.sandbox.training.group import Group, Place
 from hpctl.sandbox.training.model import State
 
@@ -118,7 +118,7 @@ def _state(step: int) -> State:
 def _write_for_ever(root: Path, first: int) -> None:
     place = Place(0, 1, f"1.{first}.0", "here", "127.0.0.1")
     for step in range(first, first + 1_000_000):
-        saving.save(Group(place, f"{first:06d}", []), root, _state(step), {})
+        loop.save(Group(place, f"{first:06d}", []), root, _state(step), {})
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_killed_writers_leave_nothing_that_is_called_whole_and_is_not(tmp_path: 
             if row.step in seen and turn % 10 != 9:
                 continue  # a later writer may spoil it: all are read every tenth time
             seen.add(row.step)
-            state, want = saving.load(row.path, {}), _state(row.step)
+            state, want = loop.load(row.path, {}), _state(row.step)
             assert state.step == row.step
             for name in ("weights", "mean", "square"):
                 assert np.array_equal(getattr(state, name), getattr(want, name))
@@ -161,13 +161,13 @@ def test_killed_writers_leave_nothing_that_is_called_whole_and_is_not(tmp_path: 
 
 def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(tmp_path: Path) -> None:
     place = Place(0, 1, "1.0.0", "here", "127.0.0.1")
-    final = saving.save(Group(place, "one", []), tmp_path, _state(4), {})
+    final = loop.save(Group(place, "one", []), tmp_path, _state(4), {})
     before = (final / "rank-00000.npz").stat().st_ino
-    saving.save(Group(place, "two", []), tmp_path, _state(4), {})
+    loop.save(Group(place, "two", []), tmp_path, _state(4), {})
     assert (final / "rank-00000.npz").stat().st_ino == before
     (final / "rank-00000.npz").write_bytes(b"damaged")
-    saving.save(Group(place, "three", []), tmp_path, _state(4), {})
-    assert np.array_equal(saving.load(final, {}).weights, _state(4).weights)
+    loop.save(Group(place, "three", []), tmp_path, _state(4), {})
+    assert np.array_equal(loop.load(final, {}).weights, _state(4).weights)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "step-00000004",
         "step-00000004.damaged-1.0.0-three",

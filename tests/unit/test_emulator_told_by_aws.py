@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pytest
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.unknowns import Unknowns
+from hpctl.sandbox.emulator.state import Unknowns
 from tests.contract.provider.beds import Client, cluster, counts, group
 from tests.unit.emulator_calls import code, described, nodes, settled, until
 

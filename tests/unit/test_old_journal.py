@@ -6,7 +6,7 @@ import json
 
 from hpctl.core.journal import JobRecoveryOpened, JobReported
 from hpctl.core.run_policy import Action
-from hpctl.store.codec import decode, encode
+from hpctl.store.rows import decode, encode
 from tests.cli.worlds import hung
 
 OLD = {

@@ -10,7 +10,7 @@ import pytest
 from hpctl.agent.check import Expected, Machine
 from hpctl.agent.checks import host_spot
 from hpctl.core.compat import UTC
-from hpctl.sandbox.imds import Imds
+from hpctl.sandbox.instances import Imds
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hpctl.clusters import spec as specs
-from hpctl.sandbox.emulator.null_machines import NullMachines
 from hpctl.sandbox.emulator.service import Emulator
+from hpctl.sandbox.machines import NullMachines
 from hpctl.sandbox.other_aws import OtherAws
 from hpctl.sandbox.spec import Spec, free_ports
 

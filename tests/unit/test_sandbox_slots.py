@@ -9,7 +9,7 @@ import pytest
 from hpctl.core.model import InstanceId, LogicalId, NodeName
 from hpctl.sandbox.machines import Machine
 from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.slots import Slots
+from hpctl.sandbox.slurmconf import Slots
 from hpctl.sandbox.spec import Ports, Spec
 
 PORTS = Ports(slurmctld=1, intake=2, emulator=3, moto=4, slurmd=100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import botocore.session
 import pytest
 
-from hpctl.cloud import scaling
+from hpctl.cloud import sagemaker
 from hpctl.core.model import InstanceId, Outcome, OutcomeKind
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.contract.provider.beds import CLUSTER, EmulatorBed
@@ -17,7 +17,7 @@ A, B, C = (InstanceId(f"i-{c * 17}") for c in "abc")
 def test_some_of_what_was_asked_for_is_accepted() -> None:
     made = {"InstanceGroupName": "w", "NodeLogicalId": "n-1", "Status": "Pending"}
     failed = {"InstanceGroupName": "w", "ErrorCode": "x", "FailedCount": 1}
-    found = scaling.of_add("w", 2, {"Successful": [made], "Failed": [failed]})
+    found = sagemaker.of_add("w", 2, {"Successful": [made], "Failed": [failed]})
     assert found == Outcome.accepted("1 of 2: n-1")
 
 
@@ -29,27 +29,27 @@ def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not() -> None:
         ("IncompatibleInstanceTypes", False),
     ):
         failed = {"InstanceGroupName": "w", "ErrorCode": code, "FailedCount": 1}
-        found = scaling.of_add("w", 1, {"Successful": [], "Failed": [failed]})
+        found = sagemaker.of_add("w", 1, {"Successful": [], "Failed": [failed]})
         assert (found.kind, found.code, found.transient) == (
             OutcomeKind.REJECTED,
             code,
             transient,
         )
-    assert scaling.of_add("w", 1, {}).kind is OutcomeKind.AMBIGUOUS
+    assert sagemaker.of_add("w", 1, {}).kind is OutcomeKind.AMBIGUOUS
 
 
 def test_what_the_model_does_not_name_is_no_answer() -> None:
     """A node given back to Slurm while the service deletes it would lose its job."""
     failed = {"NodeId": A, "Code": "InternalServerError", "Message": "?"}
-    assert scaling.of_delete([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
+    assert sagemaker.of_delete([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
     failed = {"InstanceGroupName": "w", "ErrorCode": "InternalServerError"}
-    assert scaling.of_add("w", 1, {"Failed": [failed]}).kind is OutcomeKind.AMBIGUOUS
+    assert sagemaker.of_add("w", 1, {"Failed": [failed]}).kind is OutcomeKind.AMBIGUOUS
     codes = {
         code
         for shape in ("BatchAddClusterNodesErrorCode", "BatchDeleteClusterNodesErrorCode")
         for code in MODEL.shape_for(shape).metadata["enum"]
     }
-    assert codes == scaling.BUSY | scaling.REFUSED
+    assert codes == sagemaker.BUSY | sagemaker.REFUSED
 
 
 def described(**more: object) -> dict[str, object]:
@@ -59,9 +59,9 @@ def described(**more: object) -> dict[str, object]:
 
 def test_a_group_that_somebody_made_larger_is_never_told_a_smaller_size() -> None:
     for size in (3, 4):
-        found = scaling.update_request("c", "w", size, described())
+        found = sagemaker.update_request("c", "w", size, described())
         assert found == Outcome.accepted("w is told to have 4 already")
-    grown = scaling.update_request("c", "w", 5, described())
+    grown = sagemaker.update_request("c", "w", 5, described())
     assert isinstance(grown, dict)
     assert grown["InstanceGroups"][0]["InstanceCount"] == 5
 
@@ -77,7 +77,7 @@ def test_a_flexible_group_is_restated_in_the_words_of_the_request() -> None:
         AutoPatchConfig={"PatchingStrategy": "WhenIdle", "CurrentPatchSchedule": {}},
         CurrentImageId="ami-1",
     )
-    grown = scaling.update_request("c", "w", 5, told)
+    grown = sagemaker.update_request("c", "w", 5, told)
     assert isinstance(grown, dict)
     (group,) = grown["InstanceGroups"]
     assert group == {
@@ -91,7 +91,7 @@ def test_a_flexible_group_is_restated_in_the_words_of_the_request() -> None:
 
 def test_each_id_of_a_deletion_gets_its_own_answer() -> None:
     busy = {"NodeId": B, "Code": "NodeIdInUse", "Message": "wait"}
-    found = scaling.of_delete([A, B, C], {"Successful": [A], "Failed": [busy]})
+    found = sagemaker.of_delete([A, B, C], {"Successful": [A], "Failed": [busy]})
     assert found[A] == Outcome.accepted()
     assert found[B] == Outcome.rejected("NodeIdInUse", "wait", transient=True)
     assert found[C].kind is OutcomeKind.AMBIGUOUS

@@ -20,7 +20,7 @@ from hpctl.core.model import (
     SlurmNode,
     own_reason,
 )
-from hpctl.slurm import batch, nodes, requeue
+from hpctl.slurm import cli, nodes, requeue
 from hpctl.slurm.errors import outcome
 from hpctl.slurm.records import JobRecord, Size
 from hpctl.slurm.run import End, Ran
@@ -260,7 +260,7 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not() -> Non
         return Outcome.rejected("BAD") if B in names else Outcome.accepted()
 
     wanted = {A: "r", B: "r", C: "lost", NodeName("d"): "lost"}
-    answers = batch.update(wanted, {}, lambda *_: None, send, with_reason=True)
+    answers = cli.update(wanted, {}, lambda *_: None, send, with_reason=True)
     assert sent == [[A, B], [A], [B], [C, "d"]]
     assert [code(a) for a in answers.values()] == ["accepted", "BAD", "timeout", "timeout"]
     assert list(answers) == list(wanted)
@@ -274,7 +274,7 @@ def test_two_hundred_and_fifty_nodes_are_three_updates() -> None:
         return Outcome.accepted()
 
     wanted = {NodeName(f"n{i}"): f"reason {i}" for i in range(250)}
-    batch.update(wanted, {}, lambda *_: None, send, with_reason=False)
+    cli.update(wanted, {}, lambda *_: None, send, with_reason=False)
     assert sent == [100, 100, 50]
 
 

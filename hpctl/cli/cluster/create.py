@@ -47,8 +47,8 @@ def create(
     from hpctl.cli.cluster.validate import before_spending
     from hpctl.clusters import apply, spec
     from hpctl.clusters.ordering import described
+    from hpctl.clusters.progress import in_service
     from hpctl.clusters.request import create_request
-    from hpctl.clusters.until import in_service
 
     read = spec.read(path)
     request = create_request(read)

@@ -87,7 +87,7 @@ def delete(
     typed. Exit code: 0 gone (or ordered), 1 failed, refused or no such cluster (--if-exists: 0),
     3 not gone in time, 130 interrupted.
     """
-    from hpctl.clusters import apply, until
+    from hpctl.clusters import apply, progress
     from hpctl.clusters.progress import DELETED
     from hpctl.clusters.watch import look
 
@@ -108,7 +108,7 @@ def delete(
     if not yes and first.status != "Deleting":
         _typed(first.cluster)
     apply.delete(here.aws, here.cluster, waiting.patience)
-    last = follow(here.aws, here.cluster, until.deleted, waiting) if waiting.wait else None
+    last = follow(here.aws, here.cluster, progress.deleted, waiting) if waiting.wait else None
     view = ClusterChangeView(
         as_of=output.now(),
         command="delete",

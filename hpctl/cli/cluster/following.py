@@ -22,8 +22,7 @@ from hpctl.cli.output import Exit
 if TYPE_CHECKING:
     from hpctl.cli.cluster.change_view import ClusterChangeView
     from hpctl.clusters.ordering import Patience
-    from hpctl.clusters.progress import Progress
-    from hpctl.clusters.until import Until
+    from hpctl.clusters.progress import Progress, Until
     from hpctl.ports import Aws
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ from hpctl.cli.cluster.file import may_write, write
 from hpctl.cli.cluster.word import LustreType, WordType
 
 if TYPE_CHECKING:
-    from hpctl.clusters.begin import Answers
+    from hpctl.clusters.cluster_file import Answers
 
 NAME = WordType("ClusterName", "name")
 ROLE = WordType("RoleArn", "arn")
@@ -112,8 +112,7 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
     On a terminal it asks for what no option says; elsewhere --name, --role, --instance-type and
     --count are needed.
     """
-    from hpctl.clusters.begin import OFFERS, begun
-    from hpctl.clusters.written import to_yaml
+    from hpctl.clusters.cluster_file import OFFERS, begun, to_yaml
 
     if not dry_run:
         may_write(path, force)
@@ -147,7 +146,7 @@ def _head(path: Path) -> str:
 
 def _answers(given: dict[str, Any]) -> Answers:
     """The options, and on a terminal what was asked beside them. Raises UsageError."""
-    from hpctl.clusters.begin import Answers
+    from hpctl.clusters.cluster_file import Answers
 
     missing = [question for question in NEEDED if given[question.option] in (None, ())]
     if missing and not sys.stdin.isatty():

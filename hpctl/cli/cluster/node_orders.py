@@ -29,8 +29,7 @@ from hpctl.cli.lazy import INTERRUPTED
 from hpctl.cli.output import Exit
 from hpctl.cli.preview import JobHere
 from hpctl.clusters.names import resolve_all
-from hpctl.clusters.node_orders import Verb
-from hpctl.clusters.order_plan import Plan, Target, plan
+from hpctl.clusters.node_orders import Plan, Target, Verb, plan
 from hpctl.core.model import NodeName
 from hpctl.core.policy import Mode
 from hpctl.core.requests import NOW

@@ -20,9 +20,8 @@ from hpctl.errors import HpctlError, Unavailable
 if TYPE_CHECKING:
     from hpctl.cli.cluster.following import Waiting
     from hpctl.clusters.names import Fleet
-    from hpctl.clusters.order_plan import Plan
+    from hpctl.clusters.node_orders import Pick, Plan
     from hpctl.clusters.order_walk import NodeProgress, Walk
-    from hpctl.clusters.shrink import Pick
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,8 +40,7 @@ def now_option(command: F) -> F:
 
 def order_for(fleet: Fleet, picks: Sequence[Pick], told: Known) -> Plan:
     """The order that removes these nodes. Raises HpctlError where one of them may not go."""
-    from hpctl.clusters.node_orders import Verb
-    from hpctl.clusters.order_plan import plan
+    from hpctl.clusters.node_orders import Verb, plan
 
     alive = told.world is not None and told.world.daemon_alive
     rows = [pick.row for pick in picks]

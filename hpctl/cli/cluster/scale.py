@@ -32,7 +32,7 @@ from hpctl.cli.cluster.removing import (
 
 if TYPE_CHECKING:
     from hpctl.clusters.names import Fleet, NodeRow
-    from hpctl.clusters.shrink import Pick
+    from hpctl.clusters.node_orders import Pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _picks(
     rows: Sequence[NodeRow], target: int, count: int | None, names: str | None, group: str
 ) -> tuple[Pick, ...]:
     from hpctl.clusters.names import resolve_all
-    from hpctl.clusters.shrink import named, pick
+    from hpctl.clusters.node_orders import named, pick
 
     if names is None:
         assert count is not None
@@ -191,7 +191,7 @@ def _end(
     changed: bool,
     going: tuple[RemovalView, ...] = (),
 ) -> None:
-    from hpctl.clusters.until import in_service
+    from hpctl.clusters.progress import in_service
 
     name = str(fleet.described["ClusterName"])
     last = None

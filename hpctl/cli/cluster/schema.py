@@ -16,6 +16,6 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 -- JSON either way
 
     # yaml-language-server: $schema=cluster.schema.json
     """
-    from hpctl.clusters.schema import text
+    from hpctl.clusters.spec.reading import schema_text
 
-    output.echo(text(), nl=False)
+    output.echo(schema_text(), nl=False)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from hpctl.clusters.diff import Diff
     from hpctl.clusters.migration import Migration
     from hpctl.clusters.names import Fleet
-    from hpctl.clusters.order_plan import Plan as Order
+    from hpctl.clusters.node_orders import Pick
+    from hpctl.clusters.node_orders import Plan as Order
     from hpctl.clusters.progress import Progress
-    from hpctl.clusters.shrink import Pick
 
 
 @click.command()
@@ -123,7 +123,7 @@ class _Run:
     def picks(self, plan: Plan) -> tuple[Pick, ...]:
         """The nodes that go: chosen in groups that shrink, all of groups that leave."""
         from hpctl.clusters.names import read_fleet
-        from hpctl.clusters.shrink import judged, pick
+        from hpctl.clusters.node_orders import judged, pick
 
         if not plan.shrink and not plan.leaving:
             return ()
@@ -238,7 +238,7 @@ class _Run:
         }
 
     def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
-        from hpctl.clusters.until import in_service, migrated
+        from hpctl.clusters.progress import in_service, migrated
 
         judge = in_service(targets, self.waiting.patience_s, leaving, self.failure)
         if self.migration:

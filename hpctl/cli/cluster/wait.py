@@ -36,7 +36,7 @@ def wait(
     A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
     there in time, 130 interrupted by Ctrl-C.
     """
-    from hpctl.clusters import until
+    from hpctl.clusters import progress
     from hpctl.clusters.progress import DELETED
     from hpctl.clusters.watch import look
 
@@ -46,7 +46,7 @@ def wait(
         absent = Absent(f"there is no cluster {here.cluster!r}", code="ResourceNotFound")
         raise no_cluster(here.aws, here.cluster, absent)
     going = deleted or first.status == "Deleting"
-    judge = until.deleted if going else until.in_service(None, waiting.patience_s)
+    judge = progress.deleted if going else progress.in_service(None, waiting.patience_s)
     last = follow(here.aws, here.cluster, judge, waiting)
     last = replace(last, arn=last.arn or first.arn)
     short = here.cluster.rpartition("/")[2]

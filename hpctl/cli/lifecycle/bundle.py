@@ -18,7 +18,7 @@ from hpctl.errors import HpctlError
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import Bundle
     from hpctl.clusters.bundle_checks import Problem
-    from hpctl.clusters.bundle_fit import Target
+    from hpctl.clusters.bundle_wheels import Target
 
 FILE = ThereType(path_type=Path, exists=True, dir_okay=False)
 DIRECTORY = ThereType(path_type=Path, exists=True, file_okay=False)
@@ -137,13 +137,13 @@ def bundle(
 
 
 def _target(version: str | None, machine: str, packed: Path | None) -> Target:
-    from hpctl.clusters import bundle_fit
+    from hpctl.clusters import bundle_wheels
 
-    inside = bundle_fit.packed_python(packed) if packed else ""
-    wanted = version or inside or bundle_fit.DEFAULT_PYTHON
-    if not bundle_fit.VERSION.fullmatch(wanted):
+    inside = bundle_wheels.packed_python(packed) if packed else ""
+    wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
+    if not bundle_wheels.VERSION.fullmatch(wanted):
         raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
-    return bundle_fit.Target(wanted, machine)
+    return bundle_wheels.Target(wanted, machine)
 
 
 @contextmanager
@@ -166,12 +166,12 @@ def _room_beside(output: Path) -> Iterator[Path]:
 def _told(made: Path, spec_file: Path | None) -> str:
     """Give the bundle the roles of the groups; what is said of it. Raises HpctlError."""
     from hpctl.clusters import spec
-    from hpctl.clusters.bundle_roles import tell
+    from hpctl.clusters.provisioning import write_roles
 
     path = spec_file or Path(DEFAULT_SPEC)
     if not path.is_file():
         return ""
-    where = tell(made, spec.read(str(path)))
+    where = write_roles(made, spec.read(str(path)))
     return f"{where} has the groups' roles, as {path} says them" if where else ""
 
 

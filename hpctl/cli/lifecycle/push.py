@@ -15,7 +15,7 @@ from hpctl.cli.cluster.following import confirm
 from hpctl.cli.output import Exit, json_option, leave, show
 
 if TYPE_CHECKING:
-    from hpctl.clusters.bundle_push import S3Prefix
+    from hpctl.clusters.bundle import S3Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,17 @@ def push(
     that are up are not touched; new and replaced ones run the new scripts.
     """
     from hpctl.cli import render_lifecycle
-    from hpctl.clusters import bundle as bundles
-    from hpctl.clusters import bundle_checks, bundle_push
+    from hpctl.clusters import bundle, bundle_checks
     from hpctl.errors import HpctlError
 
     if prune and not target.prefix:
         raise click.UsageError(f"--prune would delete all else in {target}: name a prefix there")
-    read = bundles.read(directory)
+    read = bundle.read(directory)
     found = bundle_checks.problems(directory)
     if found:
         raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl lifecycle bundle")
     aws = open_aws(profile, region, endpoint_url)
-    plan = bundle_push.plan(aws, read, target)
+    plan = bundle.plan(aws, read, target)
     deletes = prune and bool(plan.left_over)
     if deletes and not dry_run:
         confirm(f"Delete {len(plan.left_over)} objects in {target}?", yes)
@@ -75,9 +74,9 @@ def push(
         told = (
             (lambda _: None) if as_json else (lambda path: output.echo(f"sending {path}", err=True))
         )
-        bundle_push.push(aws, read, target, plan, told)
+        bundle.push(aws, read, target, plan, told)
         if deletes:
-            bundle_push.prune(aws, target, plan)
+            bundle.prune(aws, target, plan)
     view = PushView(
         source_s3_uri=str(target),
         digest=read.digest,

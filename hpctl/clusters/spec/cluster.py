@@ -5,25 +5,245 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
-from hpctl.clusters.spec.group import GroupSpec, SecurityGroups, Subnets
 from hpctl.clusters.spec.words import (
+    AlarmName,
     ApiSection,
     ClusterName,
+    CronExpression,
     DatabaseHost,
     DatabaseName,
+    FileName,
     FsxDnsName,
     GroupName,
+    ImageId,
+    ImageReleaseVersion,
+    InstanceCount,
+    InstanceType,
+    KmsKeyId,
     MountName,
+    MountPath,
+    PartitionName,
     Raw,
     RoleArn,
+    S3Uri,
     SecretArn,
     Section,
+    SecurityGroupId,
+    SubnetId,
     TagKey,
     TagValue,
+    TrainingPlanArn,
     between,
 )
+
+Role = Literal["controller", "login", "compute"]
+Subnets = Annotated[tuple[SubnetId, ...], Field(min_length=1, max_length=16)]
+SecurityGroups = Annotated[tuple[SecurityGroupId, ...], Field(min_length=1, max_length=5)]
+DeepHealthCheck = Literal["InstanceStress", "InstanceConnectivity", "MultiNodeTrainingValidation"]
+
+
+class Lifecycle(ApiSection):
+    """What runs on a node at birth. Without it the AMI alone sets Slurm up.
+
+    `on_create`: your script does everything. `on_init_complete`: it runs after the AMI's own.
+    """
+
+    source_s3_uri: S3Uri
+    """The S3 prefix that holds the scripts. The managed role policy reads `s3://sagemaker-*`."""
+    on_create: FileName | None = None
+    """The script under the prefix that sets the whole node up."""
+    on_init_complete: FileName | None = None
+    """The script under the prefix that runs once the AMI has set the node up."""
+
+
+class Ebs(ApiSection):
+    """An EBS volume of each instance: a second one at /opt/sagemaker, or the root's key."""
+
+    volume_size_in_gb: Annotated[int, between(1, 16384)] | None = Field(
+        default=None, validation_alias="VolumeSizeInGB", serialization_alias="VolumeSizeInGB"
+    )
+    """Size of the second volume in GB. The root volume's cannot be chosen."""
+    volume_kms_key_id: KmsKeyId | None = None
+    """The key that encrypts it."""
+    root_volume: bool | None = None
+    """Whether this is about the root volume: then the key is needed, and there is no size."""
+
+
+class FsxLustre(ApiSection):
+    """An FSx for Lustre file system, mounted when an instance is set up."""
+
+    dns_name: FsxDnsName
+    """The file system's DNS name."""
+    mount_name: MountName
+    """The file system's mount name."""
+    mount_path: MountPath | None = None
+    """Where it is mounted; /fsx where nothing is said."""
+
+
+class FsxOpenZfs(ApiSection):
+    """An FSx for OpenZFS file system, mounted when an instance is set up."""
+
+    dns_name: FsxDnsName
+    """The file system's DNS name."""
+    mount_path: MountPath | None = None
+    """Where it is mounted; /home where nothing is said."""
+
+
+class Storage(ApiSection):
+    """One of `ebs`, `fsx_lustre`, `fsx_openzfs`."""
+
+    ebs: Ebs | None = Field(
+        default=None, validation_alias="EbsVolumeConfig", serialization_alias="EbsVolumeConfig"
+    )
+    """An EBS volume."""
+    fsx_lustre: FsxLustre | None = Field(
+        default=None, validation_alias="FsxLustreConfig", serialization_alias="FsxLustreConfig"
+    )
+    """An FSx for Lustre file system."""
+    fsx_openzfs: FsxOpenZfs | None = Field(
+        default=None, validation_alias="FsxOpenZfsConfig", serialization_alias="FsxOpenZfsConfig"
+    )
+    """An FSx for OpenZFS file system."""
+
+
+class BatchSize(ApiSection):
+    """How many instances of a group are updated at once."""
+
+    type: Literal["INSTANCE_COUNT", "CAPACITY_PERCENTAGE"]
+    """Whether `value` counts instances or per cent of the group."""
+    value: Annotated[int, between(1, 6758)]
+    """How many, or how many per cent."""
+
+
+class RollingUpdate(ApiSection):
+    """An update in batches."""
+
+    maximum_batch_size: BatchSize
+    """How many at once."""
+    rollback_maximum_batch_size: BatchSize | None = None
+    """How many at once when it is rolled back."""
+
+
+class Alarm(ApiSection):
+    """A CloudWatch alarm."""
+
+    alarm_name: AlarmName
+    """Its name."""
+
+
+class Deployment(ApiSection):
+    """How a new AMI reaches the instances of a group."""
+
+    rolling_update_policy: RollingUpdate | None = None
+    """In batches; all at once where it is left out."""
+    wait_interval_in_seconds: Annotated[int, between(0, 3600)] | None = None
+    """How long is waited after a batch."""
+    auto_rollback_configuration: (
+        Annotated[tuple[Alarm, ...], Field(min_length=1, max_length=10)] | None
+    ) = None
+    """Alarms that roll the update back."""
+
+
+class ScheduledUpdate(ApiSection):
+    """A calendar by which the service updates the AMI by itself."""
+
+    schedule_expression: CronExpression
+    """When: `cron(minutes hours day-of-month month day-of-week year)`, in UTC."""
+    deployment_config: Deployment | None = None
+    """How."""
+
+
+class PatchSchedule(ApiSection):
+    """When the next patch comes."""
+
+    next_patch_date: AwareDatetime | None = None
+    """Moves the next patch to this date and time. The service sets it when a patch is found."""
+
+
+class Drain(ApiSection):
+    """How an instance is emptied before it is patched."""
+
+    drain_timeout_in_seconds: Annotated[int, between(0, 5400)] | None = None
+    """How long; 3600 where nothing is said."""
+    on_drain_timeout: Literal["Force", "Skip"] | None = None
+    """What happens then: `Force` patches, `Skip` (the default) does not."""
+
+
+class AutoPatch(ApiSection):
+    """Patches of the AMI that the service applies by itself."""
+
+    patching_strategy: Literal["WhenIdle", "WhenAllIdle", "DrainFirst"]
+    """`WhenIdle` patches each instance as it becomes idle, `WhenAllIdle` waits for all of them."""
+    patch_schedule: PatchSchedule | None = None
+    """When the next one comes."""
+    deployment_config: Deployment | None = None
+    """How, where it comes in batches."""
+    idle_wait_window_in_seconds: Annotated[int, between(3600, 2_160_000)] | None = None
+    """How long is waited for idle instances; 86400 where nothing is said."""
+    drain_policy: Drain | None = None
+    """For `DrainFirst` alone."""
+
+
+class GroupSpec(Section):
+    """Instances of one kind, with one role."""
+
+    name: GroupName
+    """The group's name. It cannot be changed: another name is another group."""
+    instance_type: InstanceType | None = None
+    """The type of every instance. Either this or `instance_types`."""
+    instance_types: (
+        Annotated[tuple[InstanceType, ...], Field(min_length=1, max_length=20)] | None
+    ) = None
+    """Types in order of preference: a flexible group takes what there is."""
+    count: InstanceCount
+    """How many instances there shall be."""
+    min_count: InstanceCount | None = None
+    """How many must be there for the group to come into service, within 3 hours."""
+    max_count: InstanceCount | None = None
+    """How far hpctl's autoscaling may grow the group; it never shrinks it under `min_count`."""
+    role: Role | None = None
+    """What its nodes are in Slurm. It cannot be changed."""
+    partition: PartitionName | None = None
+    """The Slurm partition of a compute group. Every node is in `dev` as well."""
+    lifecycle: Lifecycle | None = None
+    """What runs on a node at birth; left out, the AMI alone sets Slurm up."""
+    execution_role: RoleArn
+    """The role that the instances have."""
+    threads_per_core: Annotated[int, between(1, 2)] | None = None
+    """1 turns multithreading off, 2 on."""
+    storage: Annotated[tuple[Storage, ...], Field(max_length=4)] = ()
+    """Volumes and file systems."""
+    deep_health_checks: (
+        Annotated[tuple[DeepHealthCheck, ...], Field(min_length=1, max_length=3)] | None
+    ) = None
+    """Checks that an instance passes before it is put into service. They take an hour or two."""
+    training_plan: TrainingPlanArn | None = None
+    """The training plan (reserved capacity) that the instances come from."""
+    subnets: Subnets | None = None
+    """Subnets of this group; left out, the cluster's."""
+    security_groups: SecurityGroups | None = None
+    """Security groups of this group; left out, the cluster's."""
+    scheduled_update: ScheduledUpdate | None = None
+    """Updates of the AMI by a calendar."""
+    image_id: ImageId | None = None
+    """The AMI: an id, or `default` for the latest of the service."""
+    image_release_version: ImageReleaseVersion | None = None
+    """The release of the service's own AMI; the latest where it is left out."""
+    auto_patch: AutoPatch | None = None
+    """Patches of the AMI that the service applies by itself."""
+    capacity: Literal["spot", "on_demand"] | None = None
+    """Spot instances, which may be taken away, or on demand."""
+    network_interface: Literal["efa", "efa-only"] | None = None
+    """`efa` has an ENA device beside the EFA device, `efa-only` has not."""
+    raw: Raw = Field(default_factory=dict)
+    """Merged into the group's request as it stands, for what hpctl does not know yet."""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Every type that an instance of the group may have, the preferred first."""
+        return self.instance_types or ((self.instance_type,) if self.instance_type else ())
 
 
 class Vpc(Section):

@@ -1,18 +1,229 @@
-"""A cluster file from disk: read, checked against itself, every problem at once."""
+"""A cluster file from disk: read, checked against itself, every problem at once.
+
+Sources of the rules between its parts: the service model's documentation and the HyperPod guide's
+pages on Slurm configuration, continuous provisioning, several head nodes and lifecycle scripts.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from hpctl.clusters.spec.cluster import ClusterSpec
-from hpctl.clusters.spec.rules import broken
+from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
+from hpctl.clusters.spec.words import API_PARTITION
 from hpctl.yaml import errors as yaml_errors
-from hpctl.yaml.errors import FileProblems, Place
+from hpctl.yaml.errors import FileProblems, Place, near
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that a file breaks, and where. `absent`: because something is not there.
+
+    A reader who knows that parts of the file could not be read believes no `absent`.
+    """
+
+    place: Place
+    text: str
+    absent: bool = False
+
+
+def broken(spec: ClusterSpec) -> Iterator[Broken]:
+    """Every rule that a spec breaks, none for one that the service takes."""
+    seen: set[str] = set()
+    for index, group in enumerate(spec.groups):
+        here: Place = ("instance_groups", index)
+        if group.name in seen:
+            yield Broken((*here, "name"), f"another group has the name {group.name!r} already")
+        seen.add(group.name)
+        yield from _types(group, here)
+        yield from _counts(spec, group, here)
+        yield from _role(spec, group, here)
+        yield from _network(spec, group, here)
+        yield from _lifecycle(group, here)
+        yield from _storage(group.storage, (*here, "storage"))
+        if group.auto_patch:
+            yield from _auto_patch(group.auto_patch, (*here, "auto_patch"))
+    yield from _roles(spec)
+    yield from _style(spec)
+    yield from _continuous(spec)
+    yield from _settings(spec)
+    for key in spec.tags:
+        if key.lower().startswith("aws:") or not key:
+            yield Broken(("tags", key), "is no key of yours: aws: is reserved")
+
+
+def _types(group: GroupSpec, here: Place) -> Iterator[Broken]:
+    if group.instance_type and group.instance_types:
+        yield Broken((*here, "instance_types"), "say instance_type or instance_types, not both")
+    elif not group.types:
+        yield Broken(here, "instance_type is needed (or instance_types, in order)", absent=True)
+    if len(set(group.types)) < len(group.types):
+        yield Broken((*here, "instance_types"), "names a type twice")
+
+
+def _counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+    least, most = group.min_count, group.max_count
+    if least is not None and least > group.count:
+        yield Broken((*here, "min_count"), f"is {least}, over count, which is {group.count}")
+    if least and spec.node_provisioning_mode != "Continuous":
+        text = "needs node_provisioning_mode: Continuous"
+        yield Broken((*here, "min_count"), text, absent=True)
+    if most is not None and most < group.count:
+        yield Broken((*here, "max_count"), f"is {most}, under count, which is {group.count}")
+    if group.capacity == "spot" and group.training_plan:
+        yield Broken((*here, "capacity"), "a training plan holds no spot capacity")
+
+
+def _role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+    """In the API's style each group has a role; in the file's all have, or the file has them."""
+    if group.role is None:
+        if spec.slurm_config == "api" or any(g.role for g in spec.groups):
+            yield Broken(here, "role is needed: controller, login or compute", absent=True)
+        elif group.partition:
+            yield Broken((*here, "partition"), "needs role: compute", absent=True)
+    elif group.role == "compute":
+        if not group.partition:
+            yield Broken(here, "partition is needed with role compute", absent=True)
+        elif spec.slurm_config == "api" and not re.fullmatch(API_PARTITION, group.partition):
+            text = "has letters, digits and single dashes alone where the API configures Slurm"
+            yield Broken((*here, "partition"), text)
+    elif group.partition:
+        yield Broken((*here, "partition"), f"is for role compute alone, not for {group.role}")
+
+
+def _roles(spec: ClusterSpec) -> Iterator[Broken]:
+    roles = [(index, group) for index, group in enumerate(spec.groups)]
+    controllers = [(i, g) for i, g in roles if g.role == "controller"]
+    logins = [i for i, g in roles if g.role == "login"]
+    if not controllers and any(g.role for _, g in roles):
+        text = "one group must have role: controller"
+        yield Broken(("instance_groups",), text, absent=True)
+    for what, more in (("controller", [i for i, _ in controllers][1:]), ("login", logins[1:])):
+        for index in more:
+            place = ("instance_groups", index, "role")
+            yield Broken(place, f"only one group may have role: {what}")
+    for index, group in controllers[:1]:
+        place = ("instance_groups", index, "count")
+        heads = spec.provisioning_parameters and spec.provisioning_parameters.head_nodes
+        if group.count < 1:
+            yield Broken(place, "the controller group needs an instance")
+        elif group.count > 1 and spec.slurm_config == "api":
+            yield Broken(
+                place, "several head nodes need slurm_config: provisioning_parameters (or 1)"
+            )
+        elif group.count > 1 and not heads:
+            text = "several head nodes need provisioning_parameters.head_nodes"
+            yield Broken(place, text, absent=True)
+
+
+def _network(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+    if spec.vpc or bool(group.subnets) == bool(group.security_groups):
+        return
+    given, other = ("subnets", "security_groups")
+    if group.security_groups:
+        given, other = other, given
+    yield Broken((*here, given), f"{other} are needed as well: there is no vpc", absent=True)
+
+
+def _lifecycle(group: GroupSpec, here: Place) -> Iterator[Broken]:
+    lifecycle = group.lifecycle
+    if lifecycle is None:
+        return
+    if lifecycle.on_create and lifecycle.on_init_complete:
+        yield Broken(
+            (*here, "lifecycle", "on_init_complete"),
+            "say on_create or on_init_complete, not both: the service refuses it",
+        )
+    elif not lifecycle.on_create and not lifecycle.on_init_complete:
+        text = "on_create or on_init_complete is needed (without scripts, leave lifecycle out)"
+        yield Broken((*here, "lifecycle"), text, absent=True)
+
+
+def _storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
+    paths: set[str] = set()
+    volumes: set[bool] = set()
+    for index, one in enumerate(storage):
+        place = (*here, index)
+        said = [part for part in (one.ebs, one.fsx_lustre, one.fsx_openzfs) if part]
+        if len(said) != 1:
+            text = "is one of ebs, fsx_lustre and fsx_openzfs"
+            yield Broken(place, text, absent=not said)
+        if one.ebs:
+            yield from _ebs(one.ebs, (*place, "ebs"))
+            if bool(one.ebs.root_volume) in volumes:
+                which = "root" if one.ebs.root_volume else "second"
+                yield Broken((*place, "ebs"), f"the {which} volume is described already")
+            volumes.add(bool(one.ebs.root_volume))
+        for part, default in ((one.fsx_lustre, "/fsx"), (one.fsx_openzfs, "/home")):
+            path = (part.mount_path or default) if part else None
+            if path in paths:
+                yield Broken(place, f"{path} is mounted by another entry already")
+            paths |= {path} if path else set()
+
+
+def _ebs(ebs: Ebs, place: Place) -> Iterator[Broken]:
+    if ebs.root_volume and ebs.volume_size_in_gb is not None:
+        text = "the root volume's size cannot be chosen"
+        yield Broken((*place, "volume_size_in_gb"), text)
+    if ebs.root_volume and not ebs.volume_kms_key_id:
+        yield Broken(place, "volume_kms_key_id is needed with root_volume", absent=True)
+    if not ebs.root_volume and ebs.volume_size_in_gb is None:
+        yield Broken(place, "volume_size_in_gb is needed", absent=True)
+
+
+def _auto_patch(patch: AutoPatch, place: Place) -> Iterator[Broken]:
+    drains = patch.patching_strategy == "DrainFirst"
+    if patch.drain_policy and not drains:
+        yield Broken((*place, "drain_policy"), "is for patching_strategy DrainFirst alone")
+    if patch.idle_wait_window_in_seconds is not None and drains:
+        yield Broken((*place, "idle_wait_window_in_seconds"), "is not for DrainFirst")
+
+
+def _style(spec: ClusterSpec) -> Iterator[Broken]:
+    if spec.slurm_config == "api":
+        if spec.provisioning_parameters:
+            text = "needs slurm_config: provisioning_parameters; the two cannot be mixed"
+            yield Broken(("provisioning_parameters",), text)
+        return
+    for key in ("slurm_config_strategy", "accounting_database", "node_provisioning_mode"):
+        if getattr(spec, key):
+            yield Broken((key,), "needs slurm_config: api")
+
+
+def _continuous(spec: ClusterSpec) -> Iterator[Broken]:
+    if spec.slurm_config != "api":
+        return
+    if spec.node_provisioning_mode == "Continuous":
+        if spec.slurm_config_strategy:
+            text = "cannot be chosen with node_provisioning_mode: Continuous, which merges"
+            yield Broken(("slurm_config_strategy",), text)
+    elif spec.accounting_database:
+        text = "needs node_provisioning_mode: Continuous"
+        yield Broken(("accounting_database",), text, absent=True)
+
+
+def _settings(spec: ClusterSpec) -> Iterator[Broken]:
+    groups: Mapping[str, GroupSpec] = {group.name: group for group in spec.groups}
+    for name, spares in spec.hpctl.spares.items():
+        place = ("hpctl", "spares", name)
+        group = groups.get(name)
+        if group is None:
+            yield Broken(place, f"no such group{near(name, list(groups))}", absent=True)
+        elif group.role not in (None, "compute"):
+            yield Broken(place, f"spares are of compute groups, not of a {group.role}")
+        elif spares > group.count:
+            yield Broken(place, f"is {spares}, over the group's count, which is {group.count}")
+    if spec.hpctl.mode == "own" and spec.node_recovery != "None":
+        text = "own needs node_recovery: None, or the service replaces nodes as well"
+        yield Broken(("hpctl", "mode"), text, absent=True)
+
 
 DEFAULT_PATH = "cluster.yaml"
 
@@ -119,3 +330,30 @@ def _mend(rest: dict[Any, Any], place: list[Any]) -> None:
     if keys:
         holder, key = keys[-1]
         holder.pop(key)
+
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema. What keys must be to each other it does not say: `cluster validate` does."""
+    body = ClusterSpec.model_json_schema(by_alias=False)
+    _without_titles(body)
+    return {"$schema": DRAFT, "title": "hpctl's cluster.yaml", **body}
+
+
+def schema_text() -> str:
+    """The schema as it is published."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _without_titles(part: Any) -> None:
+    """pydantic titles every field with its own name, which tells nobody anything."""
+    if isinstance(part, list):
+        for one in part:
+            _without_titles(one)
+    elif isinstance(part, dict):
+        if isinstance(part.get("title"), str):
+            part.pop("title")
+        for one in part.values():
+            _without_titles(one)

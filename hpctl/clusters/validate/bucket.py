@@ -9,9 +9,8 @@ from itertools import islice
 from typing import Any
 
 from hpctl.clusters.bundle import MANIFEST
-from hpctl.clusters.objects import LARGEST, read_object
+from hpctl.clusters.provisioning import LARGEST, read_object
 from hpctl.clusters.validate import scripts
-from hpctl.clusters.validate.ask import ask
 from hpctl.clusters.validate.facts import (
     CONFIG,
     PARAMETERS,
@@ -21,6 +20,7 @@ from hpctl.clusters.validate.facts import (
     Family,
     Prefix,
     Script,
+    ask,
 )
 from hpctl.clusters.validate.scripts import syntax_error
 from hpctl.clusters.validate.verdict import (

@@ -7,8 +7,17 @@ from collections.abc import Iterator, Mapping, Set
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.clusters.validate.ask import ask, listed, rows
-from hpctl.clusters.validate.facts import CapacityFacts, Check, Facts, Family, Listed, QuotaFacts
+from hpctl.clusters.validate.facts import (
+    CapacityFacts,
+    Check,
+    Facts,
+    Family,
+    Listed,
+    QuotaFacts,
+    ask,
+    listed,
+    rows,
+)
 from hpctl.clusters.validate.verdict import (
     Finding,
     Place,

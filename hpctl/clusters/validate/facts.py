@@ -1,6 +1,7 @@
 """What a check may look at, part by part, and what a check is.
 
-A part that nobody asked about is empty. Each part is gathered beside the checks that read it.
+A part that nobody asked about is empty. Each part is gathered beside the checks that read it, by
+reads of AWS whose failure is an answer too.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from hpctl.clusters.validate.verdict import Finding, Place, Unanswered, Verdict
 from hpctl.clusters.validate.wanted import Group, Wanted
 from hpctl.core.compat import UTC
+from hpctl.errors import Absent, Refused, Unavailable
+from hpctl.ports import Service
 
 _EFA = re.compile(r"ml\.(p4|p5|p6|trn)")
 """Types that have EFA where EC2 cannot be asked."""
@@ -307,3 +310,43 @@ class Family:
         for check in self.checks:
             for found in check.judge(wanted, facts):
                 yield Verdict(self.name, check.id, found.level, found.place, found.what, found.mend)
+
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+
+def ask(call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer | Unanswered | None:
+    """The answer; None where what is asked for is not there; Unanswered where nobody can say."""
+    try:
+        return call(*args, **kwargs)
+    except Absent:
+        return None
+    except (Refused, Unavailable) as error:
+        return Unanswered(str(error), error.hint)
+
+
+def rows(service: Service, operation: str, key: str, **request: Any) -> list[Any] | Unanswered:
+    """Every entry of a list; none where what it is about is not there."""
+    found = ask(lambda: list(service.pages(operation, key, **request)))
+    return [] if found is None else found
+
+
+def find_security_groups(ec2: Service, ids: Iterable[str]) -> Listed:
+    """The security groups of these ids that there are."""
+    return listed(
+        ec2, "describe_security_groups", "SecurityGroups", "GroupId", "group-id", list(ids)
+    )
+
+
+def listed(
+    ec2: Service, operation: str, key: str, id_key: str, filter_name: str, values: list[str]
+) -> Listed:
+    """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
+    if not values:
+        return {}
+    filters = [{"Name": filter_name, "Values": values}]
+    found = rows(ec2, operation, key, Filters=filters)
+    if isinstance(found, Unanswered):
+        return found
+    return {str(entry[id_key]): entry for entry in found}

@@ -6,8 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpctl.clusters.validate.ask import ask, find_security_groups, listed
-from hpctl.clusters.validate.facts import Check, Facts, Family, Listed, NetworkFacts
+from hpctl.clusters.validate.facts import (
+    Check,
+    Facts,
+    Family,
+    Listed,
+    NetworkFacts,
+    ask,
+    find_security_groups,
+    listed,
+)
 from hpctl.clusters.validate.verdict import (
     Finding,
     Place,

@@ -9,9 +9,8 @@ from typing import Any
 
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
-from hpctl.clusters.validate.ask import ask
 from hpctl.clusters.validate.bucket import parsed
-from hpctl.clusters.validate.facts import Check, Facts, Family, Role, RoleFacts, Simulated
+from hpctl.clusters.validate.facts import Check, Facts, Family, Role, RoleFacts, Simulated, ask
 from hpctl.clusters.validate.verdict import Finding, Place, Unanswered, fail, ok, settled, unknown
 from hpctl.clusters.validate.wanted import Wanted
 from hpctl.ports import Aws, Service

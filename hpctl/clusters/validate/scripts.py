@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpctl.clusters import bundle_fit
+from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import MANIFEST, WHEELS
 from hpctl.clusters.validate.facts import (
     CONFIG,
@@ -40,7 +40,7 @@ def gather(directory: Path) -> ScriptFacts:
     found: dict[str, Script] = {}
     unfit: tuple[str, ...] = ()
     if (directory / WHEELS).is_dir() and (directory / MANIFEST).is_file():
-        unfit = tuple(f"{place}: {why}" for place, why in bundle_fit.problems(directory))
+        unfit = tuple(f"{place}: {why}" for place, why in bundle_wheels.problems(directory))
     for at, path in enumerate(_below(directory)):
         if at >= MOST:
             return ScriptFacts(str(directory), found, True, unfit)

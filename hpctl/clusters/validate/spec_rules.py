@@ -9,7 +9,7 @@ from typing import Any
 from hpctl.clusters.maintenance import NO_BATCHES
 from hpctl.clusters.validate.facts import Check, Facts, Family, ModelFacts, ServiceModel
 from hpctl.clusters.validate.verdict import Finding, Place, fail, ok, settled, warn
-from hpctl.clusters.validate.wanted import Group, Wanted
+from hpctl.clusters.validate.wanted import Wanted
 from hpctl.yaml.errors import near
 
 
@@ -203,11 +203,6 @@ def _default(kind: str) -> str:
 
 def _is_type(place: Place) -> bool:
     return any(part in _TYPE_KEYS for part in place)
-
-
-def accelerated(group: Group) -> bool:
-    """Whether a group's nodes have accelerators, by the name of its types."""
-    return any(_ACCELERATED.match(kind) for kind in group.types)
 
 
 FAMILY = Family(

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.validate import security_groups
-from hpctl.clusters.validate.ask import find_security_groups, listed, rows
-from hpctl.clusters.validate.facts import Check, Facts, Family, Guarded, StorageFacts, blocks
+from hpctl.clusters.validate.facts import (
+    Check,
+    Facts,
+    Family,
+    Guarded,
+    StorageFacts,
+    blocks,
+    find_security_groups,
+    listed,
+    rows,
+)
 from hpctl.clusters.validate.security_groups import Peers
 from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, unknown, warn
 from hpctl.clusters.validate.wanted import FileSystem, Group, Wanted

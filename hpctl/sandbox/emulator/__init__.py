@@ -2,8 +2,8 @@
 
 from hpctl.sandbox.emulator.errors import ApiError
 from hpctl.sandbox.emulator.faults import Fault, FaultKind
-from hpctl.sandbox.emulator.null_machines import NullMachines
 from hpctl.sandbox.emulator.service import Emulator
 from hpctl.sandbox.emulator.state import loopback_addresses
+from hpctl.sandbox.machines import NullMachines
 
 __all__ = ["ApiError", "Emulator", "Fault", "FaultKind", "NullMachines", "loopback_addresses"]

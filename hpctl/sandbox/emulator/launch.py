@@ -14,19 +14,18 @@ from dataclasses import dataclass, field, replace
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import Capacity
-from hpctl.sandbox.emulator.events import Events
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
-from hpctl.sandbox.emulator.operations import Operations, running
+from hpctl.sandbox.emulator.history import Events, Operations, running
 from hpctl.sandbox.emulator.state import (
     Cluster,
     Group,
     Node,
     NodeState,
+    Threads,
     World,
     new_instance_id,
     new_operation_id,
 )
-from hpctl.sandbox.emulator.threads import Threads
 from hpctl.sandbox.machines import LifecycleFailed, Machines
 
 log = logging.getLogger(__name__)

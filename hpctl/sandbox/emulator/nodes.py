@@ -1,17 +1,24 @@
-"""ListClusterNodes and DescribeClusterNode."""
+"""What is asked of nodes: lists, the batch orders, deep health checks.
+
+Answers are per node: a call that is accepted may hold refusals. None but BatchAdd takes a client
+token, so a repeated call is a second order; what protects the fresh machine is its fresh id.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpctl.core.model import LogicalId
-from hpctl.sandbox.emulator.errors import not_found, validation
+from hpctl.core.model import InstanceStatus, LogicalId
+from hpctl.sandbox.emulator.errors import conflict, not_found, validation
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
-from hpctl.sandbox.emulator.pages import page
-from hpctl.sandbox.emulator.shapes import Body
+from hpctl.sandbox.emulator.history import DONE, counts_of
+from hpctl.sandbox.emulator.shapes import Body, page
+from hpctl.sandbox.emulator.specs import ONE_CONTROLLER
 from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World
+from hpctl.sandbox.emulator.walks import Scaling, Walks
 
 CONTINUOUS_ONLY = (
     "{} is only supported for clusters with NodeProvisioningMode Continuous. Use instance ids "
@@ -120,3 +127,363 @@ def _matches(node: Node, state: NodeState, request: Body) -> bool:
         and (after is None or state.launched > after)
         and (before is None or state.launched < before)
     )
+
+
+TOKEN_VALID_S = 8 * 3600.0
+MAX_ADDED = 50
+MAX_DELETED_BY_ID = 99
+MAX_DELETED = 50
+"""With logical ids; by instance ids alone 99 (the service's own text says both)."""
+
+Refusal = tuple[str, str]
+_DELETE_CODES = {
+    "InstanceIdNotFound": "NodeIdNotFound",
+    "InvalidInstanceStatus": "InvalidNodeStatus",
+    "InstanceIdInUse": "NodeIdInUse",
+    "InternalServerError": "InvalidNodeStatus",
+}
+_BY = (("NodeIds", ""), ("NodeLogicalIds", "NodeLogicalIds"))
+_REPLACEABLE = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+
+
+@dataclass(slots=True)
+class BatchOperations:
+    """The four batch operations."""
+
+    world: World
+    walks: Walks
+    scaling: Scaling
+
+    def replace(self, request: Body) -> Body:
+        """BatchReplaceClusterNodes: at most 25; never a controller."""
+        cluster = self._ready(request)
+
+        def check(node: Node) -> Refusal | None:
+            if node.group.role == "controller":
+                return "InvalidInstanceStatus", "Slurm controller nodes cannot be replaced."
+            return _busy(node) or _status(node, _REPLACEABLE, "replacement")
+
+        def begin(node: Node) -> None:
+            self.walks.launches.claim(node, "Replace")
+            self.walks.replace(cluster, node)
+
+        return self._each(cluster, request, "BatchReplaceClusterNodes", check, begin)
+
+    def reboot(self, request: Body) -> Body:
+        """BatchRebootClusterNodes: at most 25; the service does reboot a controller."""
+        cluster = self._ready(request)
+
+        def check(node: Node) -> Refusal | None:
+            return _busy(node) or _status(node, (InstanceStatus.RUNNING,), "a reboot")
+
+        def begin(node: Node) -> None:
+            self.walks.launches.claim(node, "Reboot")
+            self.walks.reboot(cluster, node)
+
+        return self._each(cluster, request, "BatchRebootClusterNodes", check, begin)
+
+    def delete(self, request: Body) -> Body:
+        """BatchDeleteClusterNodes: lowers the groups' counts; refused whole where none may go."""
+        cluster = self._scalable(request)
+        ids = len(request.get("NodeIds", ()))
+        logical = len(request.get("NodeLogicalIds", ()))
+        if ids > MAX_DELETED_BY_ID or (logical and ids + logical > MAX_DELETED):
+            raise validation("Too many nodes in one request: at most 99, with logical ids 50.")
+        going: list[Node] = []
+
+        def check(node: Node) -> Refusal | None:
+            if node.group.role == "controller":
+                return "InvalidNodeStatus", "Slurm controller nodes cannot be deleted."
+            waits = node.operation == "Create" and not node.state.instance_id
+            return ("NodeIdInUse", _busy_text(node)) if node.operation and not waits else None
+
+        def begin(node: Node) -> None:
+            if not node.operation:
+                self.walks.launches.claim(node, "Delete")
+            going.append(node)
+
+        body = self._each(cluster, request, "BatchDeleteClusterNodes", check, begin)
+        if not going and not any(key.startswith("Successful") for key in body):
+            first = next(iter(body.values()))[0]
+            raise validation(f"No node could be deleted: {first['Message']}")
+        before = counts_of(cluster)
+        for node in going:
+            node.group.target -= 1
+        if going:
+            self.scaling.begun(cluster, before)
+            self.walks.delete(cluster, going, lambda: None)
+        return body
+
+    def add(self, request: Body) -> Body:
+        """BatchAddClusterNodes: Continuous only; the one call with a client token (8 hours)."""
+        cluster = self._scalable(request)
+        if not cluster.continuous:
+            raise validation(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
+        wanted = request["NodesToAdd"]
+        if sum(w["IncrementTargetCountBy"] for w in wanted) > MAX_ADDED:
+            raise validation(f"At most {MAX_ADDED} nodes can be added in one request.")
+        token = request.get("ClientToken", "")
+        if token in cluster.added:
+            at, before, nodes = cluster.added[token]
+            if time.monotonic() - at < TOKEN_VALID_S:
+                if before != wanted:
+                    raise validation("ClientToken was used with other parameters.")
+                return _added(cluster, nodes, [])
+        for entry in wanted:
+            group = cluster.groups.get(entry["InstanceGroupName"])
+            if group and group.role == "controller":
+                # Continuous needs SlurmConfig, with which there is one controller.
+                raise validation(ONE_CONTROLLER.format(group.name))
+        self._check_quota(cluster, wanted)
+        before = counts_of(cluster)
+        new: list[Node] = []
+        failed: list[Body] = []
+        for entry in wanted:
+            refused, made = self._grow(cluster, entry)
+            failed += refused
+            new += made
+        ids = [n.logical_id for n in new]
+        if token:
+            cluster.added[token] = (time.monotonic(), wanted, ids)
+        body = _added(cluster, ids, failed)
+        launches = self.walks.launches
+        self.scaling.begun(cluster, before)
+        launches.threads.spawn(
+            lambda: launches.launch_all(cluster, new, launches.timings.boot_s),
+            f"add-{cluster.name}",
+        )
+        return body
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _grow(self, cluster: Cluster, entry: Body) -> tuple[list[Body], list[Node]]:
+        """One entry of NodesToAdd: what is refused of it, and the nodes it made."""
+        group = cluster.groups.get(entry["InstanceGroupName"])
+        if group is None:
+            return [_refused(entry, "InstanceGroupNotFound", "not found")], []
+        if group.phase:
+            what = f"is {group.phase}"
+            return [_refused(entry, "InvalidInstanceGroupStatus", what)], []
+        if not set(entry.get("InstanceTypes", ())) <= set(group.instance_types):
+            what = f"has only {', '.join(group.instance_types)}"
+            return [_refused(entry, "IncompatibleInstanceTypes", what)], []
+        zone = self.world.zone_of(cluster, group)
+        if zone not in entry.get("AvailabilityZones", [zone]):
+            return [_refused(entry, "IncompatibleAvailabilityZones", f"is in {zone}")], []
+        made = []
+        group.target += entry["IncrementTargetCountBy"]
+        for _ in range(entry["IncrementTargetCountBy"]):
+            node = self.world.new_node(cluster, group, launched=False)
+            self.walks.launches.claim(node, "Create")
+            made.append(node)
+        return [], made
+
+    def _check_quota(self, cluster: Cluster, wanted: list[Body]) -> None:
+        specs: dict[str, Body] = {}
+        for entry in wanted:
+            if group := cluster.groups.get(entry["InstanceGroupName"]):
+                count = group.target + entry["IncrementTargetCountBy"]
+                specs[group.name] = {**group.spec, "InstanceCount": count}
+        self.walks.launches.capacity.check_quota(cluster, specs)
+
+    def _scalable(self, request: Body) -> Cluster:
+        """A cluster whose counts may be changed."""
+        cluster = self._ready(request)
+        if not self.scaling.batches_allowed(cluster):
+            raise validation("An instance group has not reached its MinInstanceCount yet.")
+        return cluster
+
+    def _ready(self, request: Body) -> Cluster:
+        cluster = self.world.cluster(request["ClusterName"])
+        if cluster.status != "InService":
+            raise validation(
+                f"Cluster {cluster.name} is {cluster.status}; it must be InService for this."
+            )
+        return cluster
+
+    def _absent(self, cluster: Cluster, name: str, words: _Words) -> Refusal:
+        """What is said of an id that no node has now; a replaced one may linger a while."""
+        code = self.world.unknowns.lingering_code
+        if not cluster.lingering(name) or code == "InstanceIdNotFound":
+            return words.not_found, f"Node {name} not found."
+        text = "Another operation (Replace) is in progress for this node. Wait or retry."
+        return words.of_code.get(code, code), text
+
+    def _each(
+        self,
+        cluster: Cluster,
+        request: Body,
+        operation: str,
+        check: Callable[[Node], Refusal | None],
+        begin: Callable[[Node], None],
+    ) -> Body:
+        """Order what can be ordered, refuse the rest, and answer for every id named."""
+        old = self.walks.launches.faults.holds(FaultKind.UNPATCHED, operation=operation)
+        if old and not any(node.updated for node in cluster.nodes.values()):
+            # Its words are not known: nobody has published them.
+            raise validation(f"Cluster {cluster.name} does not support {operation} yet.")
+        if not any(request.get(key) for key, _ in _BY):
+            raise validation("Either NodeIds or NodeLogicalIds must be provided.")
+        if request.get("NodeLogicalIds") and not cluster.continuous:
+            raise validation(CONTINUOUS_ONLY.format("NodeLogicalIds"))
+        words = _Words.of(operation)
+        body: Body = {}
+        for key, suffix in _BY:
+            for name in dict.fromkeys(request.get(key, ())):
+                node = _find(cluster, key, name)
+                fault = self.walks.launches.faults.take(
+                    FaultKind.FAIL_NODES, operation=operation, names=node.names if node else (name,)
+                )
+                refusal = check(node) if node else self._absent(cluster, name, words)
+                if node and refusal is None and (fault is None or fault.accepted):
+                    begin(node)
+                if fault:
+                    code = words.of_code.get(fault.code, fault.code)
+                    refusal = (code, "The operation on this node failed.")
+                if refusal is None:
+                    body.setdefault(f"Successful{suffix}", []).append(name)
+                elif refusal[0]:
+                    entry = {words.id[key]: name, words.code: refusal[0], "Message": refusal[1]}
+                    body.setdefault(f"Failed{suffix}", []).append(entry)
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """BatchDelete says the same things in other words."""
+
+    code: str
+    not_found: str
+    id: dict[str, str]
+    of_code: dict[str, str]
+
+    @classmethod
+    def of(cls, operation: str) -> _Words:
+        ids = {"NodeIds": "NodeId", "NodeLogicalIds": "NodeLogicalId"}
+        if operation == "BatchDeleteClusterNodes":
+            return cls("Code", "NodeIdNotFound", ids, _DELETE_CODES)
+        return cls("ErrorCode", "InstanceIdNotFound", ids, {})
+
+
+def _find(cluster: Cluster, key: str, name: str) -> Node | None:
+    return cluster.of_instance(name) if key == "NodeIds" else cluster.nodes.get(LogicalId(name))
+
+
+def _busy_text(node: Node) -> str:
+    return f"Another operation ({node.operation}) is in progress for this node. Wait or retry."
+
+
+def _busy(node: Node) -> Refusal | None:
+    return ("InstanceIdInUse", _busy_text(node)) if node.operation else None
+
+
+def _status(node: Node, allowed: tuple[InstanceStatus, ...], what: str) -> Refusal | None:
+    status = node.state.status
+    if status in allowed:
+        return None
+    return "InvalidInstanceStatus", f"Instance status {status} does not allow {what}."
+
+
+def _refused(entry: Body, code: str, what: str) -> Body:
+    return {
+        "InstanceGroupName": entry["InstanceGroupName"],
+        "ErrorCode": code,
+        "FailedCount": entry["IncrementTargetCountBy"],
+        "Message": f"Instance group {entry['InstanceGroupName']} {what}.",
+    }
+
+
+def _added(cluster: Cluster, nodes: list[LogicalId], failed: list[Body]) -> Body:
+    made = [cluster.nodes[n] for n in nodes if n in cluster.nodes]
+    return {
+        "Successful": [
+            {
+                "NodeLogicalId": n.logical_id,
+                "InstanceGroupName": n.group.name,
+                "Status": n.state.status,
+            }
+            for n in made
+        ],
+        "Failed": failed,
+    }
+
+
+Log = Callable[[Cluster, Node, str], None]
+"""Where a check's own words go: the stream DeepHealthCheckResults/<instance id>."""
+
+
+@dataclass(slots=True)
+class HealthCheckOperation:
+    """StartClusterHealthCheck. A node that fails is rebooted or replaced, as the service does."""
+
+    world: World
+    walks: Walks
+    write: Log = lambda _cluster, _node, _text: None
+
+    def start(self, request: Body) -> Body:
+        """StartClusterHealthCheck: workers only; nodes that are busy are skipped."""
+        cluster = self.world.cluster(request["ClusterName"])
+        if cluster.status != "InService":
+            raise validation(f"Cluster {cluster.name} is {cluster.status}; it must be InService.")
+        operations = self.walks.launches.operations
+        if operations.active(cluster, "DeepHealthCheck"):
+            raise conflict(f"Deep health checks are in progress on cluster {cluster.name}.")
+        wanted = request["DeepHealthCheckConfigurations"]
+        nodes = [n for config in wanted for n in self._nodes(cluster, config)]
+        operation = operations.health_check(cluster, wanted)
+        free = [n for n in nodes if not n.operation and n.state.status is InstanceStatus.RUNNING]
+        for node in free:
+            self.walks.launches.claim(node, "DeepHealthCheck")
+            self.walks.launches.change(
+                cluster, node, InstanceStatus.DEEP_HEALTH_CHECK, "Deep health checks began."
+            )
+
+        def work() -> None:
+            self.walks.launches.threads.stopping.wait(self.walks.launches.timings.health_check_s)
+            for node in free:
+                self._judge(cluster, node)
+            with self.world.changed:
+                operation.status = DONE
+                self.world.changed.notify_all()
+
+        self.walks.launches.threads.spawn(work, f"health-check-{cluster.name}")
+        return {"ClusterArn": cluster.arn}
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _nodes(self, cluster: Cluster, config: Body) -> list[Node]:
+        name = config["InstanceGroupName"]
+        group = cluster.groups.get(name)
+        if group is None:
+            raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
+        if group.role != "compute":
+            raise validation(f"Instance group {name}: deep health checks are for workers only.")
+        members = [n for n in cluster.nodes.values() if n.group is group]
+        if "InstanceIds" not in config:
+            return members
+        by_id = {n.state.instance_id: n for n in members}
+        for instance in config["InstanceIds"]:
+            if instance not in by_id:
+                raise not_found(f"Instance {instance} not found in instance group {name}.")
+        return [by_id[instance] for instance in config["InstanceIds"]]
+
+    def _judge(self, cluster: Cluster, node: Node) -> None:
+        launches = self.walks.launches
+        if node.doomed:
+            launches.release(cluster, node)
+            return
+        fault = launches.faults.take(FaultKind.FAIL_HEALTH_CHECK, names=node.names)
+        remedy = (fault.code if fault.code in ("reboot", "replace") else "replace") if fault else ""
+        verdict = f"replacementRequired: {remedy == 'replace'} rebootRequired: {remedy == 'reboot'}"
+        self.write(cluster, node, verdict.lower().replace("required", "Required"))
+        launches.change(cluster, node, InstanceStatus.RUNNING, "Deep health checks ended.")
+        if not remedy:
+            launches.release(cluster, node)
+            return
+        failure = f"Deep health checks failed: {verdict.lower().replace('required', 'Required')}"
+        launches.events.record(cluster, "Deep health check failed.", node=node, failure=failure)
+        launches.claim(node, remedy.capitalize())
+        if remedy == "reboot":
+            self.walks.reboot(cluster, node)
+        else:
+            self.walks.replace(cluster, node, by="deep health check")

@@ -8,27 +8,46 @@ import json
 import logging
 import socket
 import threading
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator.errors import ApiError
-from hpctl.sandbox.emulator.shapes import SERVICES
-
-if TYPE_CHECKING:
-    from hpctl.sandbox.emulator.service import Answer, Emulator
+from hpctl.sandbox.emulator.shapes import SERVICES, Body
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back over the wire. `body` None: the connection is closed without a reply."""
+
+    request_id: str
+    status: int
+    body: Body | None
+
+
+class Api(Protocol):
+    """What answers the calls."""
+
+    def handle(self, operation: str, request: Body, service: str) -> Answer:
+        """Answer one call of a service."""
+        ...
+
+    def administer(self, route: str, rest: str, given: Any) -> dict[str, Any] | None:
+        """Answer the admin route; None where there is no such route."""
+        ...
+
+
 class Server:
     """The listening socket and its threads."""
 
-    def __init__(self, emulator: Emulator, host: str, port: int) -> None:
+    def __init__(self, api: Api, host: str, port: int) -> None:
         self._http = _Http((host, port), _Handler)
-        self._http.emulator = emulator
+        self._http.api = api
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -63,7 +82,7 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    emulator: Emulator
+    api: Api
     access_key = ""
     """The only one that is taken; any is where it is empty."""
 
@@ -118,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ApiError as error:
             self._send(error.status, {"__type": error.code, "message": error.message}, "")
             return
-        self._answer(self.server.emulator.handle(operation, request, service))
+        self._answer(self.server.api.handle(operation, request, service))
 
     def _parse(self, raw: bytes) -> tuple[str, str, dict[str, Any]]:
         """The service, the operation and the request. Raises ApiError."""
@@ -181,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         name, _, rest = self.path.removeprefix("/_emulator/").partition("/")
         try:
-            body = self._administer(f"{method} {name}", rest, json.loads(raw or b"{}"))
+            body = self.server.api.administer(f"{method} {name}", rest, json.loads(raw or b"{}"))
         except (HpctlError, KeyError, TypeError, ValueError) as error:
             hint = error.hint if isinstance(error, HpctlError) else ""
             self._send(400, {"error": f"{type(error).__name__}: {error}", "hint": hint}, "")
@@ -190,41 +209,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"error": f"no route {method} {self.path}"}, "")
         else:
             self._send(200, body, "")
-
-    def _administer(self, route: str, rest: str, given: Any) -> dict[str, Any] | None:
-        emulator = self.server.emulator
-        match route:
-            case "GET calls":
-                return {"calls": [c.as_json() for c in emulator.calls.all(rest)]}
-            case "GET faults":
-                return {"faults": list(emulator.faults.active())}
-            case "GET sessions":
-                return {"sessions": list(emulator.sessions.started)}
-            case "GET health":
-                return {"response_errors": list(emulator.response_errors)}
-            case "POST faults":
-                emulator.faults.add(**given)
-                return {"faults": list(emulator.faults.active())}
-            case "DELETE faults":
-                emulator.faults.clear(rest or None)
-                return {"faults": list(emulator.faults.active())}
-            case "GET capacity":
-                return emulator.capacity.shown()
-            case "POST capacity":
-                emulator.capacity.set(given)
-                return emulator.capacity.shown()
-            case "POST training-plans":
-                return {"arn": emulator.capacity.add_plan(**given)}
-            case "POST releases":
-                emulator.publish(given["version"])
-                return {"releases": list(emulator.world.releases)}
-            case "POST act":
-                return {"began": emulator.act_by_itself(given["instance_id"])}
-            case "POST interrupt":
-                return {"began": emulator.interrupt(**given)}
-            case "POST unhealthy":
-                return {"began": emulator.mark_unhealthy(given["instance_id"])}
-        return None
 
     # --- bytes --------------------------------------------------------------------------------
 

@@ -3,65 +3,111 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.core.model import InstanceId, InstanceStatus
 from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import shapes
-from hpctl.sandbox.emulator.batch import BatchOperations
-from hpctl.sandbox.emulator.calls import CallLog
-from hpctl.sandbox.emulator.capacity import Capacity
-from hpctl.sandbox.emulator.clusters import ClusterOperations
-from hpctl.sandbox.emulator.describe import DescribeOperation
-from hpctl.sandbox.emulator.errors import (
-    ApiError,
-    access_denied,
-    internal,
-    throttled,
-    validation,
-)
-from hpctl.sandbox.emulator.events import Events
-from hpctl.sandbox.emulator.extensions import Extensions
+from hpctl.sandbox.emulator.capacity import Capacity, TrainingPlanOperations
+from hpctl.sandbox.emulator.clusters import ClusterOperations, DescribeOperation, TagOperations
+from hpctl.sandbox.emulator.errors import ApiError, access_denied, internal, throttled, validation
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
-from hpctl.sandbox.emulator.health_checks import HealthCheckOperation
+from hpctl.sandbox.emulator.history import Events, Operations
 from hpctl.sandbox.emulator.launch import Launches, Timings
-from hpctl.sandbox.emulator.neighbours import Quotas, Sessions
-from hpctl.sandbox.emulator.nodes import NodeOperations
-from hpctl.sandbox.emulator.operations import Operations
-from hpctl.sandbox.emulator.scaling import Scaling
-from hpctl.sandbox.emulator.server import Server
+from hpctl.sandbox.emulator.neighbours import Extensions, Quotas, Sessions
+from hpctl.sandbox.emulator.nodes import BatchOperations, HealthCheckOperation, NodeOperations
+from hpctl.sandbox.emulator.server import Answer, Server
 from hpctl.sandbox.emulator.shapes import Body
-from hpctl.sandbox.emulator.software import SoftwareOperation
 from hpctl.sandbox.emulator.specs import Parameters
 from hpctl.sandbox.emulator.state import (
     Allocate,
     Cluster,
     Node,
+    Threads,
+    Unknowns,
     World,
     loopback_addresses,
     new_operation_id,
 )
-from hpctl.sandbox.emulator.tags import TagOperations
-from hpctl.sandbox.emulator.threads import Threads
-from hpctl.sandbox.emulator.training_plans import TrainingPlanOperations
-from hpctl.sandbox.emulator.unknowns import Unknowns
-from hpctl.sandbox.emulator.updates import UpdateOperation
-from hpctl.sandbox.emulator.walks import Walks
+from hpctl.sandbox.emulator.updates import SoftwareOperation, UpdateOperation
+from hpctl.sandbox.emulator.walks import Scaling, Walks
 from hpctl.sandbox.machines import Machine, Machines
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes back over the wire. `body` None: the connection is closed without a reply."""
+class Call:
+    """One call. `error` is the code it was refused with, `replied` false if the reply was lost.
 
+    A call whose reply was lost has a `response`: the operation was accepted.
+    """
+
+    number: int
+    at: datetime
+    operation: str
     request_id: str
-    status: int
-    body: Body | None
+    request: Body
+    response: Body | None = None
+    error: str = ""
+    replied: bool = True
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """The instance ids that the call named, of whichever operation."""
+        named = self.request.get("NodeIds", ())
+        return tuple(named) if isinstance(named, list) else ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For the admin route; datetimes in ISO 8601."""
+        return {
+            "number": self.number,
+            "at": self.at.isoformat(),
+            "operation": self.operation,
+            "request_id": self.request_id,
+            "request": self.request,
+            "response": self.response,
+            "error": self.error,
+            "replied": self.replied,
+        }
+
+
+class CallLog:
+    """Every call in the order of arrival; safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: list[Call] = []
+
+    def begin(self, at: datetime, operation: str, request_id: str, request: Body) -> int:
+        """Note a call that arrived; the number to finish it under."""
+        with self._lock:
+            number = len(self._calls)
+            self._calls.append(Call(number, at, operation, request_id, request))
+            return number
+
+    def finish(
+        self, number: int, response: Body | None, error: str = "", *, replied: bool = True
+    ) -> None:
+        """Note how a call ended."""
+        with self._lock:
+            self._calls[number] = replace(
+                self._calls[number], response=response, error=error, replied=replied
+            )
+
+    def all(self, operation: str = "") -> tuple[Call, ...]:
+        """The calls so far, of one operation where it is named."""
+        with self._lock:
+            return tuple(c for c in self._calls if operation in ("", c.operation))
+
+    def count(self, operation: str) -> int:
+        """How often an operation was called, refusals included."""
+        return len(self.all(operation))
+
+
+log = logging.getLogger(__name__)
 
 
 class Emulator:
@@ -369,6 +415,43 @@ class Emulator:
             log.error("%s answered what the service model forbids: %s", operation, drifted)
             raise internal(f"emulator bug: {operation} broke the service model: {drifted[0]}")
         return shapes.encode(model, body)
+
+    # --- the admin route ----------------------------------------------------------------------
+
+    def administer(self, route: str, rest: str, given: Any) -> dict[str, Any] | None:
+        """The answer of the admin route, None where there is no such route. Raises on bad input."""
+        match route:
+            case "GET calls":
+                return {"calls": [c.as_json() for c in self.calls.all(rest)]}
+            case "GET faults":
+                return {"faults": list(self.faults.active())}
+            case "GET sessions":
+                return {"sessions": list(self.sessions.started)}
+            case "GET health":
+                return {"response_errors": list(self.response_errors)}
+            case "POST faults":
+                self.faults.add(**given)
+                return {"faults": list(self.faults.active())}
+            case "DELETE faults":
+                self.faults.clear(rest or None)
+                return {"faults": list(self.faults.active())}
+            case "GET capacity":
+                return self.capacity.shown()
+            case "POST capacity":
+                self.capacity.set(given)
+                return self.capacity.shown()
+            case "POST training-plans":
+                return {"arn": self.capacity.add_plan(**given)}
+            case "POST releases":
+                self.publish(given["version"])
+                return {"releases": list(self.world.releases)}
+            case "POST act":
+                return {"began": self.act_by_itself(given["instance_id"])}
+            case "POST interrupt":
+                return {"began": self.interrupt(**given)}
+            case "POST unhealthy":
+                return {"began": self.mark_unhealthy(given["instance_id"])}
+        return None
 
 
 def _unknown(operation: str, service: str, *, known: bool) -> ApiError:

@@ -8,17 +8,20 @@ against without saying so.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import botocore.session
 from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
 from botocore.validate import ParamValidator
 
 from hpctl.core.compat import UTC, iso_time
+from hpctl.sandbox.emulator.errors import validation
 
 Body = dict[str, Any]
 
@@ -157,3 +160,32 @@ def _to_datetime(value: Any) -> Any:
 
 def _to_epoch(value: Any) -> Any:
     return value.timestamp() if isinstance(value, datetime) else value
+
+
+PAGE = 100
+
+Item = TypeVar("Item")
+
+
+def page(items: Sequence[Item], request: Body) -> tuple[Sequence[Item], str]:
+    """One page of `items` and the token of the next, "" on the last.
+
+    Raises ApiError ValidationException for a token that this API did not give.
+    """
+    size = min(request.get("MaxResults") or PAGE, PAGE)
+    start = _start(request.get("NextToken"))
+    rest = start + size < len(items)
+    token = base64.urlsafe_b64encode(f"at:{start + size}".encode()).decode() if rest else ""
+    return items[start : start + size], token
+
+
+def _start(token: str | None) -> int:
+    if not token:
+        return 0
+    try:
+        word, _, number = base64.urlsafe_b64decode(token).decode().partition(":")
+        if word == "at":
+            return int(number)
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        pass
+    raise validation("Invalid NextToken.")

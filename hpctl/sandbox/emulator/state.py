@@ -3,8 +3,7 @@
 A node is a place in a group: its name, Slurm node name and logical id stay for life, its address
 too unless `World.moved` says otherwise.
 The instance in it comes and goes, and with it the instance id. Every change of a node is kept
-with its time, so that lists can be shown late, as the service's are.
-"""
+with its time, so that lists can be shown late, as the service's are."""
 
 from __future__ import annotations
 
@@ -22,8 +21,31 @@ from hpctl.core.compat import UTC
 from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
 from hpctl.sandbox.emulator.errors import not_found
-from hpctl.sandbox.emulator.unknowns import Unknowns
 from hpctl.sandbox.machines import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Unknowns:
+    """How the emulated service behaves where nobody can tell how the real one does.
+
+    `managed_by_default`: a cluster that names no SlurmConfigStrategy is Managed (the guide's
+    sagemaker-hyperpod-ref), or Merge (its sagemaker-hyperpod-slurm-api-config-migration).
+    `becomes_continuous`: UpdateCluster moves a cluster to Continuous (the API model and the
+    migration guide), or refuses (sagemaker-hyperpod-scaling-slurm until early 2026).
+    `rolling_batches`: RollingUpdatePolicy is honored on Slurm, or all nodes are updated at once.
+    `inherits_image`: a new group of a Continuous cluster has the image of the earliest group
+    (ImageId in the API model), or the latest (ImageReleaseVersion there).
+    `lingers_s`: how long the id of a replaced instance is still listed as ShuttingDown, in
+    seconds, while its successor comes up; `lingering_code` answers who addresses it then.
+    """
+
+    managed_by_default: bool = False
+    becomes_continuous: bool = True
+    rolling_batches: bool = True
+    inherits_image: bool = True
+    lingers_s: float = 0.0
+    lingering_code: Literal["InstanceIdInUse", "InstanceIdNotFound"] = "InstanceIdInUse"
+
 
 Role = Literal["controller", "login", "compute"]
 Allocate = Callable[[str, Role], tuple[str, NodeName]]
@@ -362,3 +384,30 @@ def loopback_addresses() -> Allocate:
         return given[name]
 
     return allocate
+
+
+@dataclass(slots=True)
+class Threads:
+    """Whoever waits in one looks at `stopping`, or is woken by the world's condition."""
+
+    world: World
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _running: list[threading.Thread] = field(default_factory=list)
+
+    def spawn(self, work: Callable[[], object], name: str) -> None:
+        """Run `work` in a thread of its own, which `stop` waits for."""
+        thread = threading.Thread(target=work, name=f"emulator-{name}", daemon=True)
+        with self.world.lock:
+            self._running = [t for t in self._running if t.is_alive()]
+            self._running.append(thread)
+        thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Have every thread end where it stands, and wait for them."""
+        self.stopping.set()
+        with self.world.changed:
+            threads = list(self._running)
+            self.world.changed.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -21,8 +21,7 @@ def main() -> int:
     arguments = _parser().parse_args()
 
     from hpctl.sandbox.training.group import PeerLost, Place
-    from hpctl.sandbox.training.loop import Options, train
-    from hpctl.sandbox.training.saving import CannotResume
+    from hpctl.sandbox.training.loop import CannotResume, Options, train
 
     def save_asked() -> bool:
         wanted = bool(asked)

@@ -19,7 +19,7 @@ from hpctl.cloud.aws import AwsAccount
 from hpctl.core.compat import UTC
 from hpctl.errors import Refused
 from hpctl.ports import Aws, Service
-from hpctl.sandbox import iam_simulation
+from hpctl.sandbox import other_aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.clusters.validate.world import SCRIPT, trust
@@ -76,7 +76,7 @@ class Bed:
 
     def __init__(self) -> None:
         os.environ |= SANDBOX_KEYS
-        iam_simulation.install()
+        other_aws.install_simulation()
         self.moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.moto.start()
         host, port = self.moto.get_host_and_port()

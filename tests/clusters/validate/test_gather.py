@@ -9,6 +9,7 @@ import pytest
 
 from hpctl.clusters import policies
 from hpctl.clusters import spec as specs
+from hpctl.clusters.spec import cluster
 from hpctl.clusters.validate import Verdict, validate
 from hpctl.clusters.validate.role import simulate
 from hpctl.clusters.validate.verdict import Level, Unanswered
@@ -74,7 +75,7 @@ def test_what_is_not_there_is_named(bed: Bed) -> None:
         update={
             "execution_role": "arn:aws:iam::123456789012:role/nobody",
             "storage": (
-                specs.group.Storage.model_validate(
+                cluster.Storage.model_validate(
                     {
                         "fsx_lustre": {
                             "dns_name": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
@@ -83,7 +84,7 @@ def test_what_is_not_there_is_named(bed: Bed) -> None:
                     }
                 ),
             ),
-            "lifecycle": specs.group.Lifecycle(
+            "lifecycle": cluster.Lifecycle(
                 source_s3_uri="s3://nobody-has-this/x", on_init_complete="a.sh"
             ),
         }
@@ -121,7 +122,7 @@ def test_scripts_are_read_from_the_bucket(bed: Bed) -> None:
     uri = {"source_s3_uri": "s3://sagemaker-ours/scripts", "on_init_complete": "on_create.sh"}
     spec = file(bed)
     groups = tuple(
-        g.model_copy(update={"lifecycle": specs.group.Lifecycle(**uri)}) for g in spec.groups
+        g.model_copy(update={"lifecycle": cluster.Lifecycle(**uri)}) for g in spec.groups
     )
     failed = said(bed.account(), spec.model_copy(update={"instance_groups": groups}), only=["s3"])
     assert "there is no s3://sagemaker-ours/scripts/on_create.sh" in failed["s3.entry"]

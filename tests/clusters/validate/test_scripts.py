@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.clusters.shipped import lifecycle_scripts
+from hpctl.clusters.bundle import lifecycle_scripts
 from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
 from hpctl.clusters.validate.verdict import Level

@@ -21,7 +21,7 @@ from hpctl.core.model import (
 )
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.calls import CallLog
+from hpctl.sandbox.emulator.service import CallLog
 from hpctl.sandbox.emulator.state import Allocate, Role, loopback_addresses
 from tests.fakes.provider import FakeProvider
 

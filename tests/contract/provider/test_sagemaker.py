@@ -17,9 +17,9 @@ from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.sandbox.emulator.calls import CallLog
 from hpctl.sandbox.emulator.errors import validation
 from hpctl.sandbox.emulator.launch import Timings
+from hpctl.sandbox.emulator.service import CallLog
 from tests.contract.provider.beds import CLUSTER, EmulatorBed, GroupBed, cluster
 
 

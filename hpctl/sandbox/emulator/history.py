@@ -1,4 +1,4 @@
-"""ListClusterOperations and DescribeClusterOperation: scalings and deep health checks.
+"""The history that the service keeps: ClusterOperations and ClusterEvents.
 
 A scaling is Done once every group that it changed has as many running instances as it asked
 for, and Superseded when a later one asks for another count of the same group first.
@@ -7,16 +7,17 @@ Replacements are no operations here: the service has no type for them.
 
 from __future__ import annotations
 
+import zlib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from hpctl.core.model import InstanceStatus
-from hpctl.sandbox.emulator.errors import not_found
-from hpctl.sandbox.emulator.pages import page
-from hpctl.sandbox.emulator.shapes import Body
-from hpctl.sandbox.emulator.state import Cluster, Group, World, new_operation_id
+from hpctl.sandbox.emulator.errors import not_found, validation
+from hpctl.sandbox.emulator.shapes import Body, page
+from hpctl.sandbox.emulator.state import Cluster, Group, Node, World, new_operation_id
 
 IN_PROGRESS, SUPERSEDED, DONE = "InProgress", "Superseded", "Done"
 
@@ -180,3 +181,135 @@ def _conclude(operation: Operation) -> None:
     states = {d["Status"] for d in operation.details}
     if IN_PROGRESS not in states:
         operation.status = SUPERSEDED if SUPERSEDED in states else DONE
+
+
+KEPT = 500
+"""The newest events that ListClusterEvents reaches back to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `metadata` is the EventMetadata of DescribeClusterEvent."""
+
+    id: str
+    at: datetime
+    resource: str
+    description: str
+    level: str = "Info"
+    group: str = ""
+    instance_id: str = ""
+    operation_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Events:
+    """The events of every cluster, newest last."""
+
+    world: World
+    kept: dict[str, deque[Event]] = field(default_factory=dict)
+
+    def record(
+        self,
+        cluster: Cluster,
+        description: str,
+        *,
+        node: Node | None = None,
+        group: Group | None = None,
+        failure: str = "",
+        level: str = "",
+        **more: Any,
+    ) -> None:
+        """Note what happened, of a node or a group where one is given; else of the cluster.
+
+        `failure` is its FailureMessage; `more` are other members of the resource's metadata, as
+        LcsExecutionState. Nothing is kept without Continuous.
+        """
+        if not cluster.continuous:
+            return
+        state = node.states[-1][1] if node else None
+        event = Event(
+            id=new_operation_id(),
+            at=self.world.now(),
+            resource="Instance" if node else "InstanceGroup" if group else "Cluster",
+            description=description,
+            level=level or ("Error" if failure else "Info"),
+            group=node.group.name if node else group.name if group else "",
+            instance_id=str(state.instance_id or "") if state else "",
+            operation_id=node.operation_id if node else "",
+            metadata=_metadata(node, group, failure, more),
+        )
+        self.kept.setdefault(cluster.arn, deque(maxlen=KEPT)).append(event)
+
+    def list_events(self, request: Body) -> Body:
+        """ListClusterEvents: the 500 newest, newest first unless asked otherwise."""
+        cluster = self._cluster(request)
+        found = [e for e in self.kept.get(cluster.arn, ()) if _matches(e, request)]
+        found.sort(key=lambda e: e.at, reverse=request.get("SortOrder") != "Ascending")
+        events, token = page(found, request)
+        body: Body = {"Events": [self._summary(cluster, e) for e in events]}
+        return {**body, "NextToken": token} if token else body
+
+    def describe_event(self, request: Body) -> Body:
+        """DescribeClusterEvent: the summary and its metadata."""
+        cluster = self._cluster(request)
+        for event in self.kept.get(cluster.arn, ()):
+            if event.id == request["EventId"]:
+                detail = self._summary(cluster, event)
+                if event.metadata:
+                    detail["EventDetails"] = {"EventMetadata": event.metadata}
+                return {"EventDetails": detail}
+        raise not_found(f"Event {request['EventId']} not found.")
+
+    def _cluster(self, request: Body) -> Cluster:
+        cluster = self.world.cluster(request["ClusterName"])
+        if not cluster.continuous:
+            raise validation(
+                "Cluster events are only available with NodeProvisioningMode Continuous."
+            )
+        return cluster
+
+    def _summary(self, cluster: Cluster, event: Event) -> dict[str, Any]:
+        optional = {
+            "InstanceGroupName": event.group,
+            "InstanceId": event.instance_id,
+            "OperationId": event.operation_id,
+        }
+        return {
+            "EventId": event.id,
+            "ClusterArn": cluster.arn,
+            "ClusterName": cluster.name,
+            "ResourceType": event.resource,
+            "EventTime": event.at,
+            "Description": event.description,
+            "EventLevel": event.level,
+            **{key: value for key, value in optional.items() if value},
+        }
+
+
+def _matches(event: Event, request: Body) -> bool:
+    after, before = request.get("EventTimeAfter"), request.get("EventTimeBefore")
+    wanted = {
+        "InstanceGroupName": event.group,
+        "NodeId": event.instance_id,
+        "ResourceType": event.resource,
+        "OperationId": event.operation_id,
+    }
+    return (
+        all(request.get(key) in (None, value) for key, value in wanted.items())
+        and (after is None or event.at > after)
+        and (before is None or event.at < before)
+    )
+
+
+def _metadata(
+    node: Node | None, group: Group | None, failure: str, more: dict[str, Any]
+) -> dict[str, Any]:
+    told = {**({"FailureMessage": failure} if failure else {}), **more}
+    if node:
+        eni = f"eni-{zlib.crc32(node.logical_id.encode()):08x}"
+        return {"Instance": {**told, "NodeLogicalId": node.logical_id, "CustomerEni": eni}}
+    if group:
+        kind = "InstanceGroupScaling" if "TargetCount" in more else "InstanceGroup"
+        return {kind: told} if told else {}
+    return {"Cluster": told} if told else {}
