@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from hpctl.cli import storage as lustre
 from hpctl.cli.main import cli
-from hpctl.cli.storage import lustre
-from hpctl.cli.storage.lustre import Lfs, preload
+from hpctl.cli.storage import Lfs
+from hpctl.cli.storage import loading as preload
 from hpctl.errors import HpctlError
 
 LFS = Path(__file__).parent / "lfs.py"
