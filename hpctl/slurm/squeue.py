@@ -103,7 +103,7 @@ def _record(row: list[str], fields: tuple[str, ...], excluded: str, hosts: Hostl
         nodes=hosts(said["NodeList"]),
         excluded=hosts.of_user(uid, excluded),
         batch_host=NodeName(said["BatchHost"]) if said["BatchHost"] else None,
-        batch=said["BatchFlag"] == "1",
+        batch=said["BatchFlag"] not in ("", "0"),  # 2, 3, ...: so often its launch has failed
         requeue=said["Requeue"] == "1",
         reason=reason,
         exit_code=exit_code,

@@ -166,6 +166,12 @@ def test_a_flag_printed_as_the_state(word: str, state: str) -> None:
     assert (job.state, job.flags) == (state, {word})
 
 
+@pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True), ("5", True)])
+def test_a_batch_job_stays_one_when_slurm_has_requeued_it(flag: str, batch: bool) -> None:
+    """slurmctld counts in it how often the launch has failed."""
+    assert one(BatchFlag=flag).job.batch is batch
+
+
 def test_array_tasks_are_named_by_array_and_task() -> None:
     task = one(ArrayJobID="5", ArrayTaskID="3")
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")
