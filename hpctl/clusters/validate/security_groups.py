@@ -1,25 +1,90 @@
-"""Security groups: the nodes of a cluster must reach each other, and EFA needs more than that."""
+"""What security group rules let through. Pure; the shapes are EC2's own (IpPermissions)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ipaddress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from hpctl.clusters.validate import rules
-from hpctl.clusters.validate.facts import Facts
+from hpctl.clusters.validate.facts import Check, Facts, Family
 from hpctl.clusters.validate.network import all_there, networks
-from hpctl.clusters.validate.rules import Peers
-from hpctl.clusters.validate.verdict import (
-    Check,
-    Family,
-    Finding,
-    Unanswered,
-    fail,
-    ok,
-    settled,
-)
+from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, settled
 from hpctl.clusters.validate.wanted import Group, Network, Wanted
+
+Permission = Mapping[str, Any]
+
+ALL = "-1"
+"""EC2's word for every protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Who is at the other end: the security groups that they carry, and their networks."""
+
+    groups: Collection[str]
+    cidrs: Sequence[str] = ()
+
+
+def everything(permissions: Iterable[Permission], peers: Peers, *, by_group: bool = False) -> bool:
+    """Whether some rule lets all traffic of these peers through.
+
+    `by_group`: only a rule that names a security group counts. That is what EFA needs: its
+    traffic is not IP, and no block of addresses matches it (EC2 User Guide, "Get started with
+    EFA": all traffic to and from the security group itself).
+    """
+    return any(
+        rule["IpProtocol"] == ALL and _names(rule, peers, by_group=by_group) for rule in permissions
+    )
+
+
+def ports(permissions: Iterable[Permission], protocol: str, wanted: range, peers: Peers) -> bool:
+    """Whether every one of these ports is open to these peers, by one rule or several."""
+    open_spans = sorted(
+        span
+        for rule in permissions
+        if _names(rule, peers, by_group=False) and (span := _span(rule, protocol))
+    )
+    reached = wanted.start
+    for first, last in open_spans:
+        if first <= reached:
+            reached = max(reached, last + 1)
+    return reached >= wanted.stop
+
+
+def _span(rule: Permission, protocol: str) -> tuple[int, int] | None:
+    """The ports that a rule opens, both ends included."""
+    if rule["IpProtocol"] == ALL:
+        return 0, 65535
+    if rule["IpProtocol"] != protocol:
+        return None
+    # Without ports a rule of tcp or udp is open for all of them.
+    return int(rule.get("FromPort", 0)), int(rule.get("ToPort", 65535))
+
+
+def _names(rule: Permission, peers: Peers, *, by_group: bool) -> bool:
+    """Whether a rule is for all of these peers: for a group they carry, or for their networks."""
+    if any(pair.get("GroupId") in peers.groups for pair in rule.get("UserIdGroupPairs") or ()):
+        return True
+    if by_group or not peers.cidrs:
+        return False
+    blocks = [
+        ipaddress.ip_network(block, strict=False)
+        for block in (
+            *(r["CidrIp"] for r in rule.get("IpRanges") or ()),
+            *(r["CidrIpv6"] for r in rule.get("Ipv6Ranges") or ()),
+        )
+    ]
+    return all(
+        any(_inside(ipaddress.ip_network(cidr, strict=False), block) for block in blocks)
+        for cidr in peers.cidrs
+    )
+
+
+def _inside(inner: Any, outer: Any) -> bool:
+    return inner.version == outer.version and bool(inner.subnet_of(outer))
+
 
 INGRESS, EGRESS = "IpPermissions", "IpPermissionsEgress"
 ALL_TCP = range(65536)
@@ -87,7 +152,7 @@ def _both_ways(
     ids = ", ".join(entries)
     for key, way, word in ((INGRESS, "in", "inbound"), (EGRESS, "out", "outbound")):
         permissions = _permissions(entries, key)
-        if efa and not rules.everything(permissions, peers, by_group=True):
+        if efa and not everything(permissions, peers, by_group=True):
             yield fail(
                 place,
                 f"{ids}: no {word} rule lets all traffic of the security group itself {way}; EFA "
@@ -128,7 +193,7 @@ def _verdict(
 
 
 def _tcp(entries: Entries, key: str, peers: Peers) -> bool:
-    return rules.ports(_permissions(entries, key), "tcp", ALL_TCP, peers)
+    return ports(_permissions(entries, key), "tcp", ALL_TCP, peers)
 
 
 def _permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
