@@ -1,22 +1,191 @@
-"""What all ranks said, kept in bounded memory, and what is wrong with the run by it.
+"""What all ranks reported, kept in bounded memory, and what is wrong with the run by it.
 
 No clock, no socket: notes and times go in, Troubles come out. Times are seconds of one monotonic
-clock, so that a wall clock which is set does not make a hang.
+clock, so that a wall clock which is set does not make a hang. The loss and the throughput are
+judged against the run's own past, by the judges of the log rules.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.judges import Losses, Throughput
+from hpctl.jobs.logs.engine import Baseline
+from hpctl.jobs.logs.rules import Rule
 from hpctl.jobs.progress.notes import Note
 from hpctl.jobs.progress.pace import Pace
-from hpctl.jobs.progress.ranks import MOST_RANKS, Behind, Rank, behind, named
+
+# A pattern is part of every rule; these judge numbers that came without a line.
+_SPIKE = Rule(name="loss", logPattern="(.)", kind="spike")
+_SLOW = Rule(name="throughput", logPattern="(.)", kind="slow")
+
+
+class LossJudge:
+    """NaN and jumps, each told once and again only after a good loss came between."""
+
+    def __init__(self) -> None:
+        self._baseline = Baseline(_SPIKE)
+        self._lost: set[int] = set()
+        self._bad = 0
+
+    def not_finite(self, rank: int, loss: float) -> str | None:
+        """The words for the first rank whose loss is no finite number, until all are well again."""
+        if math.isfinite(loss):
+            self._lost.discard(rank)
+            return None
+        first = not self._lost
+        self._lost.add(rank)
+        return f"the loss is {loss}" if first else None
+
+    def jumps(self, loss: float) -> str | None:
+        """The words where the loss was far over its past so many times running."""
+        bad = self._baseline(loss)
+        if bad is None:
+            return None
+        self._bad = self._bad + 1 if bad else 0
+        if self._bad != _SPIKE.points:
+            return None
+        return f"the loss is {loss:.6g}, far over the run's own median, {self._bad} times running"
+
+
+class ThroughputJudge:
+    """Tokens a second where the run tells them, else steps a second."""
+
+    def __init__(self) -> None:
+        self._baseline = Baseline(_SLOW)
+        self._tokens = False
+        self._bad = 0
+
+    def __call__(self, silence: float, steps: int, tokens: float | None) -> str | None:
+        """Judge one stretch; the words where so many in a row were far under the past."""
+        if silence <= 0:
+            return None
+        if (tokens is not None) != self._tokens:
+            self._baseline, self._tokens, self._bad = Baseline(_SLOW), tokens is not None, 0
+        rate = steps * (1.0 if tokens is None else tokens) / silence
+        bad = self._baseline(rate)
+        if bad is None:
+            return None
+        self._bad = self._bad + 1 if bad else 0
+        if self._bad != _SLOW.points:
+            return None
+        unit = "steps/s" if tokens is None else "tokens/s"
+        return f"{rate:.4g} {unit} is far under the run's own median, {self._bad} times running"
+
+
+MOST_RANKS = 1 << 16
+MOST_NAMED = 8
+"""Ranks that a sentence names one by one."""
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank as it last told of itself. Times are the book's seconds."""
+
+    rank: int
+    at: float
+    """When it was last heard."""
+    node: NodeName | None = None
+    pid: int | None = None
+    gpu: str = ""
+    step: int | None = None
+    phase: str = ""
+    phase_at: float = 0.0
+    stepping: bool = False
+    """A step was reported within its phase: the phase is not one without steps."""
+    saving_at: float | None = None
+    """Since when it saves."""
+    stride: int = 0
+    """Steps between its last two reports, where it had to leave some out; 0 where it did not."""
+
+    def hear(self, note: Note, at: float) -> None:
+        """Who it is; what it did is the book's business."""
+        self.at = at
+        self.node = note.node or self.node
+        self.pid = note.pid or self.pid
+        self.gpu = note.gpu or self.gpu
+
+    def __str__(self) -> str:
+        """`rank 3 on node-2 (GPU 5)`."""
+        node = f" on {self.node}" if self.node else ""
+        gpu = f" (GPU {self.gpu})" if self.gpu else ""
+        return f"rank {self.rank}{node}{gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The ranks that the others wait for, and how that shows. Empty: the notes do not tell."""
+
+    ranks: tuple[Rank, ...] = ()
+    why: str = ""
+
+
+def behind(ranks: Mapping[int, Rank], since: float, expected: int | None) -> Behind:
+    """Who is behind: by step; else in another phase than most; else never heard.
+
+    Only what was said after `since`, when the run last went back, is compared. A lag that may be
+    a report left out by a rank that steps faster than it may tell is none.
+    """
+    fresh = [rank for rank in ranks.values() if rank.at >= since]
+    stepped = [rank for rank in fresh if rank.step is not None]
+    if len(stepped) > 1:
+        front = max(_step(rank) for rank in stepped)
+        lowest = min(stepped, key=_step)
+        slack = max(rank.stride for rank in stepped)
+        if _step(lowest) < front - slack:
+            late = [rank for rank in stepped if rank.step == lowest.step]
+            if 2 * len(late) <= len(stepped):
+                there = f"at step {lowest.step}, the furthest at {front}"
+                return Behind(tuple(late), f"{named(late)} {_is(late)} {there}")
+    return _elsewhere(fresh) or _silent(ranks, expected)
+
+
+def _elsewhere(fresh: list[Rank]) -> Behind | None:
+    """Ranks in another phase than most, where few enough are."""
+    phases = Counter(rank.phase for rank in fresh if rank.phase)
+    if len(phases) < 2:
+        return None
+    most, times = phases.most_common(1)[0]
+    others = [rank for rank in fresh if rank.phase and rank.phase != most]
+    if len(others) >= times:
+        return None
+    where = ", ".join(sorted({rank.phase for rank in others})[:MOST_NAMED])
+    return Behind(
+        tuple(others), f"{named(others)} {_is(others)} in {where}, the other {times} in {most}"
+    )
+
+
+def _silent(ranks: Mapping[int, Rank], expected: int | None) -> Behind:
+    """Ranks that never said anything, where most others do."""
+    if expected is None or not len(ranks) < expected < 2 * len(ranks):
+        return Behind()
+    missing = [rank for rank in range(expected) if rank not in ranks][:MOST_NAMED]
+    never = [Rank(rank, 0.0) for rank in missing]
+    return Behind(tuple(never), f"{named(never)} never reported, {len(ranks)} others did")
+
+
+def named(ranks: Iterable[Rank]) -> str:
+    """The ranks in words, the first few of many."""
+    found = sorted(ranks, key=lambda rank: rank.rank)
+    text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
+    more = len(found) - MOST_NAMED
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _is(ranks: list[Rank]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _step(rank: Rank) -> int:
+    assert rank.step is not None
+    return rank.step
+
 
 REORDERED_S, REORDERED_STEPS = 1.0, 8
 """A report so little older than the last one is a datagram that was overtaken, and no restart."""
@@ -26,7 +195,7 @@ MOST_PENDING = 16
 KEPT_SAVES = 16
 
 
-class Book:
+class RunProgress:
     """One start of a run: from the launch of its ranks until they are gone."""
 
     def __init__(
@@ -69,7 +238,7 @@ class Book:
         self._since = started
         self._told_at: float | None = None
         self._pending: deque[Trouble] = deque(maxlen=MOST_PENDING)
-        self._losses, self._throughput = Losses(), Throughput()
+        self._losses, self._throughput = LossJudge(), ThroughputJudge()
 
     def wall(self, at: float) -> datetime:
         """The book's seconds as a date."""

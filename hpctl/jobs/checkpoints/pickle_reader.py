@@ -1,28 +1,71 @@
-"""A machine for pickles that runs nothing and keeps next to nothing: for one dict in a large one.
+"""Reads a few fields of a large pickle without executing it, in bounded memory.
 
 An object is its state, a state is the few fields that are wanted, all else is one and the same
-nothing. Only texts are remembered for later mention. So memory goes with the number of distinct
+nothing. Only texts are kept for later mention. So memory goes with the number of distinct
 texts, not with the pickle's size, and nothing is imported, called, hashed or compared by the
 pickle's own structure, whatever it says.
 
 It is written for speed, since nothing else takes as long in a look at a large checkpoint: the
 frequent opcodes stand in one loop, the frequent rows of opcodes in it are taken at once, and the
-rest is a table. Measured in benchmarks/checkpoints.py.
+rest is a table. Measured in benchmarks/checkpoints.py. Source of the opcodes: CPython,
+Lib/pickletools.py.
 """
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 
-from hpctl.jobs.checkpoints.files import File
-from hpctl.jobs.checkpoints.reasons import CannotTell, NotWhole
-from hpctl.jobs.checkpoints.skim_opcodes import RARE
-from hpctl.jobs.checkpoints.skim_values import OTHER, RECALLED, Saved, Sink
+from hpctl.jobs.checkpoints.files import CannotTell, File, NotWhole
 
-__all__ = ["OTHER", "RECALLED", "Machine", "Saved", "Sink"]
+
+class Other:
+    """A value that is not kept. `recalled`: mentioned again, so nobody knows what it was."""
+
+    __slots__ = ("recalled",)
+
+    def __init__(self, *, recalled: bool) -> None:
+        self.recalled = recalled
+
+
+OTHER, RECALLED = Other(recalled=False), Other(recalled=True)
+
+
+class Saved:
+    """The wanted fields of a dict, or of an object's state."""
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self._fields = fields
+
+    def get(self, key: str) -> object:
+        """None, True, False, an integer or a text; else something that is no value. None without
+        it. Raises CannotTell where the pickle mentions a thing that it had before."""
+        value = self._fields.get(key)
+        if value is RECALLED:
+            raise CannotTell(f"the pickle mentions what it has elsewhere for {key}")
+        return value
+
+    def integer(self, key: str) -> int | None:
+        """The value for a key, where it is an integer (and no bool)."""
+        value = self.get(key)
+        return value if type(value) is int else None
+
+    def inner(self, key: str) -> Saved | None:
+        """The dict or object under a key."""
+        value = self.get(key)
+        return Saved(value) if isinstance(value, dict) else None
+
+
+class Sink:
+    """Takes the pairs of the wanted dict as they come."""
+
+    @abstractmethod
+    def add(self, values: list[object]) -> None:
+        """The values of some of its pairs: an object's is a dict of its wanted fields."""
+
 
 CHUNK = 4 << 20
 _MARGIN = 512
@@ -268,3 +311,127 @@ class Machine:
             self.recent.clear()
         self.recent[place] = value = RECALLED if number is None else self.texts[number]
         return value
+
+
+def _push(value: object) -> Callable[[Machine], None]:
+    return lambda machine: machine.stack.append(value)
+
+
+def _skipping(length_of: int, more: int = 0) -> Callable[[Machine], None]:
+    """An argument whose length stands before it in `length_of` bytes; its value is not kept."""
+
+    def run(machine: Machine) -> None:
+        machine.skip(machine.number(length_of) if length_of else more)
+        machine.stack.append(OTHER)
+
+    return run
+
+
+def _wordy(machine: Machine) -> None:
+    machine.line()
+    machine.stack.append(OTHER)
+
+
+def _integer(machine: Machine) -> None:
+    said = machine.line()
+    value: object = {b"00": False, b"01": True}.get(said)
+    machine.stack.append(int(said.rstrip(b"L")) if value is None else value)
+
+
+def _global(machine: Machine) -> None:
+    machine.line()
+    _wordy(machine)
+
+
+def _set_item(machine: Machine) -> None:
+    pair = [machine.stack.pop(-2), machine.stack.pop()]
+    machine.set_items(machine.stack[-1], pair)
+
+
+def _new_filled_dict(machine: Machine) -> None:
+    items = machine.to_mark()
+    machine.new_dict()
+    machine.set_items(machine.stack[-1], items)
+
+
+def _pop(machine: Machine) -> None:
+    machine.stack.pop()
+
+
+def _make(machine: Machine) -> None:
+    """An object of some class: perhaps an OrderedDict, whose pairs come next."""
+    machine.drop(2)
+    machine.stack[-1] = {}
+
+
+def _build(machine: Machine) -> None:
+    state = machine.stack.pop()
+    target = machine.stack[-1]
+    if type(target) is dict and type(state) is dict:
+        target |= state
+    elif type(target) is dict and not target:
+        machine.stack[-1] = state
+
+
+def _forget(machine: Machine) -> None:
+    machine.to_mark()
+
+
+RARE: dict[int, Callable[[Machine], None]] = {
+    opcode[0]: action
+    for opcode, action in {
+        b"\x80": lambda m: m.skip(1),  # PROTO
+        b"\x95": lambda m: m.skip(8),  # FRAME
+        b"(": lambda m: m.mark(),
+        b"0": _pop,
+        b"1": _forget,  # POP_MARK
+        b"2": lambda m: m.stack.append(m.stack[-1]),  # DUP
+        b"N": _push(None),
+        b"\x88": _push(True),
+        b"\x89": _push(False),
+        b")": _push(OTHER),  # EMPTY_TUPLE
+        b"]": _push(OTHER),  # EMPTY_LIST
+        b"\x8f": _push(OTHER),  # EMPTY_SET
+        b"}": lambda m: m.new_dict(),
+        b"d": _new_filled_dict,
+        b"s": _set_item,
+        b"\x85": lambda m: m.drop(1),  # TUPLE1
+        b"\x86": lambda m: m.drop(2),
+        b"\x87": lambda m: m.drop(3),
+        b"\x81": _make,  # NEWOBJ
+        b"\x92": lambda m: m.drop(3),  # NEWOBJ_EX
+        b"R": _make,  # REDUCE
+        b"b": _build,
+        b"\x93": lambda m: m.drop(2),  # STACK_GLOBAL
+        b"Q": lambda m: m.drop(1),  # BINPERSID
+        b"a": _pop,  # APPEND
+        b"e": _forget,  # APPENDS
+        b"\x90": _forget,  # ADDITEMS
+        b"t": lambda m: m.collapse(),
+        b"l": lambda m: m.collapse(),
+        b"\x91": lambda m: m.collapse(),  # FROZENSET
+        b"c": _global,
+        b"P": _wordy,
+        b"S": _wordy,
+        b"F": _wordy,
+        b"V": lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),
+        b"I": _integer,
+        b"L": _integer,
+        b"g": lambda m: m.stack.append(m.recall(int(m.line()))),
+        b"p": lambda m: m.put_in(int(m.line())),
+        b"q": lambda m: m.put_in(m.number(1)),
+        b"r": lambda m: m.put_in(m.number(4)),
+        b"X": lambda m: m.text(m.number(4)),
+        b"\x8c": lambda m: m.text(m.number(1)),
+        b"\x8d": lambda m: m.text(m.number(8)),
+        b"\x8a": lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
+        b"\x8b": _skipping(4),  # LONG4: no offset has more than 255 bytes
+        b"G": _skipping(0, 8),
+        b"U": _skipping(1),
+        b"T": _skipping(4),
+        b"C": _skipping(1),
+        b"B": _skipping(4),
+        b"\x8e": _skipping(8),
+        b"\x96": _skipping(8),
+    }.items()
+}
