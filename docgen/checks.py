@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpctl.agent.budget import CPU_PERCENT, MEMORY_MB
-from hpctl.agent.check import Spec
-from hpctl.agent.checks.table import SECTIONS
-from hpctl.agent.checks.table_kernel import KERNEL
+from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults.table import KERNEL_CHECKS, TIMED, rows_of
 from hpctl.core.model import Clears
 
 HEAD = f"""# What the agent checks
@@ -46,26 +45,30 @@ and none that begins with a process name, so that no process can forge a fault.
 def page() -> str:
     """The page: a table for each section."""
     parts = [HEAD]
-    for title, specs in SECTIONS:
-        if specs:
-            parts += [f"## {title}\n", *_table(specs)]
+    for title, specs in TIMED:
+        parts += [f"## {title}\n", *_table(specs)]
     parts += ["## The kernel log\n", KERNEL_HEAD, *_kernel()]
     return "\n".join(parts)
 
 
 def _kernel() -> list[str]:
     lines = ["| check | reads | codes | clears |", "|---|---|---|---|"]
-    for row in KERNEL:
-        lines.append(f"| `{row.name}` | {row.what} | {', '.join(row.codes)} | {row.clears} |")
+    for spec in KERNEL_CHECKS:
+        codes = spec.codes + tuple(row.code for row in rows_of(spec.name) if row.code)
+        if spec.name in ("kernel.xid", "kernel.sxid"):
+            codes = ("its number",)
+        ends = [row.code for row in rows_of(spec.name) if row.clears is Clears.GONE]
+        clears = "boot" + (f"; `{ends[0]}` with the line that ends it" if ends else "")
+        lines.append(f"| `{spec.name}` | {spec.what} | {', '.join(codes)} | {clears} |")
     return [*lines, ""]
 
 
-def _table(specs: Sequence[Spec]) -> list[str]:
+def _table(specs: Sequence[CheckSpec]) -> list[str]:
     head = ["| check | looks at | every | seen | clears | limits |", "|---|---|---|---|---|---|"]
     return [*head, *map(_line, specs), ""]
 
 
-def _line(spec: Spec) -> str:
+def _line(spec: CheckSpec) -> str:
     clears = f"gone {spec.gone_s:g} s" if spec.clears is Clears.GONE else str(spec.clears)
     limits = ", ".join(f"`{n}` {one.value:g} {one.unit}" for n, one in spec.limits.items())
     seen = f"{spec.seen[0]} of {spec.seen[1]}"
