@@ -21,6 +21,8 @@ HEAD = """# Commands
 - **Durations**: `90s`, `30min`, `3h`, `1d`; a bare number is seconds. Times are UTC.
 - **Output**: text on a terminal, at most 200 columns elsewhere unless `COLUMNS` says otherwise. A
   `--dry-run` ends with `Dry run: nothing was done.`
+- **Options of nearly every command**: `--json`; where AWS is asked, `--profile`, `--region` and
+  `--endpoint-url`. `--help` names all.
 - **Completion**: `eval "$(hpctl completion bash)"`; also zsh and fish.
 
 | option of many commands | meaning |
@@ -28,6 +30,7 @@ HEAD = """# Commands
 """
 _SHARED_BY = 4
 """An option that so many commands have is described once."""
+_EVERYWHERE = ("as_json", "profile", "region", "endpoint_url")
 
 
 def page() -> str:
@@ -74,7 +77,7 @@ def _command(words: str, command: click.Command, shared: Mapping[str, str]) -> I
     yield from ("", f"**`{' '.join([words, *arguments])}`**", "")
     about = _text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
     known = [o for o in _options(command) if _is_shared(o, shared)]
-    also = [_name(o) for o in known if o.opts != ["--json"]]
+    also = [_name(o) for o in known if o.name not in _EVERYWHERE]
     yield about + (" Takes " + ", ".join(f"`{name}`" for name in also) + "." if also else "")
     own = [o for o in _options(command) if o not in known]
     if own:
