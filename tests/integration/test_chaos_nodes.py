@@ -71,6 +71,7 @@ def finding(verdict: Verdict, check: str = "kernel.xid", code: str = "79") -> Fi
     return Finding(check, verdict, now, now, "PCI:0000:53:00", code, evidence="forged")
 
 
+@pytest.mark.nightly
 def test_a_report_that_another_node_signed_drains_nobody(live: Chaos) -> None:
     accused, liar = live.victims(2)
     forged = report_of(live, accused, finding(Verdict.FAIL))
@@ -86,6 +87,7 @@ def test_a_report_that_another_node_signed_drains_nobody(live: Chaos) -> None:
     live.returned(accused)
 
 
+@pytest.mark.nightly
 def test_silence_alone_is_no_fault(live: Chaos) -> None:
     hung, killed = live.victims(2)
     job = live.start("srun sleep 600", "--nodes=2", f"--nodelist={hung},{killed}")
@@ -113,6 +115,7 @@ def test_a_dead_node_is_replaced_and_its_job_moved(live: Chaos) -> None:
     assert recovery.rule == "node-lost"
 
 
+@pytest.mark.nightly
 def test_a_frozen_node_loses_its_job_and_is_mended_once(live: Chaos) -> None:
     said = Path(live.sandbox.state_dir) / "writers"
     loop = f"while :; do echo $SLURM_RESTART_COUNT $(date +%s) >> {said}; sleep 1; done"
@@ -143,6 +146,7 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_broken_sensor_on_every_node_does_nothing(live: Chaos) -> None:
     """Last: these reports are newer than whatever the real agents say afterwards."""
     job = live.start("srun sleep 600", "--nodes=2")

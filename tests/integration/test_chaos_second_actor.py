@@ -7,7 +7,7 @@ import pytest
 from tests.integration.chaos import REPLACE, cluster, stays
 from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_one_of_two_doctors_steps_back() -> None:

@@ -18,7 +18,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.integration.elastic_bed import ROOT, Launchers, program, with_torch
 
 __all__ = ["with_torch"]
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 WORDS = ("--steps=60", "--checkpoint-every=7", "--step-s=0.05")
 EXAMPLE = ROOT / "examples/torch_ddp/train.sbatch"
 

@@ -48,6 +48,7 @@ def refusal(live: Chaos, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_an_escalated_node_is_given_back_by_its_operator(live: Chaos) -> None:
     live.reconfigure(catalogue={"xid-79": {"ladder": ["ask_human"]}})
     (node,) = live.victims(1)
@@ -59,6 +60,7 @@ def test_an_escalated_node_is_given_back_by_its_operator(live: Chaos) -> None:
     assert not live.node(node).drained
 
 
+@pytest.mark.nightly
 def test_a_budget_hold_gives_way_to_an_approval(live: Chaos) -> None:
     live.reconfigure(budgets={"open_min": 1, "open_fraction": 0.0})
     live.sandbox.inject_api("stuck-replace")
@@ -77,26 +79,7 @@ def test_a_budget_hold_gives_way_to_an_approval(live: Chaos) -> None:
     live.returned(second)
 
 
-@pytest.mark.parametrize("command", [(), ("cluster",)])
-def test_a_replacement_waits_for_the_job_that_runs_there(
-    live: Chaos, command: tuple[str, ...]
-) -> None:
-    """Both commands, one order: `--now` is for who will not wait."""
-    job = live.start("sleep 15", "--nodes=1")
-    node = str(live.job(job).nodes[0])
-    before = live.instance(node)
-    live.mark(node)
-    said = live.hpctl(*command, "replace", node, "--yes")
-    assert "opened" in said
-    until(lambda: live.node(node).drained, 10, "closed to new work")
-    assert live.running(job)
-    assert live.accepted(before) == 0
-    until(lambda: live.job(job).state == "COMPLETED", 40, "the job ends by itself")
-    assert live.job(job).restarts == 0
-    live.returned(node)
-    assert live.accepted(before) == 1
-
-
+@pytest.mark.nightly
 def test_a_reboot_is_ordered_and_another_order_is_refused_meanwhile(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     node = str(live.job(job).nodes[0])
@@ -112,6 +95,7 @@ def test_a_reboot_is_ordered_and_another_order_is_refused_meanwhile(live: Chaos)
     assert live.instance(node) == before
 
 
+@pytest.mark.nightly
 def test_return_of_what_somebody_else_drained_is_refused(live: Chaos) -> None:
     (node,) = live.victims(1)
     live.sandbox.scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=disk swap, Ann")

@@ -117,6 +117,7 @@ exec srun "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 3 --step-s 0
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("node_names", ["ip", "group"])
 def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     sandbox_factory: SandboxFactory, shared: Path, node_names: str
@@ -137,6 +138,7 @@ def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     assert "done: 3 steps" in out.read_text()
 
 
+@pytest.mark.nightly
 def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) -> None:
     script = shared / "array.sh"
     script.write_text(
@@ -152,6 +154,7 @@ def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) ->
         assert found.step == 3
 
 
+@pytest.mark.nightly
 def test_nothing_whole_ends_the_job_with_93_and_the_reason(slurm: Sandbox, shared: Path) -> None:
     save, out = shared / "save", shared / "out"
     (save / "step-1").mkdir(parents=True)
