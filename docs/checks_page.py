@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpctl.agent.budget import CPU_PERCENT, MEMORY_MB
-from hpctl.agent.check import Spec
-from hpctl.agent.checks.table import SECTIONS
-from hpctl.agent.checks.table_kernel import KERNEL
+from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults.table import KERNEL_CHECKS, TIMED, rows_of
 from hpctl.core.model import Clears
 
 HEAD = f"""# What the agent checks
@@ -49,22 +48,26 @@ for each boot, device, code and job.
 def page() -> str:
     """The page: a table for each section, and the limits below it."""
     parts = [HEAD]
-    for title, specs in SECTIONS:
-        if specs:
-            parts += [f"## {title}\n", *_table(specs), *_limits(specs)]
+    for title, specs in TIMED:
+        parts += [f"## {title}\n", *_table(specs), *_limits(specs)]
     parts += ["## The kernel's log\n", KERNEL_HEAD, *_kernel()]
     return "\n".join(parts)
 
 
 def _kernel() -> list[str]:
     lines = ["| check | reads | codes | clears | source |", "|---|---|---|---|---|"]
-    for row in KERNEL:
-        codes = ", ".join(row.codes)
-        lines.append(f"| `{row.name}` | {row.what} | {codes} | {row.clears} | {row.source} |")
+    for spec in KERNEL_CHECKS:
+        codes = spec.codes + tuple(row.code for row in rows_of(spec.name) if row.code)
+        if spec.name in ("kernel.xid", "kernel.sxid"):
+            codes = ("its number",)
+        ends = [row.code for row in rows_of(spec.name) if row.clears is Clears.GONE]
+        clears = "boot" + (f"; `{ends[0]}` with the line that ends it" if ends else "")
+        cells = (f"`{spec.name}`", spec.what, ", ".join(codes), clears, spec.source)
+        lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]
 
 
-def _table(specs: Sequence[Spec]) -> list[str]:
+def _table(specs: Sequence[CheckSpec]) -> list[str]:
     lines = [
         "| check | looks at | source | every | seen | clears | grace | shed |",
         "|---|---|---|---|---|---|---|---|",
@@ -72,7 +75,7 @@ def _table(specs: Sequence[Spec]) -> list[str]:
     return [*lines, *map(_line, specs), ""]
 
 
-def _line(spec: Spec) -> str:
+def _line(spec: CheckSpec) -> str:
     clears = f"gone {spec.gone_s:g} s" if spec.clears is Clears.GONE else str(spec.clears)
     cells = (
         f"`{spec.name}`",
@@ -87,7 +90,7 @@ def _line(spec: Spec) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _limits(specs: Sequence[Spec]) -> list[str]:
+def _limits(specs: Sequence[CheckSpec]) -> list[str]:
     rows = [
         f"| `{spec.name}` | `{name}` | {limit.value:g} {limit.unit} | {limit.why} |"
         for spec in specs

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hpctl.clusters.policies import PERSONAS
-from hpctl.clusters.validate import FAMILIES, Family
+from hpctl.clusters.validate import FAMILIES
+from hpctl.clusters.validate.facts import Family
 
 HEAD = """# Checked before it costs money
 

@@ -144,11 +144,11 @@ def run(
     verbose: bool,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.agent.checks.table import CHECKS
     from hpctl.agent.config import load
     from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
+    from hpctl.core.faults.table import CHECKS
     from hpctl.protocol.heads import Head
 
     logging.basicConfig(

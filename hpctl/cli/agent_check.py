@@ -13,7 +13,6 @@ import click
 
 from hpctl.agent import config as files
 from hpctl.agent import once
-from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.config import apply
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.once import CheckRow
@@ -22,6 +21,7 @@ from hpctl.agent.runner import Check, load
 from hpctl.agent.start import machine
 from hpctl.cli import output
 from hpctl.cli.output import Exit
+from hpctl.core.faults.table import CHECKS
 
 FIRST_SWEEP_S = 30.0
 """How long a driver may take to say its first word: initialising eight GPUs takes seconds."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.last import Checkpoint, every, last_complete
+from hpctl.jobs.checkpoints.search import Checkpoint, every, last_complete
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import (
     ROOT,

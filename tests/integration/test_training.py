@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.checkpoints.search import last_complete
 from hpctl.sandbox.training.group import Place, join
 from hpctl.sandbox.training.record import attempts, last_step
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.checkpoints.search import last_complete
 from hpctl.jobs.submit import checkpoint_dir
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory

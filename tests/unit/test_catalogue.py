@@ -10,7 +10,6 @@ from hpctl.core.catalogue import (
     Override,
     UnknownRuleError,
     deviations,
-    expand,
     rules,
     vendor_deviations,
 )
@@ -89,10 +88,6 @@ def test_rows_are_sound():
         # What is done already leaves a closed node to be given back.
         touched = fault.urgency is not Urgency.NONE and rule not in ("hma-spent", "slurm-rebooted")
         assert bool(acts) is touched, rule
-
-
-def test_expand():
-    assert list(expand("7 39-41 60")) == [7, 39, 40, 41, 60]
 
 
 def test_override_changes_only_what_it_names():

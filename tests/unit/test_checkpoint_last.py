@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import last, manifest, survey
-from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints import search as survey
+from hpctl.jobs.checkpoints.search import last_complete
 from hpctl.sandbox.training import saving
 from hpctl.sandbox.training.group import Group, Place
 from hpctl.sandbox.training.model import State

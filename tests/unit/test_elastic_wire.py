@@ -13,8 +13,7 @@ from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import account, wire
 from hpctl.jobs.elastic.account import Account
 from hpctl.jobs.elastic.controller import Controller, Timing
-from hpctl.jobs.elastic.failure import Failure
-from hpctl.jobs.elastic.group import End, Limits, Verdict
+from hpctl.jobs.elastic.group import End, Failure, Limits, Verdict
 from hpctl.jobs.elastic.place import Place
 
 SECRET = "0123456789abcdef"
