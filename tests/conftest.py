@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from hpctl.sandbox.api import Sandbox
 from tests.checkpoints.table import pytest_terminal_summary as pytest_terminal_summary
 from tests.durations import Recorder, longest_first
+from tests.examples import examples
 from tests.intakes import Head
 from tests.munged import Realm, realm
 
@@ -26,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell has its background jobs ignore SIGINT, and all that they start would inherit that."""
+    settings.register_profile("slice", max_examples=examples(50))
+    settings.load_profile("slice")
     # With xdist the reports of all processes come to the one that has no workerinput.
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())

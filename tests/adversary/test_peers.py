@@ -221,6 +221,7 @@ TIMES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(TIMES))
 def test_a_finding_of_no_clock_is_refused_or_bounded(
     siege: Siege, pair: tuple[Node, Node], name: str
@@ -257,6 +258,7 @@ def test_a_clock_that_is_an_hour_off_costs_nobody_else(
     siege.stands()
 
 
+@pytest.mark.nightly
 def test_after_all_of_this_a_restart_reads_its_journal(siege: Siege) -> None:
     siege.sandbox.kill_daemon()
     siege.sandbox.start_daemon()

@@ -16,6 +16,7 @@ from tests.lifecycle.chroot import Machine
 
 MISSING = chroot.missing() or WRONG_PYTHON
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.slurm,  # where root and Slurm's packages are at hand
     pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED: {MISSING}"),
 ]
@@ -109,7 +110,6 @@ def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine: 
     assert "hpctl" not in files(machine)
 
 
-@pytest.mark.nightly
 def test_a_slurm_user_of_another_name_gets_the_daemon_and_its_secrets(machine: Machine) -> None:
     installed(machine)
     machine.says("useradd", "--gid", "games", "slurmadm")
@@ -143,7 +143,6 @@ def test_a_slurm_user_of_another_name_gets_the_daemon_and_its_secrets(machine: M
     assert not machine.path(DROP_IN).parent.exists()
 
 
-@pytest.mark.nightly
 def test_a_compute_node_must_be_told_its_head(machine: Machine) -> None:
     installed(machine)
     code, said = machine.run("hpctl", "install", "node")
@@ -160,7 +159,6 @@ def test_a_compute_node_must_be_told_its_head(machine: Machine) -> None:
     assert set(steps(machine, "install", "node")) == {"already"}
 
 
-@pytest.mark.nightly
 def test_a_python_that_it_is_not_made_for_is_named(machine: Machine) -> None:
     machine.says("dpkg", "--unpack", "/root/hpctl_0.1.0_amd64.deb")
     machine.write("/usr/lib/hpctl/pythons", "3.7\n3.8\n")
@@ -172,7 +170,6 @@ def test_a_python_that_it_is_not_made_for_is_named(machine: Machine) -> None:
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
 
 
-@pytest.mark.nightly
 def test_a_machine_that_lost_its_power_meanwhile_goes_on(machine: Machine) -> None:
     running = machine.start("dpkg", "--install", "/root/hpctl_0.1.0_amd64.deb")
     while not list(machine.path("/opt").glob("hpctl/versions/*/lib/python*/site-packages/click")):
@@ -186,7 +183,6 @@ def test_a_machine_that_lost_its_power_meanwhile_goes_on(machine: Machine) -> No
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
 
 
-@pytest.mark.nightly
 def test_from_a_wheel_in_any_environment_it_gets_a_place_of_its_own(machine: Machine) -> None:
     machine.says("dpkg-deb", "--extract", "/root/hpctl_0.1.0_amd64.deb", "/root/package")
     wheels = "/root/package/usr/lib/hpctl/wheels"

@@ -60,6 +60,7 @@ def test_ten_seconds_of_latency_delay_nobody_elses_job(live: Chaos) -> None:
     live.returned(quick)
 
 
+@pytest.mark.nightly
 def test_one_of_two_fails_in_the_batch_and_is_asked_for_again(live: Chaos) -> None:
     good, bad = live.victims(2)
     old = {n: live.instance(n) for n in (good, bad)}

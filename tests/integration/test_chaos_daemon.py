@@ -188,6 +188,7 @@ def fill(path: Path) -> None:
                 continue
 
 
+@pytest.mark.nightly
 def test_sigterm_is_an_orderly_end_and_the_next_daemon_goes_on(live: Chaos) -> None:
     (victim,) = live.victims(1)
     live.sandbox.inject_api("stuck-replace")

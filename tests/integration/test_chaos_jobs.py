@@ -58,6 +58,7 @@ def test_a_job_that_is_completing_is_requeued_only_after_it(live: Chaos) -> None
     assert live.sandbox.status()["services"]["slurmctld"] == pid, "slurmctld died"
 
 
+@pytest.mark.nightly
 def test_a_slow_epilog_on_a_survivor_does_not_bring_the_delay_back(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     victim = str(live.job(job).nodes[1])

@@ -18,7 +18,7 @@ from hpctl.protocol import reports as wire
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,6 @@ def finding(verdict: Verdict, check: str = "kernel.xid", code: str = "79") -> Fi
     return Finding(check, verdict, now, now, "PCI:0000:53:00", code, evidence="forged")
 
 
-@pytest.mark.nightly
 def test_a_report_that_another_node_signed_drains_nobody(live: Chaos) -> None:
     accused, liar = live.victims(2)
     forged = report_of(live, accused, finding(Verdict.FAIL))
@@ -87,7 +86,6 @@ def test_a_report_that_another_node_signed_drains_nobody(live: Chaos) -> None:
     live.returned(accused)
 
 
-@pytest.mark.nightly
 def test_silence_alone_is_no_fault(live: Chaos) -> None:
     hung, killed = live.victims(2)
     job = live.start("srun sleep 600", "--nodes=2", f"--nodelist={hung},{killed}")
@@ -115,7 +113,6 @@ def test_a_dead_node_is_replaced_and_its_job_moved(live: Chaos) -> None:
     assert recovery.rule == "node-lost"
 
 
-@pytest.mark.nightly
 def test_a_frozen_node_loses_its_job_and_is_mended_once(live: Chaos) -> None:
     said = Path(live.sandbox.state_dir) / "writers"
     loop = f"while :; do echo $SLURM_RESTART_COUNT $(date +%s) >> {said}; sleep 1; done"
@@ -146,7 +143,6 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.nightly
 def test_a_broken_sensor_on_every_node_does_nothing(live: Chaos) -> None:
     """Last: these reports are newer than whatever the real agents say afterwards."""
     job = live.start("srun sleep 600", "--nodes=2")

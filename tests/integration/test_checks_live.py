@@ -234,6 +234,7 @@ def test_an_agent_that_starts_again_reads_its_file_again(live: Chaos) -> None:
     assert live.of(victim) == []
 
 
+@pytest.mark.nightly
 def test_a_check_that_half_of_the_nodes_fail_takes_none_of_them(live: Chaos) -> None:
     live.reconfigure(
         budgets={"correlated_min": 3, "correlated_fraction": 0.1}, node={"remedy_after_s": 60.0}

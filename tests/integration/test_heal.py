@@ -123,6 +123,7 @@ def test_a_job_without_requeue_is_not_killed(live: Chaos) -> None:
     live.returned(victim)
 
 
+@pytest.mark.nightly
 def test_a_reboot_heals_what_a_reboot_can(live: Chaos) -> None:
     (victim,) = live.victims(1)
     before = live.instance(victim)
@@ -133,6 +134,7 @@ def test_a_reboot_heals_what_a_reboot_can(live: Chaos) -> None:
     assert live.asked(before) == []
 
 
+@pytest.mark.nightly
 def test_observe_says_and_does_nothing(live: Chaos) -> None:
     live.reconfigure(mode="observe")
     (victim,) = live.victims(1)

@@ -99,6 +99,7 @@ def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
     assert live.accepted(before, "BatchRebootClusterNodes") == 1
 
 
+@pytest.mark.nightly
 def test_a_mark_that_asks_for_more_than_our_rung_gets_it(live: Chaos) -> None:
     """Xid 95 would be a reboot; the agent knows better: one replacement, and no reboot."""
     (victim,) = live.victims(1)

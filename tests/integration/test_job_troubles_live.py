@@ -170,6 +170,7 @@ def test_a_final_exit_code_and_a_job_that_never_registered_are_left_alone(live: 
     assert live.job(over).restarts == live.job(strange).restarts == 0
 
 
+@pytest.mark.nightly
 def test_the_same_crash_twice_is_held_with_the_reason_in_squeue(live: Live) -> None:
     job = live.submit("exit 3", registered(), header=PLAIN)
     until(lambda: live.job(job).reason == "JobHeldUser", 40, "the job is held")

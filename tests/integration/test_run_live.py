@@ -233,6 +233,7 @@ def quarantine(slurm: Sandbox, node: str) -> float:
     return at
 
 
+@pytest.mark.nightly
 def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
     job = quiet["signals"]
 
@@ -295,6 +296,7 @@ def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
     assert (job.dir / "finished").exists()
 
 
+@pytest.mark.nightly
 def test_dead_ranks_are_restarted_inside_the_step(quiet: dict[str, Job]) -> None:
     job = quiet["torch"]
     log = job.ended(timeout=40)

@@ -124,6 +124,7 @@ def test_faults_that_cannot_be_are_refused(cluster: Sandbox) -> None:
         cluster.inject_api("typo")
 
 
+@pytest.mark.nightly
 def test_a_sandbox_grows_into_its_slots_and_shrinks(sandbox_factory: SandboxFactory) -> None:
     sandbox = sandbox_factory(nodes=2, slots=3, agents=False)
     client, name = sagemaker(sandbox), sandbox.spec.cluster

@@ -271,6 +271,7 @@ def test_spares_are_not_taken_back_by_ntasks(slurm: Sandbox) -> None:
     slurm.run(["scancel", done.stdout.strip()])
 
 
+@pytest.mark.nightly
 def test_a_save_is_asked_for_before_the_time_limit(slurm: Sandbox, limited: Limited) -> None:
     """slurmctld looks at limits every 30 s or so, and gives the signal up to a minute early."""
     wait_for_text(limited.place / "saved", "saved", timeout=90)

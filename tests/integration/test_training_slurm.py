@@ -18,7 +18,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
 from tests.integration.test_training import ROOT, Run, final
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
 WORDS = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
 
@@ -117,7 +117,6 @@ exec srun "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 3 --step-s 0
 """
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("node_names", ["ip", "group"])
 def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     sandbox_factory: SandboxFactory, shared: Path, node_names: str
@@ -138,7 +137,6 @@ def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     assert "done: 3 steps" in out.read_text()
 
 
-@pytest.mark.nightly
 def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) -> None:
     script = shared / "array.sh"
     script.write_text(
@@ -154,7 +152,6 @@ def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) ->
         assert found.step == 3
 
 
-@pytest.mark.nightly
 def test_nothing_whole_ends_the_job_with_93_and_the_reason(slurm: Sandbox, shared: Path) -> None:
     save, out = shared / "save", shared / "out"
     (save / "step-1").mkdir(parents=True)

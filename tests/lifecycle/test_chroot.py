@@ -81,7 +81,10 @@ def last_line(out: str) -> str:
     return out.rstrip().rpartition("\n")[2]
 
 
-@pytest.mark.parametrize("role", ADDRESSES)
+@pytest.mark.parametrize(
+    "role",
+    [r if r != "login" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES],
+)
 def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, role: str) -> None:
     name = "ip-" + ADDRESSES[role].replace(".", "-")
     said = last_line(birth(machine, role))
@@ -209,9 +212,8 @@ def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
     machine.write("/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so", "")
 
 
-@pytest.mark.parametrize(
-    "role", [r if r == "compute" else pytest.param(r, marks=pytest.mark.nightly) for r in KILLED]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("role", KILLED)
 def test_killed_in_every_step_it_finishes_when_it_is_run_again(
     made: Bundle, tmp_path: Path, role: str
 ) -> None:
