@@ -152,11 +152,11 @@ def run(
     verbose: bool,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.agent.checks.table import CHECKS
     from hpctl.agent.config import load
     from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
+    from hpctl.core.faults.table import CHECKS
     from hpctl.protocol.heads import Head
 
     logging.basicConfig(
@@ -237,10 +237,10 @@ def look(
 
     from hpctl.agent import config as files
     from hpctl.agent import once
-    from hpctl.agent.checks.table import CHECKS
     from hpctl.agent.nvml.client import Client
     from hpctl.agent.runner import load
     from hpctl.agent.start import machine
+    from hpctl.core.faults.table import CHECKS
 
     settings = files.load(config, CHECKS)
     own = [load(spec, limits) for spec, limits in files.apply(settings, CHECKS)]

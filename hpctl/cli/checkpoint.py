@@ -18,11 +18,9 @@ from hpctl.cli import output
 from hpctl.cli.complete import complete_file
 from hpctl.cli.lazy import LazyGroup
 from hpctl.errors import HpctlError
-from hpctl.jobs.checkpoints import hpctl_checkpoint
-from hpctl.jobs.checkpoints import last as search
-from hpctl.jobs.checkpoints.files import Place
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
-from hpctl.jobs.checkpoints.remote import Remote
+from hpctl.jobs.checkpoints import hpctl_checkpoint, search
+from hpctl.jobs.checkpoints.files import Place, Remote
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 
 F = TypeVar("F", bound=Callable[..., Any])
 

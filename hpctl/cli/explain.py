@@ -619,7 +619,7 @@ def _protected(registered: Registration) -> str:
 
 def checkpoint_text(registered: Ticket | None, job: SlurmJob) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
-    from hpctl.jobs.checkpoints import last
+    from hpctl.jobs.checkpoints import search
 
     place = registered.ckpt if registered is not None else ""
     if not place:
@@ -634,7 +634,7 @@ def checkpoint_text(registered: Ticket | None, job: SlurmJob) -> str:
             f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
         )
     try:
-        found = last.last_complete(Path(filled))
+        found = search.last_complete(Path(filled))
     except OSError as error:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
     newer = [p for p in found.passed_over if p.claimed]

@@ -146,7 +146,7 @@ def check(
     cannot tell.
     """
     from hpctl.clusters.policies import PERSONAS, document
-    from hpctl.clusters.validate.role_facts import NoRole, simulate
+    from hpctl.clusters.validate.role import NoRole, simulate
     from hpctl.clusters.validate.verdict import Unanswered
     from hpctl.errors import Absent
 

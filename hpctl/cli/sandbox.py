@@ -164,8 +164,8 @@ def _yaml(file: str | None) -> dict[str, Any]:
         return {}
     import yaml
 
-    from hpctl.agent.checks.table import CHECKS
     from hpctl.agent.config import load
+    from hpctl.core.faults.table import CHECKS
 
     load(Path(file), CHECKS)
     return yaml.safe_load(Path(file).read_text()) or {}

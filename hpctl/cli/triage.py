@@ -239,9 +239,9 @@ def _rules() -> Rules:
 @lru_cache(256)
 def _source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
-    from hpctl.agent.checks.table_kernel import KERNEL
+    from hpctl.core.faults.table import KERNEL_CHECKS
 
-    printed = next((f"{row.source}; " for row in KERNEL if row.name == check), "")
+    printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"
 
 
