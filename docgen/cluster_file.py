@@ -11,9 +11,8 @@ from hpctl.clusters.schema import document
 HEAD = """# cluster.yaml
 
 One file says what a HyperPod cluster with Slurm is. `hpctl cluster validate` checks it before it
-costs money, `hpctl cluster create` makes it, and `hpctl cluster update` shows what a change of
-the file would add, change and destroy before it does so
-([why](adr/0026-one-file-in-the-api-s-words.md)).
+costs money, `hpctl cluster create` makes it, and `hpctl cluster update` shows what a change would
+add, change and destroy before it does so. [Operating a cluster](cluster-operate.md) is the guide.
 
 ```yaml
 name: llm-prod
@@ -45,64 +44,15 @@ instance_groups:
           mount_name: abcdefgh
 ```
 
-```
-hpctl cluster init                 a first file, commented, by asking or from flags
-hpctl cluster import CLUSTER -o FILE  the file of a living cluster: `update` with it changes nothing
-hpctl cluster import --from-json FILE  the same of a create-cluster request (- reads standard input)
-hpctl cluster schema               the JSON schema, for editors
-hpctl cluster provisioning-parameters    provisioning_parameters.json, where the scripts read it
-```
-
-- **Words.** Keys are CreateCluster's own in snake_case. Shorter than there are `name`, `count`,
-  `min_count`, `storage`, `ebs`, `fsx_lustre`, `fsx_openzfs`, `lifecycle`, `deep_health_checks`
-  (OnStartDeepHealthChecks), `training_plan`, `scheduled_update`, `auto_patch`, `tiered_storage`,
-  `security_groups`; `instance_types` is InstanceRequirements, `role` with `partition` SlurmConfig,
-  `subnets` with `security_groups` of a group OverrideVpcConfig. Values are the API's own.
-- **Problems** are told all at once, each with its line and, where a word is nearly right, the
-  right one. What the service refuses is refused here first: OnCreate with OnInitComplete, two
-  controller groups, a partition for a login node, a strategy under continuous provisioning.
-- **Defaults** are the service's: what it fills in where the file says nothing, `update` leaves
-  alone.
-- **Quote** what YAML would read as something else: `"1.10"`, `"on"`. A key that stands twice is an
-  error. `node_recovery: None` is the API's word; nothing at all is `null` or no key.
-
-## Who tells Slurm
-
-`slurm_config: api` (the default): each group has a `role`, compute groups a `partition`, and the
-service writes slurm.conf. `slurm_config_strategy` says what an update does with what was edited by
-hand. `node_provisioning_mode: Continuous` needs this style, and no strategy.
-
-`slurm_config: provisioning_parameters`: the lifecycle scripts write slurm.conf, from
-`provisioning_parameters.json` in their own directory. `hpctl cluster provisioning-parameters` makes
-that file of the groups' roles and partitions and of `provisioning_parameters`. Several head nodes
-need this style. The two cannot be mixed; `hpctl cluster update`
-[migrates](cluster-operate.md#migrate-to-api-driven-slurm-configuration) to `api`, and there is no
-way back. Where no group has a role, the file is yours.
-
-## Scripts
-
-A group without `lifecycle` is set up by its AMI alone: no scripts, no S3, no internet. With
-`on_init_complete` your script runs after that; with `on_create` your script does all of it.
-
-## What `import` cannot know
-
-The service does not tell whether a group's AMI was chosen or was just the latest (it stands in a
-comment), nor hpctl's own settings and `max_count`; the date of the next patch is set anew for each
-and is left out. Tags come from ListTags, roles in the `provisioning_parameters` style from the file
-beside the scripts in S3; where either cannot be read, the written file says so at its top.
-
-Of a request (`--from-json`, as `aws sagemaker create-cluster --cli-input-json` takes it) the AMI is
-a wish and stays in the file; `create` sends the same request again.
-
-## Extensions
-
-```
-hpctl cluster extension add sagemaker-observability [--version 1.0.0] [--settings FILE.json]
-hpctl cluster extension list | describe EXTENSION | remove EXTENSION
-```
-
-AWS's own software on every node, for Slurm with `node_provisioning_mode: Continuous`; `add` on one
-that is there brings it to the version and settings, and tries it again where it has failed.
+- Keys are CreateCluster's in snake_case, with short names for daily ones; values are the API's.
+- What the file leaves out, the service decides, and `hpctl cluster update` leaves alone.
+- Quote what YAML reads as something else: `"1.10"`. `node_recovery: None` is the API's word.
+- `slurm_config: api` (the default): each group has a `role`, compute groups a `partition`, and the
+  service writes slurm.conf. `provisioning_parameters`: lifecycle scripts write it, from a file that
+  `hpctl cluster provisioning-parameters` prints; several head nodes need this style.
+- A group without `lifecycle` is set up by its AMI. `on_init_complete` runs a script after that,
+  `on_create` instead of it.
+- [cluster.schema.json](cluster.schema.json) is the JSON schema, for editors.
 """
 
 
@@ -114,9 +64,8 @@ def page() -> str:
 def _raw() -> Iterator[str]:
     yield "## raw"
     yield ""
-    yield "`raw` of a group, and of the cluster, is merged into the request as it stands, in the"
-    yield "API's own words: structures key by key, everything else replaced. It is for what a new"
-    yield "release of the service takes. No key of this file stands for:"
+    yield "`raw` of a group, and of the cluster, is merged into the request in the API's own words."
+    yield "No key of this file stands for:"
     yield ""
     yield from (f"- `{path}`: {why}" for path, why in LEFT_TO_RAW.items())
     yield ""
@@ -171,7 +120,7 @@ def _value(said: Mapping[str, Any], places: Mapping[str, str]) -> str:
         return " or ".join(_value(one, places) for one in choices if one.get("type") != "null")
     if "$ref" in said:
         place = places[said["$ref"].rpartition("/")[2]]
-        return f"[{place}](#{place.replace('.', '')})"
+        return f"[{place.rpartition('.')[2]}](#{place.replace('.', '')})"
     if "const" in said:
         return f"`{said['const']}`"
     if "enum" in said:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from hpctl.core import job_recovery, node_recovery
 from hpctl.core.compat import StrEnum
 from hpctl.core.gates import GATES
-from hpctl.core.policy import JobPolicy, NodePolicy
 from hpctl.core.run_gates import RUN_GATES
 
 _HEAD = """# Recoveries
 
-When a node is sick, hpctl opens a **node recovery**: the durable treatment of that node, from
-closing it to new work until it is back in service or a person has been asked. For each job that
-the fault hit it opens a **job recovery**: from the lost run to the next one. Both are written
-down, step by step, before anything is done, so a daemon that dies half-way goes on where it was.
+A **node recovery** is the durable treatment of one sick node, from the drain until it is back in
+service or on-call has been asked. A **job recovery** is that of one lost run. Both are journaled
+step by step before anything is done, so a daemon that is killed goes on where it was.
 
-A recovery is always in one **phase**. A **signal**, something that hpctl has seen in the world,
-moves it to the next. The diagrams below are drawn from the tables in the code
-(`hpctl/core/node_recovery.py`, `hpctl/core/job_recovery.py`); a pair of phase and signal that is
-not in them cannot happen, and a journal that says otherwise stops the daemon.
-
-`hpctl explain <node or job>` tells where a recovery stands, why, and what it waits for.
+A recovery is in one **phase**; a **signal** moves it to the next. The diagrams and tables are
+generated from the transition tables in `hpctl/core/`; a pair that is not in them raises.
+`hpctl explain ID` prints where a recovery stands and what it waits for.
 """
-_NODE_INTRO = """## A node
-
-The signals that may come in every phase are left out of the picture and listed under it.
-"""
+_NODE_INTRO = "## A node\n"
 _NODE_PHASES: Mapping[str, tuple[str, str]] = {
     "open": ("decided; the drain is being ordered", "`cordon_deadline_s`"),
     "cordoned": (
@@ -57,24 +48,11 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
 }
 _JOB_INTRO = """## A job
 
-A job recovery is opened for a job on a node under treatment, and for a job that registered with
-`hpctl sbatch` and whose run went wrong by itself:
-
-- it ended FAILED, OUT_OF_MEMORY or NODE_FAIL, and not with an exit code that asks for no restart;
-- the supervisor in it (`hpctl run`) asks for a requeue or a hold;
-- somebody put it back in the queue, where it would wait out Slurm's begin delay;
-- it runs on without the node of its batch script (`--no-kill`, Slurm 25.11).
-
-What is done then is its [recovery policy](policies.md)'s answer: start again, perhaps after a wait
-and away from some nodes, or hold with a reason in its Comment (`squeue -o %k`). The policy is the
-cluster's, the partition's and the job's own; one that cannot be used is left out, and the recovery
-says so.
-
-A job that can go on without a node (`spares` in its Comment) is only watched: the node is drained
-and set DOWN, and the supervisor has `supervisor_grace_s` to say that it goes on. Where it is the
-node of the batch script, the job is requeued before that.
-
-Nothing is held on the way: a daemon that dies half-way leaves a job that starts by itself.
+Opened for a job on a node under treatment, and for a job registered by `hpctl sbatch` that ended
+badly, asks for a requeue or a hold, waits out Slurm's begin delay, or lost the node of its batch
+script. Its [policy](policies.md) decides: start again, or hold with the reason in its Comment
+(`squeue -o %k`). A job with spares is watched: its supervisor has `supervisor_grace_s` to report
+that it goes on.
 """
 _JOB_PHASES: Mapping[str, tuple[str, str]] = {
     "hit": ("its node is sick and not closed yet, or its run went wrong", "`stop_deadline_s`"),
@@ -96,18 +74,17 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
     "gave_up": ("cannot be run again by hpctl; its owner is told why", ""),
     "cancelled": ("no longer hpctl's business", ""),
 }
-_GATES = """## Before a recovery opens
+_GATES = """## Gates
 
-Each of these safety checks, in this order, may turn a decision into a **hold**. A hold is shown
-by `hpctl status` and explained by `hpctl explain`; one that can be approved is waved for an hour
-by `hpctl approve <node>`.
+Safety checks before a recovery opens, in this order. `hpctl status` lists what they block;
+`hpctl approve NODE` lifts those marked as approvable for an hour.
 
-| gate | what it checks | may be approved | holds an operator's own order |
+| gate | blocks because | approvable | blocks operators too |
 |---|---|---|---|
 """
 
 _RUN_GATES = """
-A run that went wrong by itself passes these before its recovery opens; none can be waved:
+For a run that failed by itself (none can be approved):
 """
 
 
@@ -116,9 +93,9 @@ def page() -> str:
     node, job = node_recovery, job_recovery
     parts = [_HEAD, _NODE_INTRO]
     parts += _section(node.TRANSITIONS, list(node.Phase), node.ENDS, _NODE_PHASES)
-    parts += [_numbers(NodePolicy(), "node"), _JOB_INTRO]
+    parts += [_JOB_INTRO]
     parts += _section(job.TRANSITIONS, list(job.Phase), job.ENDS, _JOB_PHASES)
-    parts += [_numbers(JobPolicy(), "job"), _gates()]
+    parts += [_gates()]
     return "\n".join(parts)
 
 
@@ -154,18 +131,6 @@ def _everywhere(
         if not after and only is not None:
             found[signal] = only
     return found
-
-
-def _numbers(policy: NodePolicy | JobPolicy, section: str) -> str:
-    lines = [f"The numbers, as keys of the section `{section}:` of the configuration:", ""]
-    lines += ["| key | default |", "|---|---|"]
-    for field in dataclasses.fields(policy):
-        value = getattr(policy, field.name)
-        if field.name.endswith("_s"):
-            lines.append(f"| `{field.name}` | {value:.10g} s |")
-        elif isinstance(value, int):
-            lines.append(f"| `{field.name}` | {value} |")
-    return "\n".join([*lines, ""])
 
 
 def _gates() -> str:
