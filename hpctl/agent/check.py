@@ -8,8 +8,8 @@ One module in `hpctl.agent.checks` for each check, with these two functions:
 `Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where
 rates are wanted. `before` is what the last gather of this run of the agent gave. A judge states
 what is so now: how often it must be so, for how long it stays known and when it is too early to
-say are the Spec's (`hpctl.agent.conditions`). How bad it is, the head node's catalogue decides,
-by `<check with dashes>-<code>`.
+say are its CheckSpec's (`hpctl.core.faults`, `hpctl.agent.conditions`). How bad it is, the head
+node's catalogue decides, by `<check with dashes>-<code>`.
 """
 
 from __future__ import annotations
@@ -38,39 +38,6 @@ class CannotTell(Exception):
 
 class NotHere(Exception):
     """This machine has no such thing (no GPU, no EFA): the check says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One number that a judge compares with, its unit, and where it comes from."""
-
-    value: float
-    unit: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One row of the table of checks (`hpctl.agent.checks.table`).
-
-    `name` is the findings' `check`; `module` holds `gather` and `judge`. It runs each `every_s`
-    seconds. A thing is reported when `seen[0]` of the last `seen[1]` runs said it, and ends by
-    `clears`; with GONE, when it has not been so for `gone_s`. What looks wrong in the first
-    `grace_s` seconds after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never
-    shed, the highest goes first when the agent is over its budget.
-    """
-
-    name: str
-    module: str
-    what: str
-    source: str
-    every_s: float
-    seen: tuple[int, int] = (1, 1)
-    clears: Clears = Clears.GONE
-    gone_s: float = 60.0
-    grace_s: float = 0.0
-    shed: int = 0
-    limits: Mapping[str, Limit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

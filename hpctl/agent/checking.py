@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from hpctl.agent.budget import Budget
-from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.config import apply
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.agent.runner import AGENT_CHECKS, Runner, load
 from hpctl.agent.settings import AgentSettings
 from hpctl.agent.start import boot_age_s, machine, upgraded
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import Finding
 
 NAMES = frozenset(spec.name for spec in (*CHECKS, AGENT_CHECKS))

@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from hpctl.agent import budget
-from hpctl.agent.check import METADATA_URL, Expected, Spec
+from hpctl.agent.check import METADATA_URL, Expected
+from hpctl.core.faults.row import CheckSpec
 from hpctl.errors import HpctlError
 
 CONFIG = Path("/etc/hpctl/agent.yaml")
@@ -65,7 +66,7 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return Expected(**msgspec.structs.asdict(self.expected))
 
 
-def load(path: Path | None, specs: Sequence[Spec]) -> AgentConfig:
+def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
     """The file's settings; the defaults where `path` is None or the default file is not there.
 
     Raises HpctlError with the place and the mend.
@@ -90,7 +91,9 @@ def load(path: Path | None, specs: Sequence[Spec]) -> AgentConfig:
     return config
 
 
-def apply(config: AgentConfig, specs: Sequence[Spec]) -> list[tuple[Spec, dict[str, float]]]:
+def apply(
+    config: AgentConfig, specs: Sequence[CheckSpec]
+) -> list[tuple[CheckSpec, dict[str, float]]]:
     """The enabled checks with their times and the site's limits."""
     chosen = []
     for spec in specs:
@@ -111,7 +114,7 @@ def _yaml(text: bytes, path: Path) -> Any:
         raise HpctlError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def _verify(config: AgentConfig, path: Path, specs: Sequence[Spec]) -> None:
+def _verify(config: AgentConfig, path: Path, specs: Sequence[CheckSpec]) -> None:
     """Every check and limit that is named must exist."""
     known = {spec.name: spec for spec in specs}
     for name, mine in config.checks.items():

@@ -17,9 +17,10 @@ from datetime import datetime
 from typing import Any
 
 from hpctl.agent.budget import Budget
-from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation, Spec
+from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation
 from hpctl.agent.conditions import Conditions
 from hpctl.core.compat import UTC
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Finding, Verdict
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,8 @@ RETRY_S = 2.0
 """What could not tell is asked again so soon, then after twice as long, up to its interval: else
 a check that came before the first sweep of NVML would leave its node Unknown for a minute."""
 MOST_BLIND = 16
-AGENT_CHECKS = Spec(
+AGENT_CHECKS = CheckSpec(
     "agent.checks",
-    "",
     "the agent's own checks: shed to stay within its budget, or standing still",
     "itself",
     every_s=10.0,
@@ -46,16 +46,16 @@ AGENT_CHECKS = Spec(
 class Check:
     """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
 
-    spec: Spec
+    spec: CheckSpec
     gather: Callable[[Machine], Any]
     judge: Callable[[Any, Any, Limits], Iterable[Observation]]
     limits: Limits
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
-def load(spec: Spec, limits: Limits | None = None) -> Check:
+def load(spec: CheckSpec, limits: Limits | None = None) -> Check:
     """The check of a row of the table, with a site's limits over the shipped ones."""
-    module = importlib.import_module(f"hpctl.agent.checks.{spec.module}")
+    module = importlib.import_module(f"hpctl.agent.checks.{_module(spec.name)}")
     shipped = {name: limit.value for name, limit in spec.limits.items()}
     return Check(
         spec,
@@ -64,6 +64,11 @@ def load(spec: Spec, limits: Limits | None = None) -> Check:
         {**shipped, **(limits or {})},
         getattr(module, "gauges", None),
     )
+
+
+def _module(check: str) -> str:
+    """`gpu.ecc` is in `gpu_ecc`; two checks share a module."""
+    return "gpu_throttle" if check == "gpu.slowdown" else check.replace(".", "_")
 
 
 @dataclass(slots=True)
@@ -86,7 +91,7 @@ class _Slot:
 class Runner(threading.Thread):
     """Runs checks when they are due. `changed` is called when a finding comes or goes.
 
-    `started` and `boot_age_s` say from when on each check is believed (Spec.grace_s); after an
+    `started` and `boot_age_s` say from when on each check is believed (CheckSpec.grace_s); after an
     upgrade of the agent its grace begins anew.
     """
 
@@ -226,7 +231,7 @@ def once(checks: Sequence[Check], machine: Machine) -> list[tuple[Check, list[Fi
     return results
 
 
-def _plain(spec: Spec, seen: Observation, now: datetime) -> Finding:
+def _plain(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
     clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
     return Finding(
         spec.name, seen.verdict, now, now, seen.device, seen.code, seen.detail, seen.evidence,

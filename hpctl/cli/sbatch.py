@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 import hpctl
 from hpctl.cli import output
-from hpctl.cli.complete_files import complete_file
+from hpctl.cli.complete import complete_file
 from hpctl.core.registration import COMMENT_PREFIX
 from hpctl.errors import HpctlError
 from hpctl.jobs import controller, own_policy, storage
@@ -127,8 +127,10 @@ def _unknown(directory: str) -> str:
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.jobs.checkpoints.last import Search  # a tenth of a second
-            from hpctl.jobs.checkpoints.survey import survey
+            from hpctl.jobs.checkpoints.search import (
+                Search,  # a tenth of a second
+                survey,
+            )
 
             candidates, passed = survey(Path(directory))
             return "" if candidates else Search(None, tuple(passed)).unknown

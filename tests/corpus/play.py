@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.conditions import Conditions
 from hpctl.agent.fold import Findings
 from hpctl.agent.nvml.client import DEADLINE_S, MISSES
@@ -21,6 +20,7 @@ from hpctl.agent.runner import Check, load
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import (
     Assessment,
     BootId,

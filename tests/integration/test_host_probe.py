@@ -15,10 +15,10 @@ import pytest
 
 from hpctl.agent.check import Machine
 from hpctl.agent.checks import host_dstate, host_mounts
-from hpctl.agent.checks.table_host import HOST
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.agent.procs import Scan
 from hpctl.agent.runner import load, once
+from hpctl.core.faults.host import CHECKS as HOST
 from hpctl.core.model import Verdict
 from tests.waiting import until
 

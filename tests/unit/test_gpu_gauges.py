@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.checks import gpu_gauges
-from hpctl.agent.checks.table import CHECKS
 from hpctl.agent.nvml.snapshot import Pcie, Snapshot, Throttle
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.peer_signals import BUSY, GAUGES, POWER
 from tests.sweeps import but, gpus
 

@@ -1,6 +1,6 @@
 """A site's own checks: executables in a directory, each run every so often and asked for JSON.
 
-Each is a check like the agent's own, named `plugin.<file>`: a Spec, `gather` and `judge`. A file
+Each is a check like the agent's own, named `plugin.<file>`: CheckSpec, `gather` and `judge`. A file
 that root alone has not written is never run, for the agent is root; that is a finding of the
 check `agent.plugins`, which also says when a file is new. What a plugin finds is shown and acts
 on nothing until the site has written a rule for it (docs/plugins.md).
@@ -16,11 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl.agent.check import CannotTell, Limits, Machine, Observation, Spec
+from hpctl.agent.check import CannotTell, Limits, Machine, Observation
 from hpctl.agent.outside import plugin_json
 from hpctl.agent.outside.child import Child
 from hpctl.agent.outside.plugin_json import Description
 from hpctl.agent.outside.trust import why_not, why_not_directory
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Verdict
 
 DIRECTORY = Path("/etc/hpctl/checks.d")
@@ -64,9 +65,8 @@ class Plugin:
     def __init__(self, path: Path, described: Description) -> None:
         self.path, self.timeout_s = path, described.timeout_s
         gone_s = described.gone_s or _MISSED_RUNS * described.every_s
-        self.spec = Spec(
+        self.spec = CheckSpec(
             name=check_name(path.name),
-            module=__name__,
             what=described.what or f"this site's own check {path.name}",
             source=str(path),
             every_s=described.every_s,
@@ -101,9 +101,8 @@ class PluginDirectory:
     `refused` are those whose trouble does not show in the file itself.
     """
 
-    spec = Spec(
+    spec = CheckSpec(
         name=CHECK_DIRECTORY,
-        module=__name__,
         what="files in the directory of this site's checks that the agent does not run",
         source="hpctl",
         every_s=60.0,
