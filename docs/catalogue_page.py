@@ -11,27 +11,25 @@ from hpctl.core.faults.table import SECTIONS
 HEAD = """# The fault catalogue
 
 What each kernel message or node-level fact means, and what hpctl does about it. A rule's id is the
-stem in bold and the code: `xid-79`, `host-disk-full`. A site changes urgency, ladder, settling
-time and escalation window of a rule by its id, and may write rules of its own for its plugins,
-reports and alerts ([plugins](plugins.md)); everything else is reviewed data in
-`hpctl/core/faults/`. `hpctl triage` shows all of a rule for a line of a log.
+stem in bold and the code: `xid-79`, `host-disk-full`. A site overrides urgency, ladder, settling
+time and window of a rule by its id, and adds rules for its plugins, reports and alerts
+([plugins](plugins.md)). The data is in `hpctl/core/faults/`.
 
 | letter | urgency | ladder |
 |---|---|---|
-| I | `none`: the node stays in service | count only |
-| W | `none` | the node is shown as Suspect |
+| I | `none`: the node stays in service | none: counted |
+| W | `none` | none: shown as Suspect |
 | J | `none` | restart the job |
-| H | `none` | ask a human; the node is Suspect |
-| A | `after_jobs`: closed to new work, treated when its jobs have ended | reboot, replace |
+| H | `none` | ask a human; shown as Suspect |
+| A | `after_jobs`: no new work, treated when its jobs have ended | reboot, replace |
 | R1 | `after_jobs` | reset the GPU, reboot, replace |
 | R2 | `now`: its jobs are stopped and started elsewhere | reset the GPU, reboot, replace |
 | B | `now` | reboot, replace |
 | X | `now` | replace |
 
 Another ladder stands beside the letter. The same rule on the same instance within 7 days, or `1 d`,
-climbs one rung. `3 s`: companion lines (Xid 154 above all) are waited for. In brackets: why a node
-is touched, and where hpctl differs from NVIDIA. Of two faults the more urgent decides, then the
-stronger first remedy, then the order here.
+climbs one rung. `3 s`: companion lines are waited for. Of two faults the more urgent decides, then
+the stronger first remedy, then the order here.
 """
 _SAYS_NOTHING = ("", "no bucket given", "do what it says", "not listed")
 
@@ -64,9 +62,9 @@ def _line(row: FaultRow) -> str:
 
 
 def _why(row: FaultRow) -> str:
-    """The reason, where something is done or NVIDIA says otherwise."""
-    if row.differs.startswith("shown as Suspect"):
+    """The reason, where something is done to the node, and what NVIDIA says instead."""
+    if not row.acts:
         return ""
     if row.differs and row.nvidia not in _SAYS_NOTHING:
-        return f"NVIDIA: {row.nvidia}; hpctl: {row.differs}"
-    return row.differs if row.acts else ""
+        return f"NVIDIA: {row.nvidia}; {row.differs}"
+    return row.differs

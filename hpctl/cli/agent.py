@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpctl.agent import settings as defaults
+from hpctl.agent import config as defaults
 from hpctl.agent.config import CONFIG
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.agent.outside.plugins import DIRECTORY

@@ -12,13 +12,12 @@ from pathlib import Path
 import click
 
 from hpctl.agent import config as files
-from hpctl.agent import once
+from hpctl.agent import runner
 from hpctl.agent.config import apply
+from hpctl.agent.machine import machine
 from hpctl.agent.nvml.client import Client
-from hpctl.agent.once import CheckRow
 from hpctl.agent.outside.plugins import specs_and_checks
-from hpctl.agent.runner import Check, load
-from hpctl.agent.start import machine
+from hpctl.agent.runner import Check, CheckRow, load
 from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.core.faults.table import CHECKS
@@ -45,13 +44,13 @@ def look(
     own = [load(spec, limits) for spec, limits in apply(settings, CHECKS)]
     checks = chosen(only, [*own, *_plugins(plugins)])
     rows, lost = [], 0
-    if not only or once.LOG in only:
-        row, lost = once.look_at_log(kmsg, accept_user=accept_user)
+    if not only or runner.LOG in only:
+        row, lost = runner.look_at_log(kmsg, accept_user=accept_user)
         rows.append(row)
     nvml = Client(root=root)
     try:
         here = replace(machine(root, settings.machine()), nvml=partial(nvml.wait, FIRST_SWEEP_S))
-        rows += once.look(checks, here)
+        rows += runner.look(checks, here)
     finally:
         nvml.close()
     return AgentCheckView(output.now(), str(kmsg), lost, tuple(rows))
@@ -61,8 +60,8 @@ def chosen(only: Sequence[str], checks: Sequence[Check]) -> list[Check]:
     """The checks that the words name; all where there are none. Raises UsageError."""
     names = [check.spec.name for check in checks]
     for word in only:
-        if word != once.LOG and not any(_named(word, name) for name in names):
-            raise _no_check(word, [once.LOG, *names])
+        if word != runner.LOG and not any(_named(word, name) for name in names):
+            raise _no_check(word, [runner.LOG, *names])
     return [c for c in checks if not only or any(_named(word, c.spec.name) for word in only)]
 
 

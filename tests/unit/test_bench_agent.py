@@ -9,11 +9,11 @@ import pytest
 from benchmarks import agent_machine, agent_rivals
 from benchmarks.agent_process import Reading, children, cost, read, tree_mb
 from hpctl.agent.check import Expected, Machine
-from hpctl.agent.checks import efa_keepalive, host_dstate, host_mounts
-from hpctl.agent.efa import DEVICE, PORT, trace
+from hpctl.agent.checks import check_efa, check_host_filesystems, check_host_processes
+from hpctl.agent.checks.check_efa import DEVICE, PORT, trace
+from hpctl.agent.machine import machine
 from hpctl.agent.procs import Scan
 from hpctl.agent.rdma import efa_devices
-from hpctl.agent.start import machine
 
 pytestmark = pytest.mark.slow
 
@@ -66,18 +66,18 @@ def test_the_machine_has_what_the_bar_speaks_of(tmp_path: Path) -> None:
     assert sum(len(reading.values) for reading in read_now.values()) == 704
     assert agent_machine.counter_files(tmp_path / "sys", (*DEVICE, *PORT)) == 704
     assert len(list(Scan().tasks(here))) == agent_machine.PROCESSES
-    assert host_dstate.gather(here) == ()
+    assert check_host_processes.gather_dstate(here) == ()
 
 
 def test_the_machine_is_healthy_while_it_lives(tmp_path: Path) -> None:
     agent_machine.build(tmp_path)
     clock = iter(range(0, 10_000, 60))
     here = Machine(tmp_path, monotonic=lambda: float(next(clock)))
-    before = efa_keepalive.gather(here)
+    before = check_efa.trace(here)
     agent_machine.keep_alive(tmp_path, 1)
     limits = {"still_s": 5.0}
-    assert list(efa_keepalive.judge(efa_keepalive.gather(here), before, limits)) == []
-    asked = host_mounts.gather(here)
+    assert list(check_efa.judge_keepalive(check_efa.trace(here), before, limits)) == []
+    asked = check_host_filesystems.gather_mounts(here)
     assert [(a.point, a.error, a.silent_s) for a in asked] == [("/fsx", "", 0), ("/home", "", 0)]
 
 
