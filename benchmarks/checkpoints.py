@@ -20,7 +20,7 @@ from pickletools import genops
 from typing import Any
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.checkpoints import storage_data, torch_dcp
+from hpctl.jobs.checkpoints import torch_dcp
 from hpctl.jobs.checkpoints.files import opened
 
 FILES = 10_000
@@ -135,7 +135,7 @@ def _measure(work: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def _metadata(directory: Path) -> None:
     with opened(directory, torch_dcp.METADATA) as file:
-        assert len(storage_data.read(file)) == FILES
+        assert len(torch_dcp.data_files(file)) == FILES
 
 
 def _genops(directory: Path) -> None:

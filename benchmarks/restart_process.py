@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from hpctl.jobs.elastic import environment
+from hpctl.jobs.elastic import launcher
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = 3
@@ -84,7 +84,7 @@ def _once(command: Callable[[int, int], Sequence[str]]) -> float:
         words = [str(script), "--steps=100000", "--checkpoint-every=10", "--step-s=0.05"]
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "HPCTL_"))},
-            **environment(),
+            **launcher(),
             "PYTHONPATH": str(ROOT),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",

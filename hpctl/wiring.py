@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     # For annotations alone: what asks only AWS need not wait for pydantic and the catalogue.
-    from hpctl.clusters.validate import ServiceModel
+    from hpctl.clusters.validate.facts import ServiceModel
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
-    from hpctl.jobs.checkpoints.remote import Remote
+    from hpctl.jobs.checkpoints.files import Remote
     from hpctl.slurm.cli import CliScheduler
     from hpctl.store.lite import SqliteReader
     from hpctl.store.sql import Store
@@ -178,7 +178,7 @@ def open_objects(
 ) -> Remote:
     """`s3://bucket/prefix` as a place of checkpoints. Nothing is asked yet. Raises HpctlError."""
     from hpctl.cloud.objects import S3Bucket
-    from hpctl.jobs.checkpoints.remote import Remote
+    from hpctl.jobs.checkpoints.files import Remote
 
     bucket, _, key = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not bucket:

@@ -26,8 +26,10 @@ class Shape:
 
 
 _GPUS = {1: ("", "2", "4", "8", "16"), 4: ("12", "24"), 8: ("48",)}
-"""The sizes of G5, G6 and G6e by their GPUs, A10G, L4 and L40S: 16xlarge has one, 12xlarge four
-(AWS Batch User Guide, "Running GPU jobs"; Amazon EC2 instance types, G6e)."""
+"""The sizes of G5, G6 and G6e by their GPUs, A10G, L4 and L40S: 16xlarge has one, 12xlarge four.
+
+G5 and the sizes of G6 up to 16xlarge are in AWS's own table (AWS Batch User Guide, "Running GPU
+jobs"); the larger ones and G6e are taken to be alike, and were not checked on an instance."""
 
 SHAPES: Mapping[str, Shape] = {
     **{

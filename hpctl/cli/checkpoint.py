@@ -18,10 +18,9 @@ from hpctl.cli import checkpoint_text as say
 from hpctl.cli.complete_files import complete_file
 from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints import hpctl_checkpoint
-from hpctl.jobs.checkpoints import last as search
-from hpctl.jobs.checkpoints.files import Place
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
-from hpctl.jobs.checkpoints.remote import Remote
+from hpctl.jobs.checkpoints import search as search
+from hpctl.jobs.checkpoints.files import Place, Remote
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 
 F = TypeVar("F", bound=Callable[..., Any])
 

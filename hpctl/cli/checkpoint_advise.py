@@ -31,7 +31,7 @@ class AtView:
 
 @dataclass(frozen=True, slots=True)
 class AdviceView:
-    """What `hpctl checkpoint advise` shows; docs/checkpoints-advise.md says what each means."""
+    """What `hpctl checkpoint advise` shows; docs/checkpoints.md says what each means."""
 
     directory: str
     formats: tuple[str, ...]

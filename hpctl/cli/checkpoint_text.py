@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hpctl.cli import output
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, Search
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from hpctl.core.tell import report_line
 from hpctl.core.tell_next import Awaited
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs import ticket
-from hpctl.jobs.checkpoints import last
+from hpctl.jobs.checkpoints import search
 
 
 def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> ExplainView | None:
@@ -82,7 +82,7 @@ def checkpoint_text(registered: ticket.Ticket | None, job: SlurmJob) -> str:
             f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
         )
     try:
-        found = last.last_complete(Path(filled))
+        found = search.last_complete(Path(filled))
     except OSError as error:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
     newer = [p for p in found.passed_over if p.claimed]

@@ -144,7 +144,7 @@ def check(
     """
     from hpctl.cli import render_iam
     from hpctl.clusters.policies import PERSONAS, document
-    from hpctl.clusters.validate.role_facts import NoRole, simulate
+    from hpctl.clusters.validate.role import NoRole, simulate
     from hpctl.clusters.validate.verdict import Unanswered
     from hpctl.errors import Absent
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hpctl.core.run_policy import RunPolicy
-    from hpctl.jobs.checkpoints.last import Search
-    from hpctl.jobs.checkpoints.survey import Checkpoint, PassedOver
+    from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
     from hpctl.jobs.logs.rules import RuleSet
 
 _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is wrong with it
@@ -133,8 +132,8 @@ def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
         return None
     from hpctl.cli.checkpoint import Aws
     from hpctl.jobs.checkpoints.fetch import fetch
-    from hpctl.jobs.checkpoints.last import last_complete
-    from hpctl.jobs.checkpoints.remote import Remote
+    from hpctl.jobs.checkpoints.files import Remote
+    from hpctl.jobs.checkpoints.search import last_complete
 
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
     places, unseen = Aws(None, None, None).tiers([directory, *tiers])

@@ -127,8 +127,10 @@ def _unknown(directory: str) -> str:
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.jobs.checkpoints.last import Search  # a tenth of a second
-            from hpctl.jobs.checkpoints.survey import survey
+            from hpctl.jobs.checkpoints.search import (
+                Search,  # a tenth of a second
+                survey,
+            )
 
             candidates, passed = survey(Path(directory))
             return "" if candidates else Search(None, tuple(passed)).unknown

@@ -10,8 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hpctl.jobs.advise import median
-from hpctl.jobs.checkpoints.last import Checkpoint, proved
-from hpctl.jobs.checkpoints.survey import survey
+from hpctl.jobs.checkpoints.search import Checkpoint, proved, survey
 from hpctl.jobs.run.history import HISTORIES, Saved, read
 
 NEWEST = 8

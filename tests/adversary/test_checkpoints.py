@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import manifest, skim
-from hpctl.jobs.checkpoints.files import opened
-from hpctl.jobs.checkpoints.last import Checkpoint, every, judge, last_complete
-from hpctl.jobs.checkpoints.reasons import NotWhole
-from hpctl.jobs.checkpoints.skim import Machine
+from hpctl.jobs.checkpoints import manifest, pickle_reader
+from hpctl.jobs.checkpoints.files import NotWhole, opened
+from hpctl.jobs.checkpoints.pickle_reader import Machine
+from hpctl.jobs.checkpoints.search import Checkpoint, every, judge, last_complete
 
 NOBODY = 65534
 SIZE = 20 * 1024 * 1024
@@ -54,8 +53,12 @@ def texts() -> bytes:
     "pickled",
     [
         pytest.param(lambda: b"(" * SIZE, id="marks"),
-        pytest.param(lambda: b"N" * SIZE, id="values"),
-        pytest.param(lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6), id="objects"),
+        pytest.param(lambda: b"N" * SIZE, id="values", marks=pytest.mark.nightly),
+        pytest.param(
+            lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6),
+            id="objects",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(texts, id="texts"),
     ],
 )
@@ -78,8 +81,8 @@ def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
 ) -> None:
     """It holds nothing, so that only time bounds it: the whole of it takes seconds."""
-    monkeypatch.setattr(skim, "LOOK_S", 0.2)
-    monkeypatch.setattr(skim, "CHUNK", 1 << 16)
+    monkeypatch.setattr(pickle_reader, "LOOK_S", 0.2)
+    monkeypatch.setattr(pickle_reader, "CHUNK", 1 << 16)
     whole = make(tmp_path, 1)
     (tmp_path / "step-9").mkdir()
     (tmp_path / "step-9" / ".metadata").write_bytes(b"\x80\x04" + piece * (SIZE // len(piece)))

@@ -98,6 +98,7 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(
     assert EARLIEST <= told.at <= LATEST
 
 
+@pytest.mark.nightly
 def test_a_node_that_writes_all_the_time_is_told_to_wait(
     munges: Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

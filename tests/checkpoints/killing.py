@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpctl.jobs.checkpoints import last
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
+from hpctl.jobs.checkpoints import search
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 from tests.checkpoints.library import Held
 from tests.checkpoints.template import Template, Writer
 from tests.checkpoints.writers import by_shape
@@ -69,7 +69,7 @@ class Kills:
             self._root.mkdir(parents=True)
             self._loads.clear()
         self._attempt += 1
-        found = last.last_complete(self._root).found
+        found = search.last_complete(self._root).found
         held = self._loaded(found.path) if found else None
         first = (held.step or 0) + 1 if isinstance(held, Held) else 1
         writer = self._template.write(
@@ -99,9 +99,9 @@ class Kills:
         self.count.within += writer.saving
 
     def _judge(self) -> None:
-        rows = last.every(self._root)
+        rows = search.every(self._root)
         rows += [row for row in self._deeply(rows) if row not in rows]
-        chosen = last.last_complete(self._root).found
+        chosen = search.last_complete(self._root).found
         held = self._loaded(chosen.path) if chosen else None
         newest = held.step if isinstance(held, Held) and held.step is not None else -1
         for row in rows:
@@ -118,7 +118,7 @@ class Kills:
     def _deeply(self, rows: list[Checkpoint | PassedOver]) -> list[Checkpoint | PassedOver]:
         """Whole ones that reading every byte finds fault with."""
         wrong = {
-            row.path for row in last.every(self._root, deep=True) if isinstance(row, PassedOver)
+            row.path for row in search.every(self._root, deep=True) if isinstance(row, PassedOver)
         }
         whole = [row for row in rows if isinstance(row, Checkpoint) and row.path in wrong]
         return [PassedOver(row.path, "only when read deeply") for row in whole]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.jobs.checkpoints import last
-from hpctl.jobs.checkpoints.last import Checkpoint, last_complete
+from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints.search import Checkpoint, last_complete
 from tests.checkpoints.torch_here import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group

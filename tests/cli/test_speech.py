@@ -82,7 +82,7 @@ def test_root_opens_no_checkpoint_of_a_user(
         opened.append(place)
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(explain_job.last, "last_complete", look)
+    monkeypatch.setattr(explain_job.search, "last_complete", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
     said = explain_job.checkpoint_text(Ticket(ckpt=str(tmp_path)), slurm_job(uid=owner))
     assert (opened == [tmp_path]) is looks

@@ -32,12 +32,12 @@ from hpctl.core.run_policy import RunPolicy
 from hpctl.daemon import alert_wire
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, script, ticket
-from hpctl.jobs.checkpoints import files, manifest, safetensors, storage_data, torch_file
-from hpctl.jobs.checkpoints.reasons import NotWhole
+from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
+from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.lines import LineCutter
+from hpctl.jobs.logs.follow import LineCutter
 from hpctl.jobs.progress import notes
-from hpctl.jobs.ras import document, text
+from hpctl.jobs.ras import report
 from hpctl.jobs.run import history
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
@@ -96,7 +96,7 @@ def _crash(raw: bytes) -> object:
 
 def _metadata(directory: Path, name: str) -> object:
     with files.opened(directory, name) as file:
-        return storage_data.read(file)
+        return torch_dcp.data_files(file)
 
 
 def _log(raw: bytes) -> object:
@@ -238,14 +238,14 @@ TARGETS: dict[str, Target] = {
     "progress": Target(notes.parse, (), (b"hpctl1 token step=4 loss=0.5 rank=1\n",)),
     "job-log": Target(_log, (), _files("tests/jobs/logs/samples/*")),
     "crash": Target(_crash, (), _files("tests/unit/crash_samples/*")),
-    "ras-json": Target(document.read, (HpctlError,), (_ras("2.30.7", as_json),)),
+    "ras-json": Target(report.read_json, (HpctlError,), (_ras("2.30.7", as_json),)),
     "ras-text": Target(
-        text.read, (HpctlError,), (_ras("2.24.3", as_text), _ras("2.28.3", as_text))
+        report.read_text, (HpctlError,), (_ras("2.24.3", as_text), _ras("2.28.3", as_text))
     ),
     "run-history": Target(lambda raw: list(history.read(raw)), (), (b'{"type":"started"}\n',)),
     "manifest": Target(manifest.decode, (), (b'{"version":1,"step":4,"files":[]}',)),
     "safetensors": Target(
-        _on_file("a.safetensors", safetensors.prove),
+        _on_file("a.safetensors", hf_trainer.prove_safetensors),
         (NotWhole,),
         (b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0',),
     ),

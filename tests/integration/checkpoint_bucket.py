@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.cloud.objects import S3Bucket
-from hpctl.jobs.checkpoints.remote import Remote
+from hpctl.jobs.checkpoints.files import Remote
 
 server = pytest.importorskip("moto.server", reason="S3 NOT TESTED HERE: moto's server is missing")
 

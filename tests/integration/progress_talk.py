@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpctl import progress
-from hpctl.jobs.progress.listen import Heard, Listener
+from hpctl.jobs.progress.listen import FileReader, Heard, Listener
 from hpctl.jobs.progress.notes import Note
-from hpctl.jobs.progress.readers import FileReader
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -58,6 +58,7 @@ def test_a_job_that_is_completing_is_requeued_only_after_it(live: Chaos) -> None
     assert live.sandbox.status()["services"]["slurmctld"] == pid, "slurmctld died"
 
 
+@pytest.mark.nightly
 def test_a_slow_epilog_on_a_survivor_does_not_bring_the_delay_back(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     victim = str(live.job(job).nodes[1])
@@ -91,6 +92,7 @@ def tasks(live: Chaos, whole: int) -> dict[int, str]:
     return {int(i): n for i, n in (line.split() for line in listed.stdout.splitlines())}
 
 
+@pytest.mark.nightly
 def test_the_users_own_exclusions_stay_and_healed_nodes_are_forgiven(live: Chaos) -> None:
     own = set(live.victims(5))
     job = live.start("srun sleep 600", "--nodes=2", f"--exclude={','.join(sorted(own))}")
@@ -110,6 +112,7 @@ def test_the_users_own_exclusions_stay_and_healed_nodes_are_forgiven(live: Chaos
     live.returned(second)
 
 
+@pytest.mark.nightly
 def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chaos) -> None:
     live.reconfigure(job={"max_restarts": 1})
     job = live.start("sleep 600", "--comment=mine")
@@ -128,6 +131,7 @@ def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chao
     until(lambda: live.running(job), 20, "released, it goes on")
 
 
+@pytest.mark.nightly
 def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     said = Path(live.sandbox.state_dir) / "saved"
     task = f'trap "echo saved by $SLURM_PROCID >> {said}" USR1; while :; do sleep 0.2; done'
@@ -147,6 +151,7 @@ def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     assert live.accepted(old) == 1
 
 
+@pytest.mark.nightly
 def test_beside_a_job_that_cannot_be_requeued_the_other_is_moved_alone(live: Chaos) -> None:
     stays_header = HALF.replace("--requeue", "--no-requeue")
     fixed = live.start("sleep 600", header=stays_header)
@@ -164,6 +169,7 @@ def test_beside_a_job_that_cannot_be_requeued_the_other_is_moved_alone(live: Cha
     live.returned(str(node))
 
 
+@pytest.mark.nightly
 def test_a_job_that_insists_on_the_node_waits_for_it_and_runs_when_it_is_back(live: Chaos) -> None:
     (node,) = live.victims(1)
     job = live.start("sleep 600", f"--nodelist={node}")
@@ -173,6 +179,7 @@ def test_a_job_that_insists_on_the_node_waits_for_it_and_runs_when_it_is_back(li
     assert live.job(job).restarts == 1
 
 
+@pytest.mark.nightly
 def test_a_job_as_wide_as_the_cluster_runs_again_when_the_node_is_back(live: Chaos) -> None:
     job = live.start("srun sleep 600", f"--nodes={len(live.sandbox.nodes)}")
     node = str(live.job(job).nodes[3])

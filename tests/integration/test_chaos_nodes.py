@@ -18,7 +18,7 @@ from hpctl.protocol import reports as wire
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

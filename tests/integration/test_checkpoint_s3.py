@@ -13,8 +13,8 @@ import boto3
 import pytest
 
 from hpctl.cloud.objects import Listed, noted
-from hpctl.jobs.checkpoints import last
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver
+from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 from tests.integration import checkpoint_bucket
 from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
 from tests.unit.checkpoint_files import WHOLE, dcp_files, dcp_metadata, torch_save

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpctl.cloud.objects import S3Bucket
-from hpctl.jobs.checkpoints import last
+from hpctl.jobs.checkpoints import search
 from hpctl.jobs.checkpoints.fetch import fetch
-from hpctl.jobs.checkpoints.last import Checkpoint
+from hpctl.jobs.checkpoints.search import Checkpoint
 from tests.integration import checkpoint_bucket
 from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
 from tests.unit.checkpoint_files import dcp_files, torch_save, write
@@ -37,7 +37,7 @@ def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(
     assert sorted(os.listdir(near)) == ["step-3", "step-5"]
     for name, raw in files.items():
         assert (near / "step-5" / name).read_bytes() == raw
-    assert isinstance(last.judge(near / "step-5", deep=True), Checkpoint)
+    assert isinstance(search.judge(near / "step-5", deep=True), Checkpoint)
     again = run("last", "--export", "--tier", url, str(near))
     assert (again.stdout, again.stderr) == (f"found {near}/step-5\n", ""), "the nearer one wins"
 
@@ -67,7 +67,7 @@ def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(
         parts.append({"PartNumber": number, "ETag": made["ETag"]})
     s3.complete_multipart_upload(**key, MultipartUpload={"Parts": parts})
     source = place("run")
-    found = last.last_complete(source).found
+    found = search.last_complete(source).found
     assert found is not None
     count = counted(source)
     copy = fetch(found, tmp_path, deep=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.last import Checkpoint, every, last_complete
+from hpctl.jobs.checkpoints.search import Checkpoint, every, last_complete
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import (
     ROOT,
@@ -21,7 +21,7 @@ from tests.integration.test_training_slurm import (
 )
 
 __all__ = ["shared"]
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 PYTHON = """
 import importlib.util, json, os, sys, time

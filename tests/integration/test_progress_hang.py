@@ -13,8 +13,8 @@ import pytest
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.book import Book
 from hpctl.jobs.progress.listen import Listener, listen
+from hpctl.jobs.progress.run_progress import RunProgress
 from tests.integration.progress_talk import environment
 
 RANK = """
@@ -75,7 +75,7 @@ class Lockstep:
                 pipe.close()
 
 
-def listened(book: Book, listener: Listener, seconds: float) -> None:
+def listened(book: RunProgress, listener: Listener, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for one in listener.take():
@@ -83,7 +83,7 @@ def listened(book: Book, listener: Listener, seconds: float) -> None:
         time.sleep(0.005)
 
 
-def stop_while_it_computes(run: Lockstep, book: Book, listener: Listener, rank: int) -> None:
+def stop_while_it_computes(run: Lockstep, book: RunProgress, listener: Listener, rank: int) -> None:
     """Stop it between its words `compute` and `exchange`; it may get past while it is stopped."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -100,7 +100,7 @@ def stop_while_it_computes(run: Lockstep, book: Book, listener: Listener, rank: 
 @pytest.mark.parametrize("peers", [[], ["localhost"]], ids=["unix", "udp"])
 def test_a_rank_that_is_stopped_is_named(peers: list[str]) -> None:
     policy = RunPolicy(hang_floor_s=1.5, hang_factor=3.0)
-    book = Book(policy, time.monotonic(), datetime.now(UTC), ranks=4)
+    book = RunProgress(policy, time.monotonic(), datetime.now(UTC), ranks=4)
     trouble: Trouble | None = None
     with listen(peers) as listener:
         run = Lockstep(listener.address, 4)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.progress.listen import listen
+from hpctl.jobs.progress.listen import FileReader, listen
 from hpctl.jobs.progress.notes import in_log
-from hpctl.jobs.progress.readers import FileReader
 from tests.integration.progress_talk import ROOT, environment, heard
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.progress.listen import listen
-from hpctl.jobs.progress.readers import FileReader
+from hpctl.jobs.progress.listen import FileReader, listen
 from tests.integration.progress_talk import CALLS, heard, python, sender
 
 

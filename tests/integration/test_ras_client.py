@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.ras.client import Address, address, address_of_job, query
-from hpctl.jobs.ras.document import RasError
+from hpctl.jobs.ras.report import RasError
 from tests.stubs.ras.job import RELEASES, job
 from tests.stubs.ras.service import Fault, Service
 

@@ -8,8 +8,8 @@ import pytest
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.book import Book
 from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.run_progress import RunProgress
 from hpctl.jobs.ras.client import Address
 from hpctl.jobs.ras.explain import Inquiry, addresses
 from tests.stubs.ras.job import Job, job
@@ -19,11 +19,11 @@ HOSTS = {"10.0.0.1": "node-1", "10.0.0.2": "node-2"}
 APART_S = 0.3
 
 
-def hung(told: Job, *, bound: float = 0.2, notes: bool = True) -> Book:
+def hung(told: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
     """All eight ranks stepped in lockstep, and say no more."""
     began = time.monotonic() - 100.0
     policy = RunPolicy(hang_floor_s=bound, hang_factor=3.0)
-    book = Book(policy, began, datetime.now(UTC), ranks=len(told.processes))
+    book = RunProgress(policy, began, datetime.now(UTC), ranks=len(told.processes))
     for step in range(20):
         for rank, process in enumerate(told.processes):
             pid = process.pid if notes else None
@@ -32,7 +32,7 @@ def hung(told: Job, *, bound: float = 0.2, notes: bool = True) -> Book:
     return book
 
 
-def trouble_of(book: Book) -> Trouble:
+def trouble_of(book: RunProgress) -> Trouble:
     trouble = book.trouble(time.monotonic())
     assert trouble is not None
     assert trouble.kind is Kind.HANG

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.checkpoints.search import last_complete
 from hpctl.jobs.submit import checkpoint_dir
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
 from tests.integration.test_training import ROOT, Run, final
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
 WORDS = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
 

@@ -24,6 +24,7 @@ from hpctl.agent.checks import (
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
+from tests.examples import examples
 from tests.unit.kernel_cases import CASES
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -112,7 +113,7 @@ def found(text: str) -> list[tuple[str, str]]:
     return [(f.check, f.code) for f in seen if f.check != "kernel.process"]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(BEGIN_WITH_A_NAME + WITH_A_NAME_INSIDE), names())
 def test_a_name_makes_no_fault(template: str, name: tuple[str, str]) -> None:
     comm, file = name

@@ -5,19 +5,19 @@ from datetime import datetime
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.book import Book
 from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.run_progress import RunProgress
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
 
 
-def book(ranks: int | None = None, policy: RunPolicy = POLICY) -> Book:
-    return Book(policy, 1000.0, BEGAN, ranks=ranks)
+def book(ranks: int | None = None, policy: RunPolicy = POLICY) -> RunProgress:
+    return RunProgress(policy, 1000.0, BEGAN, ranks=ranks)
 
 
 def run(
-    b: Book, steps: int, every: float, ranks: int = 1, at: float = 1000.0, start: int = 1
+    b: RunProgress, steps: int, every: float, ranks: int = 1, at: float = 1000.0, start: int = 1
 ) -> float:
     """Steps in lockstep; the time of the last."""
     for step in range(start, start + steps):
@@ -33,7 +33,7 @@ def said(rank: int, step: int | None = None, **more: object) -> Note:
     )  # type: ignore[arg-type]
 
 
-def hang(b: Book, at: float) -> Trouble:
+def hang(b: RunProgress, at: float) -> Trouble:
     trouble = b.trouble(at)
     assert trouble is not None
     assert trouble.kind is Kind.HANG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs.generate import stale
+from docgen.generate import stale
 from hpctl.core.catalogue import (
     SHIPPED,
     Override,
@@ -117,4 +117,4 @@ def test_departures_from_nvidia_are_listed_and_argued():
 
 
 def test_documentation_is_what_the_table_says():
-    assert stale() == [], "run `python -m docs.generate`"
+    assert stale() == [], "run `make docs`"

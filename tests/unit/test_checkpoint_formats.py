@@ -17,8 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import last, torch_dcp
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, last_complete
+from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints import torch_dcp
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, last_complete
 from tests.unit.checkpoint_files import (
     WHOLE,
     dcp_files,

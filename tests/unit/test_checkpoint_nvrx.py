@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import last
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, Tier
+from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Tier
 from tests.unit.checkpoint_files import dcp_files, instance, torch_save, write
 
 

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from hpctl.cli import explain_job, sbatch
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import files, hpctl_checkpoint, survey
-from hpctl.jobs.checkpoints.last import last_complete
+from hpctl.jobs.checkpoints import files, hpctl_checkpoint
+from hpctl.jobs.checkpoints import search as survey
+from hpctl.jobs.checkpoints.search import last_complete
 from hpctl.jobs.run.checkpoint import resume_point
 from hpctl.jobs.ticket import Ticket
 from tests.fakes.values import slurm_job

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, judge, last_complete
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
     dcp_files,
     hf_files,

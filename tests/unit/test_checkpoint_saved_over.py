@@ -7,13 +7,13 @@ import os
 import zipfile
 from pathlib import Path
 
-from hpctl.jobs.checkpoints import last
-from hpctl.jobs.checkpoints.last import Checkpoint, PassedOver, judge, last_complete
+from hpctl.jobs.checkpoints import search
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import deepspeed_files, make, pickle_of, text, write
 
 
 def reason(path: Path) -> str:
-    row = last.judge(path)
+    row = search.judge(path)
     assert isinstance(row, PassedOver), row
     assert not row.unreadable, row
     return row.why
@@ -26,7 +26,7 @@ def older(path: Path, seconds: int = 60) -> None:
 
 def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path: Path) -> None:
     path = write(tmp_path / "best", deepspeed_files(40))
-    assert isinstance(last.judge(path), Checkpoint)
+    assert isinstance(search.judge(path), Checkpoint)
     files = deepspeed_files(50)
     (path / "mp_rank_01_model_states.pt").write_bytes(files["mp_rank_01_model_states.pt"])
     assert reason(path) == (

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import skim, storage_data
-from hpctl.jobs.checkpoints.files import opened
-from hpctl.jobs.checkpoints.reasons import CannotTell, NotWhole
+from hpctl.jobs.checkpoints import pickle_reader, torch_dcp
+from hpctl.jobs.checkpoints.files import CannotTell, NotWhole, opened
 
 
 class Size(tuple[int, ...]):
@@ -65,11 +64,11 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, storage_data.Held]:
+def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_dcp.Held]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
     with opened(path, "") as file:
-        return storage_data.read(file, keep=keep)
+        return torch_dcp.data_files(file, keep=keep)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -77,7 +76,7 @@ def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, storage
 def test_it_says_what_the_standard_library_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int, chunk: int
 ) -> None:
-    monkeypatch.setattr(skim, "CHUNK", chunk)
+    monkeypatch.setattr(pickle_reader, "CHUNK", chunk)
     saved = metadata(40, 30, transformed=True)
     held = read(tmp_path, pickle.dumps(saved, protocol), keep=True)
     expected = defaultdict(list)
@@ -135,7 +134,7 @@ def test_a_text_without_end_is_passed_over_without_being_held(tmp_path: Path) ->
     del raw
     tracemalloc.start()
     with opened(path, "") as file:
-        held = storage_data.read(file)
+        held = torch_dcp.data_files(file)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert set(held) == {"f"}
@@ -153,7 +152,7 @@ def test_memory_does_not_go_with_the_number_of_items(tmp_path: Path) -> None:
         del out
         tracemalloc.start()
         with opened(path, "") as file:
-            held = storage_data.read(file)
+            held = torch_dcp.data_files(file)
         peaks.append(tracemalloc.get_traced_memory()[1] - path.stat().st_size)
         tracemalloc.stop()
         assert sum(each.count for each in held.values()) == items

@@ -18,12 +18,11 @@ from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.elastic import account, linux
-from hpctl.jobs.elastic.environment import rank_environment
-from hpctl.jobs.elastic.failure import failure_of, shell_code
-from hpctl.jobs.elastic.options import parse
+from hpctl.jobs.elastic import account, ranks
+from hpctl.jobs.elastic.group import failure_of, shell_code
+from hpctl.jobs.elastic.launcher import rank_environment
+from hpctl.jobs.elastic.options import parse, program
 from hpctl.jobs.elastic.place import Place, address_of, place
-from hpctl.jobs.elastic.program import program
 from hpctl.jobs.elastic.resume import resume
 
 SECRET = "0123456789abcdef"
@@ -326,13 +325,13 @@ def test_descendants_are_found_at_any_depth_and_handlers_are_seen() -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         try:
-            assert {parent.pid, child} <= linux.descendants(os.getpid())
-            assert linux.catches(parent.pid, signal.SIGUSR1)
-            assert not linux.catches(parent.pid, signal.SIGUSR2)
+            assert {parent.pid, child} <= ranks.descendants(os.getpid())
+            assert ranks.catches(parent.pid, signal.SIGUSR1)
+            assert not ranks.catches(parent.pid, signal.SIGUSR2)
         finally:
             os.kill(child, signal.SIGKILL)
             parent.kill()
-    assert not linux.catches(parent.pid, signal.SIGUSR1)
+    assert not ranks.catches(parent.pid, signal.SIGUSR1)
 
 
 def test_a_process_may_have_a_name_that_is_no_text() -> None:
@@ -346,5 +345,5 @@ def test_a_process_may_have_a_name_that_is_no_text() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
         assert named.stdout is not None
         named.stdout.readline()
-        assert named.pid in linux.descendants(os.getpid())
-        assert linux.catches(named.pid, signal.SIGINT)
+        assert named.pid in ranks.descendants(os.getpid())
+        assert ranks.catches(named.pid, signal.SIGINT)

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from hpctl.jobs.elastic.failure import Failure
 from hpctl.jobs.elastic.group import (
     LOST,
     STOPPED,
     End,
+    Failure,
     Group,
     Limits,
     Phase,

@@ -13,8 +13,7 @@ from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import account, wire
 from hpctl.jobs.elastic.account import Account
 from hpctl.jobs.elastic.controller import Controller, Timing
-from hpctl.jobs.elastic.failure import Failure
-from hpctl.jobs.elastic.group import End, Limits, Verdict
+from hpctl.jobs.elastic.group import End, Failure, Limits, Verdict
 from hpctl.jobs.elastic.place import Place
 
 SECRET = "0123456789abcdef"
@@ -62,6 +61,10 @@ def test_a_line_too_long_ends_the_connection() -> None:
 
 class _Nobody(asyncio.Transport):
     """The other end of a line, of which only what is fed to the reader is heard."""
+
+    def is_closing(self) -> bool:
+        """StreamWriter asks this when it is collected, from Python 3.13 on."""
+        return True
 
 
 async def _suspended(jump_s: float) -> wire.Message:

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import hpctl_checkpoint, last
-from hpctl.jobs.checkpoints.last import Checkpoint, judge, last_complete
+from hpctl.jobs.checkpoints import hpctl_checkpoint, search
+from hpctl.jobs.checkpoints.search import Checkpoint, judge, last_complete
 from tests.architecture.source import imports
 
 SOURCE = Path("hpctl/jobs/checkpoints/hpctl_checkpoint.py")
@@ -86,7 +86,7 @@ class Job:
     def whole(self) -> set[int | None]:
         """The steps that hpctl calls whole; each of them is, to the last byte."""
         found = set()
-        for row in last.every(self.root, deep=True):
+        for row in search.every(self.root, deep=True):
             if isinstance(row, Checkpoint):
                 assert (row.path / "deep/weights-0").read_bytes() == BLOB
                 assert json.loads((row.path / "state-0.json").read_text())["step"] == row.step
@@ -392,7 +392,7 @@ def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(
             continue  # in the middle of a compound command
         made = written(ck)
         assert seal(shell, script, made, "120")[0] == -signal.SIGKILL
-        rows = last.every(ck, deep=True)
+        rows = search.every(ck, deep=True)
         whole = any(isinstance(row, Checkpoint) for row in rows)
         assert whole is not made.exists()
         assert whole or last_complete(ck).verdict == "none"

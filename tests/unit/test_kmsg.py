@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import selectors
 import subprocess
@@ -274,5 +275,7 @@ def test_check_reads_the_real_device_to_its_end() -> None:
         [sys.executable, "-m", "hpctl", "agent", "check", "--json"],
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
-    assert '"findings"' in done.stdout
+    # 3: a check could not tell, as where no systemd runs.
+    assert done.returncode in (0, 1, 3), done.stderr
+    (kernel,) = [row for row in json.loads(done.stdout)["checks"] if row["check"] == "kernel"]
+    assert kernel["state"] != "unknown", kernel

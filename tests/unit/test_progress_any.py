@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind
-from hpctl.jobs.progress.book import Book
 from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.run_progress import RunProgress
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
@@ -31,8 +31,8 @@ NOTES = st.builds(
 TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 
-def told(talk: list[tuple[Note, float]]) -> tuple[Book, list[object]]:
-    book, at, troubles = Book(POLICY, 0.0, BEGAN, ranks=6), 0.0, []
+def told(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
+    book, at, troubles = RunProgress(POLICY, 0.0, BEGAN, ranks=6), 0.0, []
     for note, pause in talk:
         at += pause
         book.add(note, at)
@@ -63,7 +63,7 @@ def test_the_same_talk_gives_the_same_troubles(talk: list[tuple[Note, float]]) -
 @given(TALK, st.floats(0.0, 59.9))
 @settings(deadline=None)
 def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait: float) -> None:
-    book, at = Book(POLICY, 0.0, BEGAN), 0.0
+    book, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for note, pause in talk:
         at += pause
         book.add(note, at)
@@ -73,7 +73,7 @@ def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait
 @given(st.floats(0.01, 500.0), st.integers(5, 80))
 @settings(deadline=None)
 def test_a_steady_run_is_told_within_three_steps_or_the_floor(step_s: float, steps: int) -> None:
-    book, at = Book(POLICY, 0.0, BEGAN), 0.0
+    book, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for step in range(steps):
         at += step_s
         book.add(Note(step=step, rank=0), at)

@@ -252,7 +252,7 @@ def test_the_last_checkpoint_is_the_troubles_progress() -> None:
 
 
 def test_more_ranks_than_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.progress.book.MOST_RANKS", 4)
+    monkeypatch.setattr("hpctl.jobs.progress.run_progress.MOST_RANKS", 4)
     b = book()
     for rank in range(9):
         b.add(said(rank, 1), 1001.0)

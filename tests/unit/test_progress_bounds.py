@@ -1,7 +1,7 @@
 """How long saves, phases and starts explain a silence, on literals."""
 
-from hpctl.jobs.progress.book import Book
 from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.run_progress import RunProgress
 from tests.unit.progress_said import BEGAN, POLICY, book, hang, run, said
 
 
@@ -17,7 +17,7 @@ def test_long_saves_stretch_the_bound_and_outlive_a_restart() -> None:
     b = book()
     last = run(b, 50, 1.0)
     b.add(said(0, checkpoint="/c/50", step=50, seconds=400.0), last + 1)
-    renewed = Book(POLICY, 5000.0, BEGAN, pace=b.pace.renewed())
+    renewed = RunProgress(POLICY, 5000.0, BEGAN, pace=b.pace.renewed())
     last = run(renewed, 50, 1.0, at=5000.0)
     renewed.add(said(0, saving=True), last)
     assert renewed.trouble(last + 1190) is None
@@ -93,10 +93,10 @@ def test_a_second_start_is_judged_by_the_first() -> None:
     first = book()
     first.add(said(0, 1), 1000.0 + 90)
     run(first, 20, 2.0, at=1090.0, start=2)
-    second = Book(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
     assert second.trouble(5000.0 + 599) is None
     hang(second, 5000.0 + 601)
-    second = Book(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
     second.add(said(0, 10), 5050.0)
     assert second.trouble(5050.0 + 59) is None
     hang(second, 5050.0 + 61)
@@ -106,7 +106,7 @@ def test_a_start_that_took_long_may_take_long_again() -> None:
     first = book()
     first.add(said(0, 1), 1000.0 + 500)
     run(first, 20, 2.0, at=1500.0, start=2)
-    second = Book(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
     assert second.trouble(5000.0 + 1499) is None
     hang(second, 5000.0 + 1501)
 
@@ -117,7 +117,7 @@ def test_slow_first_steps_may_be_slow_again() -> None:
     first.add(said(0, 2), 1101.0)
     run(first, 20, 2.0, at=1101.0, start=3)
     assert first.trouble(1141.0 + 61) is not None
-    second = Book(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
     second.add(said(0, 10), 5050.0)
     assert second.trouble(5050.0 + 299) is None
     hang(second, 5050.0 + 301)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.ras import document, text
-from hpctl.jobs.ras.document import RasError
-from hpctl.jobs.ras.values import Absence, Group, Member, Report
+from hpctl.jobs.ras import report as document
+from hpctl.jobs.ras import report as text
+from hpctl.jobs.ras.report import Absence, CountGroup, Member, RasError, RasReport
 from tests.stubs.ras.job import as_json, as_text, job
 
 DOCUMENTED_JSON = b"""{
@@ -85,14 +85,14 @@ TIMEOUT
 
 
 def test_the_documented_json() -> None:
-    report = document.read(DOCUMENTED_JSON)
+    report = document.read_json(DOCUMENTED_JSON)
     assert report.nccl_version == "2.29.1"
     assert report.timeouts == 2
     (one,) = report.communicators
     assert one.whole
     assert one.name == "0xae94423cfbb2ef4a:0xb7e7187447156001:0xb8242ed28a71381e"
     assert one.counts["AllReduce"] == (
-        Group(7, 1, (Member(0, "172.16.64.245", 1524344, 0, 3),)),
+        CountGroup(7, 1, (Member(0, "172.16.64.245", 1524344, 0, 3),)),
     )  # fmt: skip
     (missing,) = one.missing
     assert missing.member == Member(1, "172.16.64.245", 1524345, 1, 1)
@@ -100,7 +100,7 @@ def test_the_documented_json() -> None:
 
 
 def test_the_documented_text() -> None:
-    report = text.read(DOCUMENTED_TEXT)
+    report = text.read_text(DOCUMENTED_TEXT)
     assert report.nccl_version == "2.24.3"
     assert report.timeouts == 2
     assert report.dead == (Member(-1, "172.16.64.213", 3487984, 5),)
@@ -113,7 +113,7 @@ def test_the_documented_text() -> None:
     assert (low.count, low.size) == (6649, 5)
     assert low.members[1] == Member(2, "172.16.64.210", 483074, 2, 6)
     assert low.members[2] == Member(3)
-    assert high == Group(6650, 26)
+    assert high == CountGroup(6650, 26)
     assert len(report.communicators) == 2
 
 
@@ -125,11 +125,11 @@ def test_each_releases_text(release: str) -> None:
     one.step(times=1, but=(6,))
     one.errors = {2: 2, 3: 6, 4: 6}
     told.processes[7].unresponsive = True
-    report = text.read(as_text(told, release).encode())
+    report = text.read_text(as_text(told, release).encode())
     (found,) = report.communicators
     operation = "collective" if release == "2.24.3" else "AllReduce"
     low, high = found.counts[operation]
-    assert low == Group(5, 1, (Member(6, "10.0.0.2", 2002, 2, 1),))
+    assert low == CountGroup(5, 1, (Member(6, "10.0.0.2", 2002, 2, 1),))
     assert (high.count, high.size) == (6, 6)
     assert [missing.member.rank for missing in found.missing] == [7]
     assert found.missing[0].member.pid == (None if release == "2.24.3" else 2003)
@@ -146,13 +146,13 @@ def test_a_torn_text_is_an_error(upto: str) -> None:
     told.communicators[0].step(but=(1,))
     whole = as_text(told, "2.26.2")
     with pytest.raises(RasError, match="not whole"):
-        text.read(whole.partition(upto)[0].encode())
+        text.read_text(whole.partition(upto)[0].encode())
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -3])
 def test_a_torn_json_is_an_error(cut: int) -> None:
     with pytest.raises(RasError, match="cannot be read"):
-        document.read(DOCUMENTED_JSON[:cut])
+        document.read_json(DOCUMENTED_JSON[:cut])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_torn_json_is_an_error(cut: int) -> None:
 )  # fmt: skip
 def test_other_json_is_an_error(raw: bytes) -> None:
     with pytest.raises(RasError):
-        document.read(raw)
+        document.read_json(raw)
 
 
 def test_fields_of_a_later_release_are_passed_over() -> None:
@@ -170,18 +170,18 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
     said["new"] = {"a": [1]}
     said["communicators"][0]["ranks"][0]["collective_counts"]["AllToAll"] = 3
     said["communicators"][0]["ranks"][0]["status"]["extra"] = 1
-    report = document.read(json.dumps(said).encode())
+    report = document.read_json(json.dumps(said).encode())
     assert report.communicators[0].counts["AllToAll"][0].count == 3
 
 
 @given(st.binary(max_size=3000))
 def test_any_bytes_are_an_answer_or_an_error(raw: bytes) -> None:
-    for read in (document.read, text.read):
+    for read in (document.read_json, text.read_text):
         try:
             report = read(raw)
         except RasError:
             continue
-        assert isinstance(report, Report)
+        assert isinstance(report, RasReport)
 
 
 @given(st.data())
@@ -192,7 +192,7 @@ def test_a_text_with_lines_lost_or_mangled_never_breaks_the_reader(data: st.Data
         for line in lines
     ]
     try:
-        text.read(b"".join(mangled))
+        text.read_text(b"".join(mangled))
     except RasError:
         return
 
@@ -200,6 +200,6 @@ def test_a_text_with_lines_lost_or_mangled_never_breaks_the_reader(data: st.Data
 def test_json_of_4096_ranks_is_read_whole() -> None:
     told = job(nodes=512, gpus=8)
     told.communicators[0].step(but=(4095,))
-    report = document.read(as_json(told, "2.30.7").encode())
+    report = document.read_json(as_json(told, "2.30.7").encode())
     low, high = report.communicators[0].counts["AllReduce"]
     assert (low.size, high.size) == (1, 4095)

@@ -2,22 +2,23 @@
 
 import pytest
 
-from hpctl.jobs.ras import document, text
+from hpctl.jobs.ras import report as document
+from hpctl.jobs.ras import report as text
 from hpctl.jobs.ras.judge import APART_S, Cause, Finding, Sample, culprits
-from hpctl.jobs.ras.values import Report
+from hpctl.jobs.ras.report import RasReport
 from tests.stubs.ras.job import RELEASES, Communicator, Job, as_json, as_text, job
 
 JSON = "2.30.7"
 OLD = ("2.24.3", "2.26.2", "2.28.3")
 
 
-def answer(told: Job, release: str) -> Report:
+def answer(told: Job, release: str) -> RasReport:
     if RELEASES[release].json:
-        return document.read(as_json(told, release).encode())
-    return text.read(as_text(told, release).encode())
+        return document.read_json(as_json(told, release).encode())
+    return text.read_text(as_text(told, release).encode())
 
 
-def judged(first: Report, second: Report, apart: float = APART_S) -> Finding:
+def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> Finding:
     return culprits(Sample(first, 100.0), Sample(second, 100.0 + apart))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.core.run_policy import RunPolicy
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.checkpoints.last import Search, Unseen, last_complete
+from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
 from hpctl.jobs.run.checkpoint import NothingWhole, beside, newest, resume_point
 from hpctl.jobs.run.ending import Point
 from hpctl.jobs.run.settings import Settings, settings

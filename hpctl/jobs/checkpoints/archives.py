@@ -12,9 +12,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from hpctl.jobs.checkpoints.files import File
-from hpctl.jobs.checkpoints.reasons import NotWhole, TooLarge
-from hpctl.jobs.checkpoints.skim import Machine, Saved
+from hpctl.jobs.checkpoints.files import File, NotWhole, TooLarge
+from hpctl.jobs.checkpoints.pickle_reader import Machine, Saved
 
 END_BYTES = 22
 _END = struct.Struct("<4s4H2LH")

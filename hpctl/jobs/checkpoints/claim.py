@@ -6,22 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpctl.jobs.checkpoints.files import Place, names_in
-from hpctl.jobs.checkpoints.reasons import CannotTell, Defect, NotWhole, TooLarge, Unfinished
-from hpctl.jobs.checkpoints.remote import Remote
-
-__all__ = [
-    "CannotTell",
-    "Claim",
-    "Defect",
-    "Format",
-    "Layout",
-    "NotWhole",
-    "TooLarge",
-    "Unfinished",
-    "look",
-    "step_in",
-]
+from hpctl.jobs.checkpoints.files import (
+    Defect,
+    Place,
+    Remote,
+    Unfinished,
+    names_in,
+)
 
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\d)")
 _TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")

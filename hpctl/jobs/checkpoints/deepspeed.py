@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpctl.jobs.checkpoints import torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished, step_in
-from hpctl.jobs.checkpoints.files import Place, content, directory_names, exists, for_each
-from hpctl.jobs.checkpoints.skim import Saved
+from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
+from hpctl.jobs.checkpoints.files import (
+    NotWhole,
+    Place,
+    Unfinished,
+    content,
+    directory_names,
+    exists,
+    for_each,
+)
+from hpctl.jobs.checkpoints.pickle_reader import Saved
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")

@@ -19,11 +19,9 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from hpctl.core.compat import UTC
-from hpctl.jobs.checkpoints.files import for_each
+from hpctl.jobs.checkpoints.files import Listed, NotWhole, Remote, for_each
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
-from hpctl.jobs.checkpoints.reasons import NotWhole
-from hpctl.jobs.checkpoints.remote import Listed, Remote
-from hpctl.jobs.checkpoints.survey import Checkpoint, PassedOver, claim_of, proved, said
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, claim_of, proved, storage_error
 
 PIECE = 8 << 20
 """Bytes of one request; THREADS of them are in memory at once."""
@@ -60,7 +58,7 @@ def fetch(
     try:
         return _fetch(found, found.path.taken(), into, deep, progress or _silent)
     except OSError as error:
-        return PassedOver(found.path, f"not fetched: {said(error)}", unreadable=True)
+        return PassedOver(found.path, f"not fetched: {storage_error(error)}", unreadable=True)
     except NotWhole as defect:
         return PassedOver(found.path, f"not fetched: {defect}", format=found.format)
 

@@ -1,32 +1,319 @@
-"""Bounded reading of one file of a checkpoint, on a file system or in an object store.
+"""A checkpoint's files, on a file system or in an object store: bounded reads, and why they fail.
 
 On a file system: one open, one fstat and reads of stated length. open(2) and not stat(2) alone:
 on NFS it is the open that asks the server for the file's present size, where a stat may answer
 from a cache.
+
+In an object store a key is taken for a directory or a file, as far as the formats need it. Which
+store it is, is not known here: `hpctl.cloud.objects` has S3, and the CLI brings the two together.
+Objects differ from files: one appears whole or not at all, a listing tells size, time and tag of a
+thousand of them in one request, and each read is a request of some 20 ms. So a candidate is listed
+once, and everything but the contents comes from that snapshot. A directory is what the keys
+suggest. An object named like one (`step-1/`, of no bytes) is none.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias, TypeVar
 
-from hpctl.jobs.checkpoints.reasons import Missing, NotWhole
-from hpctl.jobs.checkpoints.remote import THREADS, Remote, RemoteFile
+
+class Defect(str):
+    """Why something is not a whole checkpoint, in one line for a person."""
+
+    __slots__ = ()
+
+
+class NotWhole(Exception):
+    """Raised within a proof: what keeps a checkpoint from being whole, with the file's name."""
+
+
+class Missing(NotWhole):
+    """A file is not there."""
+
+
+class Unfinished(NotWhole):
+    """What the writer writes last is not there: the save has not ended, or never did."""
+
+
+class CannotTell(NotWhole):
+    """It may be whole, and nothing that hpctl reads proves it: it counts as unreadable."""
+
+
+class TooLarge(CannotTell):
+    """A file is larger than hpctl reads."""
+
+
+MAX_ENTRIES = 100_000
+"""Objects of one checkpoint that are listed, or entries of its directory that are looked at."""
+
+THREADS = 16
+"""Requests that are under way at once."""
+
+
+class Listed(Protocol):
+    """One object of a listing, or a common prefix: a key that ends in a slash, and no more."""
+
+    @property
+    def key(self) -> str:
+        """The whole key, from the bucket's root."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    @property
+    def modified_ns(self) -> int:
+        """When it was put there. S3 rounds to seconds, and takes a multipart upload's begin."""
+        ...
+
+    @property
+    def etag(self) -> str:
+        """Changes with the content."""
+        ...
+
+
+class Objects(Protocol):
+    """One bucket. Safe to use from several threads.
+
+    Every method raises OSError where the store does not answer, with `strerror` for a person:
+    FileNotFoundError for an object that is not there any more, ESTALE for one that is another
+    by now, PermissionError where it may not be read.
+    """
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket`."""
+        ...
+
+    def list(self, prefix: str, *, recursive: bool) -> Iterable[Listed]:
+        """Objects whose key begins so; unless `recursive`, only as far as the next slash."""
+        ...
+
+    def read(self, listed: Listed, offset: int, length: int) -> tuple[bytes, int | None]:
+        """At most `length` bytes of that very version, and the file time that the uploader
+        noted with it (FSx for Lustre, DataSync, rclone), in ns since the epoch."""
+        ...
+
+    def noted_ns(self, listed: Listed) -> int | None:
+        """That file time alone."""
+        ...
+
+    def part_bytes(self, listed: Listed) -> int:
+        """How long the stretches are whose digests the store keeps: all of them but the last.
+        At least 1."""
+        ...
+
+    def matches(self, listed: Listed, digests: Sequence[bytes]) -> bool | None:
+        """Whether the stretches' MD5 digests are those of the store; None: it does not say."""
+        ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All objects below a key at one time, by their keys."""
+
+    listed: Mapping[str, Listed]
+
+    @cached_property
+    def _below(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for key in self.listed:
+            parent, name = _parent(key)
+            while name and name not in (known := found.setdefault(parent, set())):
+                known.add(name)
+                parent, name = _parent(parent)
+        return found
+
+    def names(self, key: str) -> frozenset[str] | None:
+        """What lies directly below a key; None where nothing does."""
+        below = self._below.get(key)
+        return None if below is None else frozenset(below)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A key as a place: the part of pathlib that the formats use. `key` has no outer slashes."""
+
+    objects: Objects = field(compare=False, repr=False)
+    key: str
+    snapshot: Snapshot | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.objects.url}/{self.key}"
+
+    def __truediv__(self, name: str) -> Remote:
+        return Remote(self.objects, _joined(self.key, name), self.snapshot)
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The name's ending, with its dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> Remote:
+        """The key without its last part. The bucket's root is its own parent."""
+        return Remote(self.objects, _parent(self.key)[0])
+
+    def taken(self) -> Remote:
+        """This place with a fresh snapshot: one request for each 1000 objects below it.
+
+        Raises FileNotFoundError where there is nothing, NotWhole for more than MAX_ENTRIES.
+        """
+        inside = f"{self.key}/" if self.key else ""
+        listed: dict[str, Listed] = {}
+        marked = False
+        for each in self.objects.list(inside, recursive=True):
+            if len(listed) >= MAX_ENTRIES:
+                raise NotWhole(f"has more than {MAX_ENTRIES} objects")
+            if each.key.endswith("/"):
+                marked = True
+            else:
+                listed[each.key] = each
+        if not listed and not marked:
+            found = (o for o in self.objects.list(self.key, recursive=False) if o.key == self.key)
+            listed = {each.key: each for each in found}
+        if not listed and not marked:
+            raise FileNotFoundError(errno.ENOENT, "there is no object there", str(self))
+        return Remote(self.objects, self.key, Snapshot(listed))
+
+    def of(self, listed: Listed) -> Remote:
+        """An object that a listing of this place showed, with that as its snapshot."""
+        return Remote(self.objects, listed.key, Snapshot({listed.key: listed}))
+
+    def names(self) -> frozenset[str] | None:
+        """What lies directly below, None for a single object. Raises as taken."""
+        snapshot = self._snapshot()
+        names = snapshot.names(self.key)
+        return frozenset() if names is None and self.key not in snapshot.listed else names
+
+    def below(self, name: str) -> frozenset[str] | None:
+        """What lies directly below a sub-directory, None where nothing does. Raises as taken."""
+        return self._snapshot().names(_joined(self.key, name))
+
+    def children(self) -> list[Remote]:
+        """Places directly below, without their snapshots but for single objects. One request
+        for each 1000; none at all is an empty list, as S3 knows no empty directories."""
+        inside = f"{self.key}/" if self.key else ""
+        found = []
+        for each in self.objects.list(inside, recursive=False):
+            if each.key.endswith("/"):
+                if each.key != inside and (name := each.key.removeprefix(inside).strip("/")):
+                    found.append(Remote(self.objects, _joined(self.key, name)))
+            else:
+                found.append(self.of(each))
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether there is an object, or something below it. A request without a snapshot."""
+        key = _joined(self.key, name)
+        if self.snapshot is not None:
+            return key in self.snapshot.listed or self.snapshot.names(key) is not None
+        return any(o.key.rstrip("/") == key for o in self.objects.list(key, recursive=False))
+
+    def find(self, name: str) -> Listed | None:
+        """What the snapshot says of an object, by its name below here, "" for this one itself."""
+        key = _joined(self.key, name) if name else self.key
+        return self._snapshot().listed.get(key)
+
+    def files(self) -> list[tuple[str, Listed]]:
+        """All objects at any depth, by their names below here. Raises as taken."""
+        inside = f"{self.key}/" if self.key else ""
+        listed = self._snapshot().listed.items()
+        return sorted(
+            ((key.removeprefix(inside), each) for key, each in listed if key.startswith(inside)),
+            key=lambda pair: pair[0],
+        )
+
+    def fresh(self) -> Remote:
+        """The same key, about which nothing is known."""
+        return Remote(self.objects, self.key)
+
+    def _snapshot(self) -> Snapshot:
+        taken = self if self.snapshot is not None else self.taken()
+        return taken.snapshot or Snapshot({})
+
+
+class RemoteFile:
+    """An object as a file: reads are ranged requests, each made once."""
+
+    def __init__(self, name: str, objects: Objects, listed: Listed) -> None:
+        self.name = name
+        self.size = listed.size
+        self._objects = objects
+        self._listed = listed
+        self._block, self._at = b"", 0
+        self._asked = False
+        self._noted_ns: int | None = None
+
+    @property
+    def modified_ns(self) -> int:
+        """When the file was written: as the uploader noted it, else when it was uploaded."""
+        if not self._asked:
+            self._noted_ns, self._asked = self._objects.noted_ns(self._listed), True
+        return self._listed.modified_ns if self._noted_ns is None else self._noted_ns
+
+    def ahead(self, offset: int, length: int) -> None:
+        """Fetch now, in one request, what the next reads will want. Raises as read."""
+        offset = max(0, offset)
+        length = min(length, self.size - offset)
+        if length > 0 and not (self._at <= offset and offset + length <= self._end):
+            self._block, self._at = self._fetch(offset, length), offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes. Raises NotWhole where the object ends before, OSError."""
+        if self._at <= offset and offset + length <= self._end:
+            return self._block[offset - self._at : offset - self._at + length]
+        if offset + length > self.size:
+            raise NotWhole(f"{self.name} ends at byte {self.size}: cut")
+        return self._fetch(offset, length)
+
+    @property
+    def _end(self) -> int:
+        return self._at + len(self._block)
+
+    def _fetch(self, offset: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        try:
+            raw, self._noted_ns = self._objects.read(self._listed, offset, length)
+        except FileNotFoundError:
+            raise NotWhole(f"{self.name} is missing: deleted while hpctl looked") from None
+        self._asked = True
+        if len(raw) != length:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self.name)
+        return raw
+
+
+def _parent(key: str) -> tuple[str, str]:
+    parent, _, name = key.rpartition("/")
+    return parent, name
+
+
+def _joined(key: str, name: str) -> str:
+    return f"{key}/{name}" if key else name
+
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Place: TypeAlias = Path | Remote
 """Where a checkpoint, or something that holds checkpoints, lies."""
-
-MAX_ENTRIES = 100_000
-"""Entries of one checkpoint's directory that are looked at."""
 
 
 class File(Protocol):

@@ -21,9 +21,8 @@ import msgspec
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints import hpctl_checkpoint
-from hpctl.jobs.checkpoints.files import Place, for_each, opened, size_of
+from hpctl.jobs.checkpoints.files import Defect, Missing, NotWhole, Place, for_each, opened, size_of
 from hpctl.jobs.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
-from hpctl.jobs.checkpoints.reasons import Defect, Missing, NotWhole
 
 __all__ = [
     "FORMAT",

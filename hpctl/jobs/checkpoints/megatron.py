@@ -15,17 +15,19 @@ import re
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, Unfinished, step_in
+from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
 from hpctl.jobs.checkpoints.files import (
+    Missing,
+    NotWhole,
     Place,
+    Unfinished,
     content,
     directory_names,
     exists,
     for_each,
     modified_ns,
 )
-from hpctl.jobs.checkpoints.reasons import Missing
-from hpctl.jobs.checkpoints.skim import Saved
+from hpctl.jobs.checkpoints.pickle_reader import Saved
 
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 _ITERATION = re.compile(r"iter_\d+")

@@ -23,8 +23,14 @@ from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_file
 from hpctl.jobs.checkpoints.claim import Claim, Layout
-from hpctl.jobs.checkpoints.files import Place, directory_names, for_each
-from hpctl.jobs.checkpoints.reasons import CannotTell, NotWhole, Unfinished
+from hpctl.jobs.checkpoints.files import (
+    CannotTell,
+    NotWhole,
+    Place,
+    Unfinished,
+    directory_names,
+    for_each,
+)
 
 FORMAT = "nvrx-local"
 _FILE = re.compile(r"iter_(\d{7,18})_(\d{1,7})_local(\.dirty)?\.pt")

@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpctl.jobs.checkpoints import archives, torch_dcp
-from hpctl.jobs.checkpoints.claim import Claim, Layout, NotWhole, TooLarge, Unfinished, step_in
-from hpctl.jobs.checkpoints.files import Place, exists, modified_ns, opened
-from hpctl.jobs.checkpoints.skim import Saved
+from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
+from hpctl.jobs.checkpoints.files import (
+    NotWhole,
+    Place,
+    TooLarge,
+    Unfinished,
+    exists,
+    modified_ns,
+    opened,
+)
+from hpctl.jobs.checkpoints.pickle_reader import Saved
 
 SUFFIXES = (".ckpt", ".pt", ".pth")
 _QUICK_BYTES = 8 << 20

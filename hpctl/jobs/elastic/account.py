@@ -22,9 +22,8 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
 from hpctl.errors import HpctlError
-from hpctl.jobs.elastic import failure
-from hpctl.jobs.elastic.failure import Failure, root_cause
-from hpctl.jobs.elastic.group import End
+from hpctl.jobs.elastic import group
+from hpctl.jobs.elastic.group import End, Failure, root_cause
 
 FORMAT, VERSION = "hpctl-elastic", 1
 KEEP = 50
@@ -64,7 +63,7 @@ class Account:
         self._generations[-1] |= {
             "ended_at": time.time(),
             "why": why,
-            "failures": [failure.to_json(each) for each in failures],
+            "failures": [group.to_json(each) for each in failures],
         }
 
     def ended(self, end: End, failures: Sequence[Failure]) -> None:
@@ -150,7 +149,7 @@ def _generation(document: dict[str, Any]) -> Generation:
         ended_at=None if ended is None else float(ended),
         resumed_from=document["resumed_from"],
         why=str(document["why"]),
-        failures=tuple(failure.from_json(each) for each in document["failures"]),
+        failures=tuple(group.from_json(each) for each in document["failures"]),
     )
 
 

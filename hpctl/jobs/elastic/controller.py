@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from hpctl.core.bounds import printable
 from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.errors import HpctlError
-from hpctl.jobs.elastic import failure, wire
+from hpctl.jobs.elastic import group as failure
+from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.account import Account
 from hpctl.jobs.elastic.group import End, Group, Limits, Order, Phase, Prepare, Stop, ended_text
 from hpctl.jobs.elastic.place import Place

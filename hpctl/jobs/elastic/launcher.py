@@ -1,4 +1,4 @@
-"""One node's half of the group: does what the controller says, tells what became of its ranks."""
+"""One node's half of the group: does what the controller says, reports what became of its ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,54 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from hpctl.jobs.elastic import RESULT, SECRET, failure, wire
+from hpctl.jobs.elastic import RESULT, SECRET, group, wire
 from hpctl.jobs.elastic.controller import say
-from hpctl.jobs.elastic.environment import rank_environment
 from hpctl.jobs.elastic.group import LOST, STOPPED
 from hpctl.jobs.elastic.options import Options
 from hpctl.jobs.elastic.place import Place
 from hpctl.jobs.elastic.ranks import Ranks, WillNotDie
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    order: Mapping[str, Any],
+    place: Place,
+    *,
+    local: int,
+    locals_: int,
+    error_file: Path,
+) -> dict[str, str]:
+    """The environment of one rank. `order` is the controller's message that starts a generation."""
+    rank, world = str(order["base"] + local), str(order["world"])
+    fresh = {
+        **base,
+        "RANK": rank,
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(locals_),
+        "GROUP_RANK": str(place.node),
+        "GROUP_WORLD_SIZE": str(order["nodes"]),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world,
+        "MASTER_ADDR": str(order["address"]),
+        "MASTER_PORT": str(order["port"]),
+        "TORCHELASTIC_RESTART_COUNT": str(order["start"]),
+        "TORCHELASTIC_MAX_RESTARTS": str(order["max_restarts"]),
+        "TORCHELASTIC_RUN_ID": place.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": str(error_file),
+    }
+    fresh.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if locals_ > 1:
+        fresh.setdefault("OMP_NUM_THREADS", "1")
+    fresh.pop("HPCTL_RESUME_FROM", None)
+    if order["resume"]:
+        fresh["HPCTL_RESUME_FROM"] = str(order["resume"])
+    return fresh
+
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 """Between two tries to reach the first node's launcher."""
@@ -113,15 +153,13 @@ class Launcher:
 
     def _ended(self, local: int, status: int) -> None:
         """A rank has ended. One that we end ourselves is none of the reasons why."""
-        rank, code = self._base + local, failure.shell_code(status)
+        rank, code = self._base + local, group.shell_code(status)
         if status == 0:
             self._send({"finished": rank, "generation": self._generation})
             return
-        told = failure.failure_of(
-            rank, self._place.host, code, time.time(), self._error_file(local)
-        )
+        told = group.failure_of(rank, self._place.host, code, time.time(), self._error_file(local))
         if not self._stopping or told.exception:
-            self._send({"failed": failure.to_json(told), "generation": self._generation})
+            self._send({"failed": group.to_json(told), "generation": self._generation})
 
     def _error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"

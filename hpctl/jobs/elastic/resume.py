@@ -69,7 +69,7 @@ def _look(directory: str, tiers: list[str], nodes: int) -> Resume:
     if any(tier.startswith("s3://") for tier in tiers):
         return _ask(directory, tiers)
     # Only where a job has checkpoints: the readers of every format cost a tenth of a second.
-    from hpctl.jobs.checkpoints.last import last_complete, tiers_of
+    from hpctl.jobs.checkpoints.search import last_complete, tiers_of
 
     try:
         places = tiers_of([directory, *tiers], Path)[0] if tiers else Path(directory)

@@ -1,7 +1,8 @@
-"""Where the ranks' datagrams arrive: one socket, one thread, bounded memory, never an exception.
+"""Where the ranks' progress arrives: one socket, one thread, bounded memory, never an exception.
 
 Ranks on this node alone use a unix socket in a directory that only their user may enter. Ranks on
-several nodes use UDP with a secret, which stands in their environment (why: ADR 0021).
+several nodes use UDP with a secret, which stands in their environment (why: ADR 0021). Any program
+may also append lines to a file, which is read as it grows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from hpctl.errors import HpctlError
+from hpctl.jobs.logs.follow import Follower
 from hpctl.jobs.progress.notes import LONGEST, Note, parse, token_of
 
 KEPT = 100_000
@@ -169,3 +171,43 @@ def _own_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
         except OSError as error:
             failure = error
     raise failure
+
+
+MOST_READ = 64
+"""Blocks that one `take` reads at most: a file that grows faster must not hold its caller."""
+
+
+class FileReader:
+    """Takes notes from a file, through its replacement and truncation; it may not be there yet."""
+
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.monotonic, *, at_end: bool = False
+    ) -> None:
+        """`at_end` passes over what is there already at the first `take`."""
+        self.address = f"file:{path}"
+        self.dropped = 0
+        """Lines that were no note."""
+        self._follower, self._clock = Follower(path, at_end=at_end), clock
+
+    def take(self) -> list[Heard]:
+        """The new lines' notes. A file that cannot be read now gives none; it may be later."""
+        heard: list[Heard] = []
+        for _ in range(MOST_READ):
+            try:
+                block, all_of_it = self._follower.read()
+            except HpctlError:
+                break
+            at = self._clock()
+            for line in block.splitlines():
+                note = parse(line)
+                if note is None:
+                    self.dropped += bool(line.strip())
+                else:
+                    heard.append(Heard(note, at))
+            if all_of_it:
+                break
+        return heard
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._follower.close()

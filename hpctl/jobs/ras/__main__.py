@@ -12,8 +12,8 @@ import time
 
 from hpctl.core.bounds import printable
 from hpctl.jobs.ras.client import address, query
-from hpctl.jobs.ras.document import RasError
 from hpctl.jobs.ras.judge import APART_S, Sample, culprits
+from hpctl.jobs.ras.report import RasError
 
 
 def main() -> int:

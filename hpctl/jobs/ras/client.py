@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpctl.jobs.ras import document, text
-from hpctl.jobs.ras.document import RasError
-from hpctl.jobs.ras.values import Report
+from hpctl.jobs.ras import report
+from hpctl.jobs.ras.report import RasError, RasReport
 
 PORT = 28028
 JOB_PORTS = range(30100, 32700)
@@ -65,7 +64,7 @@ def query(
     leg_timeout_s: int = LEG_TIMEOUT_S,
     deadline_s: float = DEADLINE_S,
     clock: Callable[[], float] = time.monotonic,
-) -> Report:
+) -> RasReport:
     """What all ranks of the job say now: JSON where the service knows it, its text elsewhere.
 
     Takes at most `deadline_s`. Raises RasError: nobody there, no answer in time, a torn one.
@@ -88,7 +87,7 @@ def query(
         raise RasError(f"cannot ask the RAS service at {where}: {said}", _HINT) from error
     finally:
         line.close()
-    return document.read(answer) if json else text.read(answer)
+    return report.read_json(answer) if json else report.read_text(answer)
 
 
 _HINT = (

@@ -14,20 +14,18 @@ from dataclasses import replace
 
 from hpctl.core.model import NodeName
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
-from hpctl.jobs.progress.book import Book
-from hpctl.jobs.progress.ranks import Rank
+from hpctl.jobs.progress.run_progress import Rank, RunProgress
 from hpctl.jobs.ras.client import Address, query
-from hpctl.jobs.ras.document import RasError
 from hpctl.jobs.ras.judge import APART_S, Cause, Finding, Sample, culprits, device, in_nccls_words
-from hpctl.jobs.ras.values import Communicator, Member, Report
+from hpctl.jobs.ras.report import Communicator, Member, RasError, RasReport
 
 LAST_LOOK_S = 12.0
 """What the look at the verdict may take: RAS itself ends a query after 10 s."""
 
-Query = Callable[[Address, float], Report]
+Query = Callable[[Address, float], RasReport]
 
 
-def _ask(where: Address, deadline_s: float) -> Report:
+def _ask(where: Address, deadline_s: float) -> RasReport:
     return query(where, deadline_s=deadline_s)
 
 
@@ -52,7 +50,7 @@ class Inquiry:
         self._error = ""
         self._thread: threading.Thread | None = None
 
-    def watch(self, book: Book, now: float) -> None:
+    def watch(self, book: RunProgress, now: float) -> None:
         """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
         if self._looking:
             return
@@ -64,7 +62,7 @@ class Inquiry:
             self._thread = threading.Thread(target=self._look, name="ras", daemon=True)
             self._thread.start()
 
-    def explain(self, book: Book, trouble: Trouble) -> Trouble | None:
+    def explain(self, book: RunProgress, trouble: Trouble) -> Trouble | None:
         """The hang `trouble` of `book` with a name to it, None where NCCL shows that it is none.
 
         Waits until the two looks are `APART_S` apart, but never longer than half of the silence
@@ -110,7 +108,7 @@ class Inquiry:
         else:
             self._second = sample
 
-    def _moving(self, book: Book, trouble: Trouble, finding: Finding) -> Trouble | None:
+    def _moving(self, book: RunProgress, trouble: Trouble, finding: Finding) -> Trouble | None:
         """No hang, unless the run has not made a step for as long as its start may take."""
         now = self._clock()
         if now - book.stepped_at > book.policy.hang_start_s:
@@ -119,7 +117,9 @@ class Inquiry:
         book.alive(now)
         return None
 
-    def _named(self, book: Book, trouble: Trouble, finding: Finding, report: Report) -> Trouble:
+    def _named(
+        self, book: RunProgress, trouble: Trouble, finding: Finding, report: RasReport
+    ) -> Trouble:
         told = f"NCCL {report.nccl_version} RAS:\n{report.text}"
         if finding.cause in (Cause.NOTHING, Cause.EQUAL):
             # NCCL has nobody to name; the ranks' own notes may.
@@ -139,7 +139,7 @@ class Inquiry:
             evidence=_evidence(trouble, told),
         )
 
-    def _namer(self, book: Book) -> Callable[[Member, Communicator | None], str]:
+    def _namer(self, book: RunProgress) -> Callable[[Member, Communicator | None], str]:
         """Names in the job's own words, where the job knows the process."""
 
         def name(member: Member, communicator: Communicator | None) -> str:
@@ -156,7 +156,9 @@ class Inquiry:
     def _node(self, member: Member, rank: Rank | None) -> NodeName | None:
         return (rank.node if rank else None) or self._hosts.get(member.host)
 
-    def _rank(self, book: Book, member: Member, communicator: Communicator | None) -> Rank | None:
+    def _rank(
+        self, book: RunProgress, member: Member, communicator: Communicator | None
+    ) -> Rank | None:
         """The rank that the job itself knows this process by."""
         same = [rank for rank in book.ranks.values() if rank.pid and rank.pid == member.pid]
         node = self._hosts.get(member.host)

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hpctl.core.compat import StrEnum
-from hpctl.jobs.ras.values import (
-    RUNNING,
-    Absence,
-    Communicator,
-    Failure,
-    Member,
-    Report,
-)
+from hpctl.jobs.ras.report import RUNNING, Absence, Communicator, Member, RankError, RasReport
 
 APART_S = 30.0
 """Counts that did not change for so long stand still; in less time a slow step may lie."""
@@ -49,7 +42,7 @@ class Cause(StrEnum):
 class Sample:
     """An answer and when it came: seconds of a monotonic clock."""
 
-    report: Report
+    report: RasReport
     at: float
 
 
@@ -105,7 +98,7 @@ def culprits(first: Sample, second: Sample, name: Name | None = None) -> Finding
     )
 
 
-def _absent(report: Report) -> set[tuple[str, int]]:
+def _absent(report: RasReport) -> set[tuple[str, int]]:
     """The ranks that did not answer, by their communicator's name."""
     return {
         (communicator.name, missing.member.rank)
@@ -116,7 +109,7 @@ def _absent(report: Report) -> set[tuple[str, int]]:
 
 
 def _missing(
-    report: Report, absent: set[tuple[str, int]], sure: bool, words: _Words
+    report: RasReport, absent: set[tuple[str, int]], sure: bool, words: _Words
 ) -> Finding | None:
     """Who of those absent is still not there, and who is given up for dead anyway."""
     dead = {(member.host, member.pid) for member in report.dead}
@@ -137,9 +130,9 @@ def _missing(
     return None
 
 
-def _failed(report: Report, words: _Words) -> Finding | None:
+def _failed(report: RasReport, words: _Words) -> Finding | None:
     for communicator in _largest_first(report):
-        own: list[Failure] = [one for one in communicator.failures if not one.remote]
+        own: list[RankError] = [one for one in communicator.failures if not one.remote]
         if own:
             members = tuple(one.member for one in own)
             why = f"{words(members, communicator)} reported: {own[0].error}"
@@ -147,7 +140,7 @@ def _failed(report: Report, words: _Words) -> Finding | None:
     return None
 
 
-def _moving(first: Report, second: Report) -> Finding | None:
+def _moving(first: RasReport, second: RasReport) -> Finding | None:
     """Whether any rank that told its counts twice has launched more since.
 
     Ranks and communicators that are told of in one answer alone prove nothing: a process that
@@ -182,7 +175,7 @@ def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
     }
 
 
-def _behind(report: Report, sure: bool, words: _Words) -> Finding | None:
+def _behind(report: RasReport, sure: bool, words: _Words) -> Finding | None:
     """The ranks behind others, and ahead of none in any other communicator."""
     lags = [lag for one in _largest_first(report) if (lag := _lag(one))]
     if not lags:
@@ -237,7 +230,7 @@ def _whole_lag(communicator: Communicator) -> _Lag | None:
     return _Lag(communicator, operation, behind, ahead, counts, (len(behind), len(ahead)))
 
 
-def _diverged(report: Report, sure: bool, words: _Words) -> Finding | None:
+def _diverged(report: RasReport, sure: bool, words: _Words) -> Finding | None:
     for communicator in _largest_first(report):
         if communicator.status != RUNNING:
             continue
@@ -254,7 +247,7 @@ def _diverged(report: Report, sure: bool, words: _Words) -> Finding | None:
     return None
 
 
-def _largest_first(report: Report) -> list[Communicator]:
+def _largest_first(report: RasReport) -> list[Communicator]:
     return sorted(report.communicators, key=lambda one: -(one.size or 0))
 
 

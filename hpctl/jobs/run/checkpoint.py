@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.checkpoints.last import Search, last_complete
+from hpctl.jobs.checkpoints.search import Search, last_complete
 from hpctl.jobs.resuming import PAUSES_S
 from hpctl.jobs.run.ending import Point
 from hpctl.jobs.run.settings import Settings

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from hpctl.errors import HpctlError
 from hpctl.jobs.logs.engine import Engine, Verdict
-from hpctl.jobs.logs.follow import Follower
-from hpctl.jobs.logs.lines import LineCutter
+from hpctl.jobs.logs.follow import Follower, LineCutter
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.progress import notes
 from hpctl.jobs.run import said

@@ -15,11 +15,10 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError
-from hpctl.jobs.progress.book import Book
-from hpctl.jobs.progress.listen import KEPT, Heard, Listener, listen
+from hpctl.jobs.progress.listen import KEPT, FileReader, Heard, Listener, listen
 from hpctl.jobs.progress.notes import Note
 from hpctl.jobs.progress.pace import Pace
-from hpctl.jobs.progress.readers import FileReader
+from hpctl.jobs.progress.run_progress import RunProgress
 from hpctl.jobs.ras.client import Address
 from hpctl.jobs.ras.explain import Inquiry
 
@@ -44,7 +43,7 @@ class Ranks:
         self._inquiry: Inquiry | None = None
         self._asking: threading.Thread | None = None
         self._looked = 0.0
-        self.book: Book | None = None
+        self.book: RunProgress | None = None
         self.heard = False
         self.deaf = ""
         """Why nothing can be heard, where that is so."""
@@ -57,7 +56,7 @@ class Ranks:
         """
         self.end()
         now = self._looked = time.monotonic()
-        self.book = Book(self._policy, now, datetime.now(UTC), pace=self._pace)
+        self.book = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
         self._inquiry = Inquiry(self._ras, hosts)
         if file is not None:
             self._source = FileReader(file, at_end=True)
@@ -106,7 +105,7 @@ class Ranks:
         # No more than there are now: the log's thread may add to them meanwhile.
         return said + [self._logged.popleft() for _ in range(len(self._logged))]
 
-    def _ask(self, inquiry: Inquiry, book: Book, trouble: Trouble) -> None:
+    def _ask(self, inquiry: Inquiry, book: RunProgress, trouble: Trouble) -> None:
         """Explain a hang, unless the step has ended meanwhile."""
         explained = inquiry.explain(book, trouble)
         if explained is not None and self.book is book:

@@ -13,7 +13,7 @@ from hpctl.core.hostlist import expand
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.errors import HpctlError
-from hpctl.jobs.checkpoints.last import Search
+from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.ras.client import Address, address, address_of_job
 from hpctl.jobs.run.history import HISTORIES

@@ -209,27 +209,6 @@ def test_while_there_is_no_sweep_nothing_is_claimed(
         client.newest()
 
 
-def test_the_child_stays_within_its_budget(stub: Stub, connect: Connect) -> None:
-    stub.gpus(8)
-    client = connect(every_s=0.1, deadline_s=10.0)
-    client.wait(PATIENCE_S)
-    stat = Path(f"/proc/{client.child_pid()}/stat")
-
-    def ticks() -> int:
-        words = stat.read_text().rpartition(")")[2].split()
-        return int(words[11]) + int(words[12])
-
-    before, began = ticks(), client.newest().at
-    time.sleep(3.0)
-    sweeps = (client.newest().at - began) / 0.1
-    cpu_s = (ticks() - before) / os.sysconf("SC_CLK_TCK")
-    status = stat.with_name("status").read_text()
-    peak_kb = int(status.split("VmHWM:")[1].split()[0])
-    assert peak_kb < 20_000
-    # 0.5 % of a core is 25 ms in 5 s, and the agent has its share in it.
-    assert cpu_s / sweeps < 0.010
-
-
 def test_what_was_opened_is_closed(stub: Stub, connect: Connect) -> None:
     stub.gpus(1)
     before = len(os.listdir("/proc/self/fd"))

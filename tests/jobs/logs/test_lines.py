@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hpctl.jobs.logs.lines import LONGEST, LineCutter
+from hpctl.jobs.logs.follow import LONGEST_LINE, LineCutter
 
 
 def cut(data: bytes, at: list[int]) -> bytes:
@@ -31,11 +31,11 @@ def test_carriage_returns_end_lines_and_nul_bytes_are_dropped() -> None:
 @pytest.mark.parametrize("step", [4096, 1 << 20])
 def test_a_huge_line_is_cut_at_the_bound_and_its_rest_passed_over(step: int) -> None:
     cutter, made = LineCutter(), []
-    data = b"x" * (3 * LONGEST) + b"rest\nnext\n"
+    data = b"x" * (3 * LONGEST_LINE) + b"rest\nnext\n"
     for begin in range(0, len(data), step):
         made.append(cutter.cut(data[begin : begin + step]))
-        assert len(cutter._carry) <= LONGEST
-    assert b"".join(made) == b"x" * LONGEST + b"\nnext\n"
+        assert len(cutter._carry) <= LONGEST_LINE
+    assert b"".join(made) == b"x" * LONGEST_LINE + b"\nnext\n"
 
 
 def test_an_unfinished_line_waits_and_can_be_forgotten() -> None:

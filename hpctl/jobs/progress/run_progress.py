@@ -1,0 +1,465 @@
+"""What all ranks reported, kept in bounded memory, and what is wrong with the run by it.
+
+No clock, no socket: notes and times go in, Troubles come out. Times are seconds of one monotonic
+clock, so that a wall clock which is set does not make a hang. The loss and the throughput are
+judged against the run's own past, by the judges of the log rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.logs.engine import Baseline
+from hpctl.jobs.logs.rules import Rule
+from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.pace import Pace
+
+# A pattern is part of every rule; these judge numbers that came without a line.
+_SPIKE = Rule(name="loss", logPattern="(.)", kind="spike")
+_SLOW = Rule(name="throughput", logPattern="(.)", kind="slow")
+
+
+class LossJudge:
+    """NaN and jumps, each told once and again only after a good loss came between."""
+
+    def __init__(self) -> None:
+        self._baseline = Baseline(_SPIKE)
+        self._lost: set[int] = set()
+        self._bad = 0
+
+    def not_finite(self, rank: int, loss: float) -> str | None:
+        """The words for the first rank whose loss is no finite number, until all are well again."""
+        if math.isfinite(loss):
+            self._lost.discard(rank)
+            return None
+        first = not self._lost
+        self._lost.add(rank)
+        return f"the loss is {loss}" if first else None
+
+    def jumps(self, loss: float) -> str | None:
+        """The words where the loss was far over its past so many times running."""
+        bad = self._baseline(loss)
+        if bad is None:
+            return None
+        self._bad = self._bad + 1 if bad else 0
+        if self._bad != _SPIKE.points:
+            return None
+        return f"the loss is {loss:.6g}, far over the run's own median, {self._bad} times running"
+
+
+class ThroughputJudge:
+    """Tokens a second where the run tells them, else steps a second."""
+
+    def __init__(self) -> None:
+        self._baseline = Baseline(_SLOW)
+        self._tokens = False
+        self._bad = 0
+
+    def __call__(self, silence: float, steps: int, tokens: float | None) -> str | None:
+        """Judge one stretch; the words where so many in a row were far under the past."""
+        if silence <= 0:
+            return None
+        if (tokens is not None) != self._tokens:
+            self._baseline, self._tokens, self._bad = Baseline(_SLOW), tokens is not None, 0
+        rate = steps * (1.0 if tokens is None else tokens) / silence
+        bad = self._baseline(rate)
+        if bad is None:
+            return None
+        self._bad = self._bad + 1 if bad else 0
+        if self._bad != _SLOW.points:
+            return None
+        unit = "steps/s" if tokens is None else "tokens/s"
+        return f"{rate:.4g} {unit} is far under the run's own median, {self._bad} times running"
+
+
+MOST_RANKS = 1 << 16
+MOST_NAMED = 8
+"""Ranks that a sentence names one by one."""
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank as it last told of itself. Times are the book's seconds."""
+
+    rank: int
+    at: float
+    """When it was last heard."""
+    node: NodeName | None = None
+    pid: int | None = None
+    gpu: str = ""
+    step: int | None = None
+    phase: str = ""
+    phase_at: float = 0.0
+    stepping: bool = False
+    """A step was reported within its phase: the phase is not one without steps."""
+    saving_at: float | None = None
+    """Since when it saves."""
+    stride: int = 0
+    """Steps between its last two reports, where it had to leave some out; 0 where it did not."""
+
+    def hear(self, note: Note, at: float) -> None:
+        """Who it is; what it did is the book's business."""
+        self.at = at
+        self.node = note.node or self.node
+        self.pid = note.pid or self.pid
+        self.gpu = note.gpu or self.gpu
+
+    def __str__(self) -> str:
+        """`rank 3 on node-2 (GPU 5)`."""
+        node = f" on {self.node}" if self.node else ""
+        gpu = f" (GPU {self.gpu})" if self.gpu else ""
+        return f"rank {self.rank}{node}{gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The ranks that the others wait for, and how that shows. Empty: the notes do not tell."""
+
+    ranks: tuple[Rank, ...] = ()
+    why: str = ""
+
+
+def behind(ranks: Mapping[int, Rank], since: float, expected: int | None) -> Behind:
+    """Who is behind: by step; else in another phase than most; else never heard.
+
+    Only what was said after `since`, when the run last went back, is compared. A lag that may be
+    a report left out by a rank that steps faster than it may tell is none.
+    """
+    fresh = [rank for rank in ranks.values() if rank.at >= since]
+    stepped = [rank for rank in fresh if rank.step is not None]
+    if len(stepped) > 1:
+        front = max(_step(rank) for rank in stepped)
+        lowest = min(stepped, key=_step)
+        slack = max(rank.stride for rank in stepped)
+        if _step(lowest) < front - slack:
+            late = [rank for rank in stepped if rank.step == lowest.step]
+            if 2 * len(late) <= len(stepped):
+                there = f"at step {lowest.step}, the furthest at {front}"
+                return Behind(tuple(late), f"{named(late)} {_is(late)} {there}")
+    return _elsewhere(fresh) or _silent(ranks, expected)
+
+
+def _elsewhere(fresh: list[Rank]) -> Behind | None:
+    """Ranks in another phase than most, where few enough are."""
+    phases = Counter(rank.phase for rank in fresh if rank.phase)
+    if len(phases) < 2:
+        return None
+    most, times = phases.most_common(1)[0]
+    others = [rank for rank in fresh if rank.phase and rank.phase != most]
+    if len(others) >= times:
+        return None
+    where = ", ".join(sorted({rank.phase for rank in others})[:MOST_NAMED])
+    return Behind(
+        tuple(others), f"{named(others)} {_is(others)} in {where}, the other {times} in {most}"
+    )
+
+
+def _silent(ranks: Mapping[int, Rank], expected: int | None) -> Behind:
+    """Ranks that never said anything, where most others do."""
+    if expected is None or not len(ranks) < expected < 2 * len(ranks):
+        return Behind()
+    missing = [rank for rank in range(expected) if rank not in ranks][:MOST_NAMED]
+    never = [Rank(rank, 0.0) for rank in missing]
+    return Behind(tuple(never), f"{named(never)} never reported, {len(ranks)} others did")
+
+
+def named(ranks: Iterable[Rank]) -> str:
+    """The ranks in words, the first few of many."""
+    found = sorted(ranks, key=lambda rank: rank.rank)
+    text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
+    more = len(found) - MOST_NAMED
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _is(ranks: list[Rank]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _step(rank: Rank) -> int:
+    assert rank.step is not None
+    return rank.step
+
+
+REORDERED_S, REORDERED_STEPS = 1.0, 8
+"""A report so little older than the last one is a datagram that was overtaken, and no restart."""
+NOBODY = 0
+"""Notes without a rank are taken for this one's: programs that have only one."""
+MOST_PENDING = 16
+KEPT_SAVES = 16
+
+
+class RunProgress:
+    """One start of a run: from the launch of its ranks until they are gone."""
+
+    def __init__(
+        self,
+        policy: RunPolicy,
+        started: float,
+        began: datetime,
+        *,
+        ranks: int | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        """`started` and `began` are the same moment, by the monotonic and by the wall clock.
+
+        `ranks` is how many there are, None where nobody knows. `pace` is what an earlier start of
+        the same run has taught (`pace.renewed()` of its book).
+        """
+        self.policy, self.started, self._began = policy, started, began
+        self.expected = ranks
+        self.ranks: dict[int, Rank] = {}
+        self.pace = pace or Pace()
+        self.step: int | None = None
+        """The furthest step of this start, or since the run last went back."""
+        self.loss: float | None = None
+        self.checkpoint: tuple[str, int | None] | None = None
+        self.saves: deque[float] = deque(maxlen=KEPT_SAVES)
+        """What saves took, as the program told: taken from here by who keeps them."""
+        """Path and step of the last save that a rank called finished."""
+        self.done = False
+        """The run said that it reached its end."""
+        self.refused = 0
+        """Notes of more ranks than are kept."""
+        self._lowest = MOST_RANKS * MOST_RANKS
+        """The lowest rank heard: its loss stands for the run's."""
+        self._moved = started
+        self._stepped: float | None = None
+        self._stepped_at = started
+        self._start: float | None = started
+        """When a start began that has made no step yet."""
+        self._excused = False
+        self._since = started
+        self._told_at: float | None = None
+        self._pending: deque[Trouble] = deque(maxlen=MOST_PENDING)
+        self._losses, self._throughput = LossJudge(), ThroughputJudge()
+
+    def wall(self, at: float) -> datetime:
+        """The book's seconds as a date."""
+        return self._began + timedelta(seconds=at - self.started)
+
+    def add(self, note: Note, at: float) -> None:
+        """Take in one note, heard at `at`."""
+        if note.restart:
+            self.restarted(at)
+            return
+        number = NOBODY if note.rank is None else note.rank
+        rank = self.ranks.get(number)
+        if rank is None:
+            if len(self.ranks) >= MOST_RANKS:
+                self.refused += 1
+                return
+            rank = self.ranks[number] = Rank(number, at)
+            self._lowest = min(self._lowest, number)
+        if note.pid is not None and rank.pid not in (None, note.pid):
+            # Another process has its place: its ranks were restarted inside the step.
+            self._go_back(at)
+            rank.step, rank.phase, rank.saving_at = None, "", None
+        before = rank.at
+        rank.hear(note, at)
+        if note.phase:
+            self._phase(rank, note.phase, at)
+        if note.saving is not None:
+            self._saving(rank, note.saving, at)
+        if note.checkpoint:
+            self._checkpoint(note, at)
+        elif note.step is not None:
+            self._step(rank, note, note.step, at, at - before)
+        if note.done:
+            self.done, self._moved = True, at
+
+    def restarted(self, at: float) -> None:
+        """All ranks are started anew inside the step: what they last did counts no more."""
+        self._go_back(at)
+        self.ranks.clear()
+        self.done, self.pace, self._start = False, self.pace.renewed(), at
+
+    def trouble(self, now: float) -> Trouble | None:
+        """What is wrong, each thing once; a hang again only after something moved in between."""
+        if self._pending:
+            return self._pending.popleft()
+        hang = self.hang(now)
+        if hang is None or self._told_at == self._moved:
+            return None
+        self._told_at = self._moved
+        return hang
+
+    def hang(self, now: float) -> Trouble | None:
+        """The hang as it stands, however often it was told. Changes nothing."""
+        if now - self._moved <= self.bound(now):
+            return None
+        late = self.behind()
+        only = late.ranks[0] if len(late.ranks) == 1 else None
+        silence = self.silence(now)
+        return Trouble(
+            Kind.HANG,
+            self.wall(now),
+            f"{late.why}; {silence}" if late.why else silence,
+            signature=f"hang: no {self._waiting_for()}",
+            node=self._common_node(late),
+            rank=only.rank if only else None,
+            device=f"GPU {only.gpu}" if only and only.gpu else "",
+            evidence=self.summary(now),
+            step=self.step,
+            progress=self.checkpoint[1] if self.checkpoint else None,
+        )
+
+    def silence(self, now: float) -> str:
+        """In words: `no step for 62 s since step 50 (its median is 1 s, bound 60 s)`."""
+        own = self.pace.median()
+        usual = f"its median is {own:.3g} s, " if own is not None else ""
+        since = f" since step {self.step}" if self.step is not None else ""
+        passed = f"{now - self._moved:.0f} s"
+        bound = f"{self.bound(now):.0f} s"
+        return f"no {self._waiting_for()} for {passed}{since} ({usual}bound {bound})"
+
+    def suspect(self, now: float) -> bool:
+        """Half of the explained silence is over: time for a first look from outside."""
+        return now - self._moved > self.bound(now) / 2
+
+    def behind(self) -> Behind:
+        """The ranks that the others wait for, by their own notes."""
+        return behind(self.ranks, self._since, self.expected)
+
+    @property
+    def moved(self) -> float:
+        """When anything last went on: a step, a phase, a save."""
+        return self._moved
+
+    @property
+    def stepped_at(self) -> float:
+        """When a step was last reported; the start where none was yet."""
+        return self._stepped_at
+
+    def alive(self, at: float) -> None:
+        """Something outside the notes shows that the run goes on: its silence counts from here."""
+        self._moved, self._excused = at, True
+
+    def bound(self, now: float) -> float:
+        """Seconds of silence, counted from `moved`, that are explained now."""
+        if self.done:
+            bound = self.policy.hang_start_s
+        elif self._start is not None:
+            bound = self.pace.start_bound(self.policy)
+        else:
+            bound = self.pace.step_bound(self.policy)
+        explained = self.pace.save_bound()
+        for rank in self.ranks.values():
+            if rank.saving_at is not None and now - rank.saving_at <= explained:
+                return max(bound, explained)
+            if rank.phase and not rank.stepping and rank.at >= self._since:
+                bound = max(bound, self.pace.phase_bound(rank.phase, self.policy))
+        return bound
+
+    def summary(self, now: float) -> str:
+        """A few lines for a person: what each group of ranks last did."""
+        groups: dict[tuple[int | None, str, bool], list[Rank]] = {}
+        for rank in self.ranks.values():
+            groups.setdefault((rank.step, rank.phase, rank.saving_at is not None), []).append(rank)
+        lines = []
+        for (step, phase, saving), ranks in sorted(groups.items(), key=lambda g: len(g[1]))[:8]:
+            last = max(rank.at for rank in ranks)
+            where = f"step {step}" if step is not None else "no step"
+            doing = f", in {phase}" if phase else ""
+            doing += ", saving" if saving else ""
+            lines.append(f"{where}{doing}, heard {now - last:.0f} s ago: {named(ranks)}")
+        return "\n".join(lines)
+
+    def _step(self, rank: Rank, note: Note, step: int, at: float, since: float) -> None:
+        last = rank.step
+        if last is not None and step < last:
+            if since <= REORDERED_S and last - step <= REORDERED_STEPS:
+                return
+            self._go_back(at)
+        rank.stride = max(step - last, 0) if note.lost and last is not None else 0
+        if rank.phase and not rank.stepping:
+            self.pace.left(rank.phase, at - rank.phase_at)
+        rank.step, rank.stepping = step, True
+        if last != step:
+            self._moved = self._stepped_at = at
+        if self.step is None or step > self.step:
+            self._advance(step, note.tokens, at)
+        if note.loss is not None:
+            self._loss(rank, note.loss, at)
+
+    def _advance(self, step: int, tokens: float | None, at: float) -> None:
+        if self.step is not None and self._stepped is not None:
+            silence = at - self._stepped
+            self.pace.stepped(silence, excused=self._excused)
+            slow = self._throughput(silence, step - self.step, tokens)
+            if slow:
+                self._tell(Kind.SLOW, slow, at, "throughput far under the run's own past")
+        elif self._start is not None:
+            self.pace.began(at - self._start)
+        self._start = None
+        self.step, self._stepped, self._excused = step, at, False
+
+    def _go_back(self, at: float) -> None:
+        """The run was taken up again at an earlier step, or counts its steps anew."""
+        self._since, self.step, self._stepped, self._moved = at, None, None, at
+
+    def _loss(self, rank: Rank, loss: float, at: float) -> None:
+        if rank.rank == self._lowest and math.isfinite(loss):
+            self.loss = loss
+        if (said := self._losses.not_finite(rank.rank, loss)) is not None:
+            self._tell(Kind.NAN, f"{rank}: {said}", at, "loss is no finite number", rank)
+        elif rank.rank == self._lowest and (said := self._losses.jumps(loss)):
+            self._tell(Kind.SPIKE, said, at, "loss far over the run's own past")
+
+    def _phase(self, rank: Rank, phase: str, at: float) -> None:
+        if phase == rank.phase:
+            return
+        if rank.phase and not rank.stepping:
+            self.pace.left(rank.phase, at - rank.phase_at)
+        rank.phase, rank.phase_at, rank.stepping = ("" if phase == "-" else phase), at, False
+        self._moved, self._excused = at, True
+
+    def _saving(self, rank: Rank, on: bool, at: float) -> None:
+        if on:
+            rank.saving_at = at if rank.saving_at is None else rank.saving_at
+        elif rank.saving_at is not None:
+            self.pace.saved(at - rank.saving_at)
+            rank.saving_at = None
+        self._moved, self._excused = at, True
+
+    def _checkpoint(self, note: Note, at: float) -> None:
+        self.checkpoint = (note.checkpoint, note.step)
+        if note.seconds is not None and 0 <= note.seconds < self.policy.window_s:
+            self.pace.saved(note.seconds)
+            self.saves.append(note.seconds)
+        self._moved, self._excused = at, True
+
+    def _tell(
+        self, kind: Kind, why: str, at: float, signature: str, rank: Rank | None = None
+    ) -> None:
+        self._pending.append(
+            Trouble(
+                kind,
+                self.wall(at),
+                f"{why} (step {self.step})",
+                signature=signature,
+                node=rank.node if rank else None,
+                rank=rank.rank if rank else None,
+                device=f"GPU {rank.gpu}" if rank and rank.gpu else "",
+                step=self.step,
+                progress=self.checkpoint[1] if self.checkpoint else None,
+            )
+        )
+
+    def _waiting_for(self) -> str:
+        if self.done:
+            return "end after the run said that it was done"
+        if any(rank.saving_at is not None for rank in self.ranks.values()):
+            return "end of a save"
+        return "first step" if self.step is None else "step"
+
+    @staticmethod
+    def _common_node(late: Behind) -> NodeName | None:
+        nodes = {rank.node for rank in late.ranks}
+        return nodes.pop() if len(nodes) == 1 else None

@@ -1,0 +1,437 @@
+"""One answer of the RAS service, as values that are the same whichever format it came in.
+
+JSON (NCCL 2.28.7 and later) tells every rank's counts. The text of 2.24 to 2.28.3 groups ranks by
+count and lists only the outliers: fewer than half of a communicator in its verbose form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from hpctl.core.compat import StrEnum
+from hpctl.errors import HpctlError
+
+RUNNING, FINALIZE, ABORT, INIT = "RUNNING", "FINALIZE", "ABORT", "INIT"
+IN_PROGRESS, REMOTE_ERROR = 7, 6
+"""ncclResult_t: ncclInProgress is no error, ncclRemoteError is another rank's."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """A rank of one communicator: the number is the communicator's own, not the job's.
+
+    `host` is the address that NCCL's bootstrap uses, as digits; empty where it is not told, as
+    `pid` and the devices are None. `nvml_dev` is what nvidia-smi calls the GPU, `cuda_dev` what
+    the process does.
+    """
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    cuda_dev: int | None = None
+    nvml_dev: int | None = None
+
+    @property
+    def process(self) -> tuple[str, int | None, int | None] | None:
+        """What is the same for this GPU's process in every communicator."""
+        return (self.host, self.pid, self.cuda_dev) if self.pid is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class CountGroup:
+    """Ranks of a communicator that have launched the same number of one operation.
+
+    `size` of them; `members` are those who are named, all or none or some.
+    """
+
+    count: int
+    size: int
+    members: tuple[Member, ...] = ()
+
+
+class Absence(StrEnum):
+    """Why a communicator's rank did not tell of it."""
+
+    DEAD = "dead"
+    """Its process could not be reached for 60 s: given up for good."""
+    UNRESPONSIVE = "unresponsive"
+    """Its process did not answer in time: stopped, gone a moment ago, or cut off."""
+    ELSEWHERE = "no member"
+    """Its process answered, and is not (yet, or any more) a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A rank that its communicator expects and nobody told of."""
+
+    member: Member
+    absence: Absence
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """A rank with an error: NCCL's word for it."""
+
+    member: Member
+    error: str
+    remote: bool
+    """The error is that another rank failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One communicator. `counts` maps an operation to its groups, lowest count first.
+
+    `whole`: each rank's counts are known, also where all are equal (JSON). In the text, equal
+    counts are not told: `counts` holds only operations whose counts differ.
+    """
+
+    name: str
+    size: int | None = None
+    counts: Mapping[str, tuple[CountGroup, ...]] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
+    failures: tuple[RankError, ...] = ()
+    status: str = RUNNING
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RasReport:
+    """One answer: what all ranks of the job said within a few seconds."""
+
+    nccl_version: str
+    communicators: tuple[Communicator, ...]
+    dead: tuple[Member, ...] = ()
+    """Processes that are given up for dead (text only; their rank is not told: -1)."""
+    timeouts: int = 0
+    text: str = ""
+    """The beginning of the answer as it came, for evidence."""
+
+
+SHOWN = 4000
+_ERRORS = {
+    1: "unhandled CUDA error",
+    2: "system error",
+    3: "internal error",
+    4: "invalid argument",
+    5: "invalid usage",
+    REMOTE_ERROR: "remote process error",
+}
+
+
+class RasError(HpctlError):
+    """The RAS service cannot be asked, or its answer cannot be read."""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    init_state: int = 0
+    async_error: int = 0
+    finalize_called: bool = False
+    destroy_flag: bool = False
+    abort_flag: bool = False
+
+
+class _Rank(msgspec.Struct, frozen=True):
+    rank: int
+    host: str = ""
+    pid: int = -1
+    cuda_dev: int = -1
+    nvml_dev: int = -1
+    status: _Status = _Status()
+    collective_counts: dict[str, int] = {}
+
+
+class _Absent(msgspec.Struct, frozen=True):
+    unresponsive: bool = True
+    considered_dead: bool = False
+
+
+class _MissingRank(msgspec.Struct, frozen=True):
+    rank: int
+    host: str = ""
+    pid: int = -1
+    cuda_dev: int = -1
+    nvml_dev: int = -1
+    status: _Absent = _Absent()
+
+
+class _Communicator(msgspec.Struct, frozen=True):
+    hash: str
+    secondary_hash: str = ""
+    size: int = 0
+    ranks: list[_Rank] = []
+    missing_ranks: list[_MissingRank] = []
+
+
+class _Ras(msgspec.Struct, frozen=True):
+    timeouts_count: int = 0
+
+
+class _Document(msgspec.Struct, frozen=True):
+    nccl_version: str
+    communicators: list[_Communicator]
+    ras: _Ras = _Ras()
+
+
+def read_json(raw: bytes) -> RasReport:
+    """Read a whole answer. Raises RasError where it is torn, or no such document."""
+    try:
+        document = msgspec.json.decode(raw, type=_Document)
+    # A deeply nested answer ends the decoder's recursion.
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RasError(
+            f"the RAS service's JSON cannot be read: {error}",
+            "was the job ending just then? ask again",
+        ) from error
+    return RasReport(
+        nccl_version=document.nccl_version,
+        communicators=tuple(_communicator(one) for one in document.communicators),
+        timeouts=document.ras.timeouts_count,
+        text=raw[:SHOWN].decode(errors="replace"),
+    )
+
+
+def _communicator(said: _Communicator) -> Communicator:
+    return Communicator(
+        name=f"{said.hash}:{said.secondary_hash}" if said.secondary_hash else said.hash,
+        size=said.size,
+        counts=_counts(said.ranks),
+        missing=tuple(_missing(one) for one in said.missing_ranks),
+        failures=tuple(failure for one in said.ranks if (failure := _failure(one))),
+        status=_status(said.ranks),
+        whole=True,
+    )
+
+
+def _counts(ranks: list[_Rank]) -> Mapping[str, tuple[CountGroup, ...]]:
+    names = dict.fromkeys(name for rank in ranks for name in rank.collective_counts)
+    found = {}
+    for name in names:
+        by_count: dict[int, list[Member]] = defaultdict(list)
+        for rank in ranks:
+            by_count[rank.collective_counts.get(name, 0)].append(_member(rank))
+        found[name] = tuple(
+            CountGroup(count, len(members), tuple(members))
+            for count, members in sorted(by_count.items())
+        )
+    return found
+
+
+def _missing(said: _MissingRank) -> Missing:
+    absence = Absence.ELSEWHERE
+    if said.status.considered_dead:
+        absence = Absence.DEAD
+    elif said.status.unresponsive:
+        absence = Absence.UNRESPONSIVE
+    return Missing(_member(said), absence)
+
+
+def _failure(said: _Rank) -> RankError | None:
+    for code in (said.status.async_error, said.status.init_state):
+        if code not in (0, IN_PROGRESS):
+            word = _ERRORS.get(code, f"error {code}")
+            return RankError(_member(said), word, code == REMOTE_ERROR)
+    return None
+
+
+def _status(ranks: list[_Rank]) -> str:
+    """The furthest that any rank is, in NCCL's own order."""
+    statuses = [rank.status for rank in ranks]
+    if any(status.abort_flag for status in statuses):
+        return ABORT
+    if any(status.finalize_called or status.destroy_flag for status in statuses):
+        return FINALIZE
+    if any(status.init_state == 0 for status in statuses):
+        return RUNNING
+    return INIT
+
+
+def _member(said: _Rank | _MissingRank) -> Member:
+    return Member(
+        said.rank,
+        "" if said.host == "unknown" else said.host,
+        said.pid if said.pid >= 0 else None,
+        said.cuda_dev if said.cuda_dev >= 0 else None,
+        said.nvml_dev if said.nvml_dev >= 0 else None,
+    )
+
+
+_VERSION = re.compile(r"NCCL version (\S+)")
+_ROW = re.compile(
+    r" *(?P<group>\d+) +(?P<comms>\d+) +\d+ +\S+ +(?P<size>\d+) +\d+ +(?P<status>[A-Z]+) +\S+ *\Z"
+)
+_SECTION = re.compile(r"#(?P<group>\d+)-(?P<one>\d+) \((?P<hash>[0-9a-f]+)\) (?P<what>[A-Z]+)\Z")
+_COUNTS = re.compile(r"  Communicator ranks have different (?P<operation>\w+) operation counts\Z")
+_OF_SEVERAL = re.compile(
+    r"  (?P<size>\d+) ranks have (?:launched up to operation (?P<count>\d+)|not launched any)"
+)
+_OF_ONE = re.compile(
+    r"  Rank \d+ has (?:launched up to operation (?P<count>\d+)|not launched any operations) -- "
+)
+_RANK = re.compile(r"  Rank (?P<rank>\d+)\b")
+_MANAGED = re.compile(
+    r"GPU (?P<cuda>\d+)(?: \(NVML (?P<nvml>\d+)\))? managed by process (?P<pid>\d+)"
+    r" on node (?P<host>\S+)"
+)
+_PROCESS = re.compile(r"  Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<cuda>\d+)")
+_BARE = re.compile(r"  The missing ranks?: (?P<ranks>[\d,]+)")
+_ERROR = re.compile(r"  (?:Rank \d+|\d+ ranks) reported (?P<error>[A-Za-z ]+?)(?: --|\Z)")
+_TIMEOUTS = re.compile(r"  Encountered (?P<times>\d+) communication timeout")
+LONGEST_LINE = 4096
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A communicator as its sections tell of it, one after the other."""
+
+    name: str
+    size: int | None
+    status: str
+    counts: dict[str, list[CountGroup]] = field(default_factory=dict)
+    missing: list[Missing] = field(default_factory=list)
+    failures: list[RankError] = field(default_factory=list)
+
+    def finished(self) -> Communicator:
+        counts = {
+            operation: tuple(sorted(groups, key=lambda group: group.count))
+            for operation, groups in self.counts.items()
+        }
+        missing, failures = tuple(self.missing), tuple(self.failures)
+        return Communicator(self.name, self.size, counts, missing, failures, self.status)
+
+
+class _Reader:
+    """Takes line by line; remembers whose lines they are."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.rows: dict[int, tuple[int, int, str]] = {}
+        self.drafts: dict[tuple[int, int], _Draft] = {}
+        self.dead: list[Member] = []
+        self.timeouts = 0
+        self._draft: _Draft | None = None
+        self._section = ""
+        self._operation = ""
+        self._error = ""
+
+    def line(self, line: str) -> None:
+        if not line.startswith("  "):
+            self._header(line)
+        elif self._section == "MISMATCH" and self._draft is not None:
+            self._mismatch(self._draft, line)
+        elif self._section == "INCOMPLETE" and self._draft is not None:
+            self._incomplete(self._draft, line)
+        elif self._section == "ERROR" and self._draft is not None:
+            self._failed(self._draft, line)
+        elif self._section == "DEAD" and (found := _PROCESS.match(line)):
+            gpu = int(found["cuda"])
+            self.dead.append(Member(-1, found["host"], int(found["pid"]), gpu))
+        elif self._section == "TIMEOUT" and (found := _TIMEOUTS.match(line)):
+            self.timeouts = int(found["times"])
+        elif found := _ROW.match(line):
+            self._row(found)
+
+    def _row(self, found: re.Match[str]) -> None:
+        row = (int(found["comms"]), int(found["size"]), found["status"])
+        self.rows[int(found["group"])] = row
+
+    def _header(self, line: str) -> None:
+        if found := _ROW.match(line):
+            self._row(found)
+        elif found := _VERSION.match(line):
+            self.version = found[1]
+        elif found := _SECTION.match(line):
+            key = (int(found["group"]), int(found["one"]))
+            _, size, status = self.rows.get(key[0], (0, None, RUNNING))
+            self._draft = self.drafts.setdefault(key, _Draft(f"0x{found['hash']}", size, status))
+            self._section, self._operation = found["what"], ""
+        elif line.strip():
+            self._draft, self._section = None, line.strip()
+
+    def _mismatch(self, draft: _Draft, line: str) -> None:
+        if found := _COUNTS.match(line):
+            self._operation = found["operation"]
+        elif line.startswith("  Communicator ranks have different status"):
+            self._operation = ""
+        elif self._operation:
+            groups = draft.counts.setdefault(self._operation, [])
+            if found := _OF_SEVERAL.match(line):
+                groups.append(CountGroup(int(found["count"] or 0), int(found["size"])))
+            elif found := _OF_ONE.match(line):
+                groups.append(CountGroup(int(found["count"] or 0), 1, _members(line)))
+            elif groups and (members := _members(line)):
+                last = groups[-1]
+                groups[-1] = CountGroup(last.count, last.size, (*last.members, *members))
+
+    def _incomplete(self, draft: _Draft, line: str) -> None:
+        if found := _BARE.match(line):
+            numbers = [int(text) for text in found["ranks"].split(",") if text]
+            draft.missing += [Missing(Member(n), Absence.UNRESPONSIVE) for n in numbers]
+        else:
+            draft.missing += [Missing(m, Absence.UNRESPONSIVE) for m in _members(line)]
+
+    def _failed(self, draft: _Draft, line: str) -> None:
+        if found := _ERROR.match(line):
+            self._error = found["error"].lower()
+        remote = self._error == "remote process error"
+        draft.failures += [RankError(m, self._error, remote) for m in _members(line) if self._error]
+
+
+def _members(line: str) -> tuple[Member, ...]:
+    """The rank that a line tells of, with its process where it is told."""
+    found = _RANK.match(line)
+    if not found:
+        return ()
+    rank, managed = int(found["rank"]), _MANAGED.search(line)
+    if not managed:
+        return (Member(rank),)
+    cuda = int(managed["cuda"])
+    nvml = int(managed["nvml"]) if managed["nvml"] else cuda
+    return (Member(rank, managed["host"], int(managed["pid"]), cuda, nvml),)
+
+
+def read_text(raw: bytes) -> RasReport:
+    """Read a whole answer. Raises RasError where it is torn, or not such a text."""
+    text = raw.decode(errors="replace")
+    lines = text.splitlines()
+    reader = _Reader()
+    for line in lines:
+        if len(line) <= LONGEST_LINE:
+            reader.line(line.rstrip())
+    # The last section's heading is always there, whether or not it has anything in it.
+    if not reader.version or "Warnings" not in lines or "Errors" not in lines:
+        raise RasError(
+            "the RAS service's text is not whole", "was the job ending just then? ask again"
+        )
+    for draft in reader.drafts.values():
+        _join(draft, reader.dead)
+    told = [draft.finished() for _, draft in sorted(reader.drafts.items())]
+    return RasReport(
+        nccl_version=reader.version,
+        communicators=(*told, *_untold(reader)),
+        dead=tuple(reader.dead),
+        timeouts=reader.timeouts,
+        text=text[:SHOWN],
+    )
+
+
+def _join(draft: _Draft, dead: list[Member]) -> None:
+    """2.24 and 2.25 tell a missing rank and a dead process apart; one of each is the same."""
+    if len(dead) == len(draft.missing) == 1 and draft.missing[0].member.pid is None:
+        member = replace(dead[0], rank=draft.missing[0].member.rank)
+        draft.missing = [Missing(member, Absence.DEAD)]
+
+
+def _untold(reader: _Reader) -> list[Communicator]:
+    """Communicators about which there is nothing to say: a row counts them, no section does."""
+    found = []
+    for group, (comms, size, status) in sorted(reader.rows.items()):
+        told = sum(key[0] == group for key in reader.drafts)
+        names = (f"group {group}, number {n}" for n in range(min(comms - told, 1)))
+        found += [Communicator(name, size, status=status) for name in names]
+    return found
