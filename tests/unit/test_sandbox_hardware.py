@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import Machine, NotHere
-from hpctl.agent.checks import efa_devices, efa_keepalive, neuron_devices
+from hpctl.agent.checks import check_efa, check_neuron
 from hpctl.errors import HpctlError
 from hpctl.sandbox import hardware
 from hpctl.sandbox.faults import change_file, change_script
@@ -17,11 +17,11 @@ def test_a_node_that_boots_has_what_it_should(tmp_path: Path) -> None:
     root = tmp_path / "hardware"
     hardware.boot(root, {"efa": 6, "neuron": 2})
     machine = Machine(root)
-    assert len(efa_devices.gather(machine).names) == 6
-    assert efa_devices.gather(machine).on_bus == 6
-    assert len(neuron_devices.gather(machine).names) == 2
+    assert len(check_efa.gather_devices(machine).names) == 6
+    assert check_efa.gather_devices(machine).on_bus == 6
+    assert len(check_neuron.gather_devices(machine).names) == 2
     # Nobody sends their keep-alives: a count that stands still would be a fault.
-    assert "keep_alive_rcvd" not in efa_keepalive.gather(machine).now.devices["rdmap79s0"].values
+    assert "keep_alive_rcvd" not in check_efa.trace(machine).now.devices["rdmap79s0"].values
     (root / "left").touch()
     hardware.boot(root, {})
     assert not (root / "left").exists()
@@ -34,14 +34,14 @@ def test_devices_come_and_go(tmp_path: Path) -> None:
     kept = (tmp_path / "sys/class/infiniband/rdmap79s0").resolve()
     hardware.have(tmp_path, "efa", 2)
     hardware.have(tmp_path, "efa", 4)
-    seen = efa_devices.gather(machine)
+    seen = check_efa.gather_devices(machine)
     assert seen.names == ("rdmap79s0", "rdmap79s1", "rdmap79s2", "rdmap79s3")
     assert seen.on_bus == 4
     assert (tmp_path / "sys/class/infiniband/rdmap79s0").resolve() == kept
     hardware.have(tmp_path, "neuron", 3)
     hardware.have(tmp_path, "neuron", 0)
     with pytest.raises(NotHere):
-        neuron_devices.gather(machine)
+        check_neuron.gather_devices(machine)
     for kind, count in (("floppy", 1), ("efa", -1), ("efa", 1000)):
         with pytest.raises(HpctlError):
             hardware.have(tmp_path, kind, count)
