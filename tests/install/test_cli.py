@@ -9,7 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from hpctl.cli import output
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli.doctor import CheckView
 from hpctl.cli.install import InstallView
 from hpctl.cli.install_steps import StepView
 from hpctl.cli.main import cli
