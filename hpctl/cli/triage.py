@@ -27,6 +27,7 @@ from hpctl.agent.logtext import Entry, LogText
 from hpctl.agent.outside import hma_records
 from hpctl.cli import output
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import columns, wrapped
 from hpctl.core.bounds import EARLIEST, json_safe
 
 if TYPE_CHECKING:
@@ -265,10 +266,6 @@ def _json(view: LineView) -> str:
 
 def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _Reader) -> None:
     """Equal lines as one row, then what hpctl would do about each boot."""
-    from rich.text import Text
-
-    from hpctl.cli.render import columns, wrapped
-
     folded: dict[LineView, tuple[int, int]] = {}
     for view in views:
         same = replace(view, line=0, text="")
@@ -279,16 +276,16 @@ def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _R
             "LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY", wrapped("MEANING, SOURCE")
         )
         for view, (first, times) in list(folded.items())[:_SHOWN]:
-            code = Text(f"{view.check.removeprefix('kernel.')} {view.code}".strip())
-            meaning = Text(f"{view.meaning} [{view.rule}]\n{view.source}")
-            device = Text(view.device)
-            rows.add_row(str(first), str(times), code, device, view.condition, view.remedy, meaning)
+            code = f"{view.check.removeprefix('kernel.')} {view.code}".strip()
+            meaning = f"{view.meaning} [{view.rule}]\n{view.source}"
+            cells = (code, view.device, view.condition, view.remedy)
+            rows.add_row(str(first), str(times), *cells, meaning)
         out.print(rows)
         out.print()
     for boot in boots:
-        out.print(Text(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}"))
+        out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}")
     left = f", {reader.others} not the kernel's" if reader.others else ""
-    out.print(Text(f"{len(views)} of {reader.lines} lines mean something{left}"))
+    out.print(f"{len(views)} of {reader.lines} lines mean something{left}")
 
 
 def _would_do(assessment: Assessment) -> str:

@@ -264,7 +264,7 @@ def test_a_request_becomes_a_file_with_no_account_at_all(
     def nobody(*_: Any) -> None:
         raise AssertionError("nobody is asked")
 
-    monkeypatch.setattr("hpctl.cli.cluster.importing.open_aws", nobody)
+    monkeypatch.setattr("hpctl.cli.cluster.file.open_aws", nobody)
     for name, spec in files().items():
         request = create_request(spec)
         Path("r.json").write_text(json.dumps(request, default=str))

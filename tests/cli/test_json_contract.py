@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpctl.cli import doctor
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli.doctor import CheckView
 from tests.cli.conftest import Head
 from tests.cli.test_cluster_file import PLAIN
 

@@ -21,7 +21,7 @@ from hpctl.agent import kmsg
 from hpctl.agent.check import CannotTell as NoVerdict
 from hpctl.agent.checks.kernel import Kernel
 from hpctl.agent.outside import hma_records, plugin_json, request
-from hpctl.cli.durations import seconds_of
+from hpctl.cli.arguments import seconds_of
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.core import hostlist, model
 from hpctl.core.compat import UTC, iso_time

@@ -95,7 +95,7 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
     sqlite.open()
     code = (
         "import sys; from pathlib import Path; from hpctl.config import Config\n"
-        "from hpctl.cli import status, explain, nodes, jobs, recoveries, output, gather\n"
+        "from hpctl.cli import status, explain, nodes, recoveries, output, gather\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
         "gather.gather(config, output.now())\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"

@@ -1,4 +1,4 @@
-"""`hpctl cluster update`: a readable difference first, then what makes it go away."""
+"""`hpctl cluster create`: a cluster from its spec, once, however often it is asked for."""
 
 from __future__ import annotations
 
@@ -11,31 +11,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.cli import output
+from hpctl.cli.arguments import aws_options, open_aws, spec_argument, validate_option
 from hpctl.cli.cluster.at_hand import Known, Place, here_options, known, no_cluster, place
-from hpctl.cli.cluster.change_view import (
+from hpctl.cli.cluster.change import (
     CallView,
     ClusterChangeView,
     RemovalView,
+    draw_diff,
+    draw_removals,
     followed,
+    tell,
 )
-from hpctl.cli.cluster.following import (
+from hpctl.cli.cluster.removing import ended, need_slurm, now_option, order_for, removals, take_out
+from hpctl.cli.cluster.waiting import (
     Waiting,
     confirm,
     dry_run_option,
     follow,
-    tell,
     wait_options,
     yes_option,
 )
-from hpctl.cli.cluster.removing import (
-    ended,
-    need_slurm,
-    now_option,
-    order_for,
-    removals,
-    take_out,
-)
-from hpctl.cli.cluster.spec_file import spec_argument, validate_option
 from hpctl.errors import Absent, HpctlError, InDoubt
 
 if TYPE_CHECKING:
@@ -46,6 +41,74 @@ if TYPE_CHECKING:
     from hpctl.clusters.order_plan import Plan as Order
     from hpctl.clusters.progress import Progress
     from hpctl.clusters.shrink import Pick
+
+
+@click.command()
+@spec_argument
+@validate_option
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@aws_options
+def create(
+    path: str,
+    validate: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Create the cluster of a spec, or go on with a create that was interrupted.
+
+    FILE is the cluster file. Exit code: 0 in service (or ordered), 1 failed or refused, 3 not
+    there in time, 130 interrupted by Ctrl-C: the service goes on.
+    """
+    from hpctl.cli.cluster.validate import before_spending
+    from hpctl.clusters import apply, spec
+    from hpctl.clusters.ordering import described
+    from hpctl.clusters.request import create_request
+    from hpctl.clusters.until import in_service
+
+    read = spec.read(path)
+    request = create_request(read)
+    name = str(request["ClusterName"])
+    aws = open_aws(**where)
+    found = described(aws, name)
+    if found is None and validate:
+        before_spending(path, read, aws)
+    if dry_run:
+        if found is not None:
+            apply.adopt(request, found)
+        orders = () if found else (CallView("CreateCluster", request),)
+        outcome = "dry_run" if orders else "unchanged"
+        return tell(
+            ClusterChangeView(output.now(), "create", name, outcome, orders=orders), as_json
+        )
+    if found is None:
+        confirm(f"Create cluster {name} with {_bill(request)}? They are paid for from now on.", yes)
+    made = apply.create(aws, request, waiting.patience)
+    if made.adopted:
+        output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
+    judge = in_service(apply.counts(request), waiting.patience_s)
+    last = follow(aws, name, judge, waiting) if waiting.wait else None
+    view = ClusterChangeView(
+        as_of=output.now(),
+        command="create",
+        cluster=name,
+        pick_up=f"hpctl cluster wait {name}",
+        **{"arn": made.arn, **followed(last)},
+    )
+    return tell(view, as_json)
+
+
+def _bill(request: Mapping[str, Any]) -> str:
+    """What is bought, group by group."""
+    from hpctl.clusters.diff import types_of
+
+    groups = request["InstanceGroups"]
+    return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
 
 
 @click.command()
@@ -157,11 +220,9 @@ class _Run:
 
     def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""
-        from hpctl.cli.render_cluster_change import diff, nodes_going
-
-        output.on_stderr(diff, self.changes.changes)
+        output.on_stderr(draw_diff, self.changes.changes)
         if picks:
-            output.on_stderr(nodes_going, removals(picks))
+            output.on_stderr(draw_removals, removals(picks))
         jobs = {job for p in picks for job in p.row.jobs}
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:

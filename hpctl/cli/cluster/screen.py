@@ -8,19 +8,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
-
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Protocol
 
 from hpctl.cli import output
-from hpctl.cli.render import BAD, DIM, GOOD, HEAD, WARN
+from hpctl.cli.tables import BAD, DIM, GOOD, HEAD, WARN, assembled, indented, styled
 from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
 from hpctl.core.tell import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
 
 FAILING_SHOWN = 5
 SAME_SHOWN = 6
@@ -46,6 +46,8 @@ def shown() -> Iterator[Screen]:
     if not err.isatty():
         yield Lines()
         return
+    from rich.live import Live
+
     console = output.console(err=True)
     # A progress display that outlives the command is in the way of its result.
     with Live(console=console, transient=True, refresh_per_second=4) as live:
@@ -75,17 +77,19 @@ def screen(
     progress: Progress, events: list[EventLine], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
     """The live screen as it stands, with so many ways to fail; the other nodes are counted."""
+    from rich.console import Group
+
     parts: list[RenderableType] = [_head(progress), _bars(progress)]
     parts += failures(progress.failures, in_full)
     parts += [_event(event) for event in events]
     if progress.unread:
-        parts.append(Text(f"cannot look just now: {progress.unread}", WARN))
-    parts.append(Text("Ctrl-C stops the looking; the work goes on", DIM))
+        parts.append(styled(f"cannot look just now: {progress.unread}", WARN))
+    parts.append(styled("Ctrl-C stops the looking; the work goes on", DIM))
     return Group(*parts)
 
 
 def _head(progress: Progress) -> Text:
-    text = Text.assemble(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
+    text = assembled(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
     text.append(f"  {duration(progress.waited_s)}", DIM)
     if progress.failure:
         text.append(f"  {progress.failure}", BAD)
@@ -93,6 +97,9 @@ def _head(progress: Progress) -> Text:
 
 
 def _bars(progress: Progress) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2, 0, 0))
     for group in progress.groups:
         full = group.current >= group.target
@@ -100,11 +107,11 @@ def _bars(progress: Progress) -> Table:
         if not group.target:
             bar = ProgressBar(total=1, completed=1, width=30)
         table.add_row(
-            Text(group.name),
+            group.name,
             bar,
-            Text(f"{group.current}/{group.target}", GOOD if full else ""),
-            Text(group.status),
-            Text(_moving(group, progress.nodes), DIM),
+            styled(f"{group.current}/{group.target}", GOOD if full else ""),
+            group.status,
+            styled(_moving(group, progress.nodes), DIM),
         )
     return table
 
@@ -118,23 +125,23 @@ def _moving(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
 def failing(node: NodeProgress) -> list[Text]:
     """A failed node: what the service says, what it means, the log's line, what to do."""
     ids = f" ({node.instance_id})" if node.instance_id not in ("", node.name) else ""
-    lines = [Text(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
+    lines = [styled(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
     trouble = node.trouble
     if trouble is None:
         return lines
-    lines.append(Text(f"  means: {trouble.meaning}"))
+    lines.append(styled(f"  means: {trouble.meaning}"))
     if trouble.line:
         unnamed = trouble.step and trouble.step not in trouble.line
         step = f"step {trouble.step}: " if unnamed else ""
-        lines.append(Text(f"  log: {step}{trouble.line}"))
+        lines.append(styled(f"  log: {step}{trouble.line}"))
     elif trouble.unread:
-        lines.append(Text(f"  log: {trouble.unread}", DIM))
+        lines.append(styled(f"  log: {trouble.unread}", DIM))
     if trouble.log:
         group, _, stream = trouble.log.partition(" ")
         # Two lines that a shell takes as one, for screens on which one line would be cut.
-        lines.append(Text(f"  rest: aws logs tail {group} \\", DIM))
-        lines.append(Text(f"    --log-stream-names {stream}", DIM))
-    lines.append(Text(f"  mend: {trouble.mend}"))
+        lines.append(styled(f"  rest: aws logs tail {group} \\", DIM))
+        lines.append(styled(f"    --log-stream-names {stream}", DIM))
+    lines.append(styled(f"  mend: {trouble.mend}"))
     return lines
 
 
@@ -143,12 +150,12 @@ def failures(nodes: Sequence[NodeProgress], most: int | None = None) -> list[Ren
     ways = _alike(nodes)
     lines: list[RenderableType] = []
     for same in ways[:most]:
-        lines += [indented(line) for line in failing(same[0])]
+        lines += [hanging(line) for line in failing(same[0])]
         if others := ", ".join(node.name for node in same[1:SAME_SHOWN]):
             more = f" and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
-            lines.append(indented(Text(f"  so did {others}{more}", BAD)))
+            lines.append(hanging(styled(f"  so did {others}{more}", BAD)))
     if most is not None and (left := sum(map(len, ways[most:]))):
-        lines.append(Text(f"{left} node(s) failed" + " otherwise" * bool(lines), BAD))
+        lines.append(styled(f"{left} node(s) failed" + " otherwise" * bool(lines), BAD))
     return lines
 
 
@@ -170,13 +177,13 @@ def _alike(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
 
 def _event(event: EventLine) -> Text:
     parts = (f"{event.at:%H:%M:%S}", event.group, event.instance_id, event.text)
-    return Text(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
+    return styled(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
 
 
-def indented(line: Text) -> Padding:
+def hanging(line: Text) -> Padding:
     """A line whose own indent holds for its wrapped parts as well."""
     depth = len(line.plain) - len(line.plain.lstrip())
-    return Padding(line[depth:], (0, 0, 0, depth))
+    return indented(line[depth:], depth)
 
 
 class Lines:
@@ -222,7 +229,9 @@ class Lines:
         self._nodes.add((node.key, node.message, line))
         lines = failing(node)
         if again:
-            lines = [Text(f"{node.group} {node.name} failed again ({node.instance_id}), as before")]
+            lines = [
+                styled(f"{node.group} {node.name} failed again ({node.instance_id}), as before")
+            ]
         for text in lines:
             self._write(progress, text.plain)
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.durations import DurationType
+from hpctl.cli.arguments import CLUSTER, DurationType
+from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster, place, place_options
+from hpctl.cli.cluster.change import ClusterChangeView, followed, tell
 from hpctl.cli.lazy import INTERRUPTED, by_ctrl_c
 from hpctl.cli.output import Exit
+from hpctl.errors import Absent
 
 if TYPE_CHECKING:
-    from hpctl.cli.cluster.change_view import ClusterChangeView
     from hpctl.clusters.ordering import Patience
     from hpctl.clusters.progress import Progress
     from hpctl.clusters.until import Until
     from hpctl.ports import Aws
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -174,7 +177,7 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
     """
-    from hpctl.cli.render_cluster_progress import shown
+    from hpctl.cli.cluster.screen import shown
     from hpctl.clusters.watch import look, watch
 
     looks = watch(
@@ -197,14 +200,49 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
     return last
 
 
-def tell(view: ClusterChangeView, as_json: bool) -> None:
-    """Print the view, and leave with the exit code of its outcome."""
-    from hpctl.cli import render_cluster_change
+@click.command()
+@click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+@click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
+@looking_options
+@output.json_option
+@place_options
+def wait(
+    name: str | None,
+    deleted: bool,
+    waiting: Waiting,
+    as_json: bool,
+    cluster: str | None,
+    **where: Any,
+) -> None:
+    """Follow a cluster until it is in service with all its nodes, or gone.
 
-    output.show("cluster-change", view, as_json, render_cluster_change.change)
-    if view.outcome == "interrupted":
-        raise click.exceptions.Exit(INTERRUPTED)
-    if view.outcome == "failed":
-        output.leave(Exit.PROBLEM)
-    if view.outcome in ("deadline", "in_doubt"):
-        output.leave(Exit.CANNOT_TELL)
+    A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
+    there in time, 130 interrupted by Ctrl-C.
+    """
+    from hpctl.clusters import until
+    from hpctl.clusters.progress import DELETED
+    from hpctl.clusters.watch import look
+
+    here = place(cluster=name or cluster, **where)
+    first = look(here.aws, here.cluster, output.now())
+    if first.status == DELETED and not deleted:
+        absent = Absent(f"there is no cluster {here.cluster!r}", code="ResourceNotFound")
+        raise no_cluster(here.aws, here.cluster, absent)
+    going = deleted or first.status == "Deleting"
+    judge = until.deleted if going else until.in_service(None, waiting.patience_s)
+    last = follow(here.aws, here.cluster, judge, waiting)
+    last = replace(last, arn=last.arn or first.arn)
+    short = here.cluster.rpartition("/")[2]
+    if first.status == DELETED:
+        gone = no_cluster(here.aws, here.cluster, Absent(f"there is no cluster {short!r}"))
+        last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
+    view = ClusterChangeView(
+        as_of=output.now(),
+        command="wait",
+        cluster=last.cluster or short,
+        pick_up=f"hpctl cluster wait {here.cluster}" + " --deleted" * going,
+        **followed(last),
+    )
+    tell(view, as_json)
