@@ -104,7 +104,7 @@ NOBODY = "root"
 _GONE = "ESLURM_RESERVATION_INVALID"
 
 
-def parse(text: str) -> dict[str, tuple[NodeName, ...]]:
+def parse_reservations(text: str) -> dict[str, tuple[NodeName, ...]]:
     """The nodes of each reservation of `scontrol show reservation -o`."""
     hosts = Hostlists()
     return {found["name"]: hosts(found["nodes"]) for found in _HEAD.finditer(text)}
@@ -112,7 +112,7 @@ def parse(text: str) -> dict[str, tuple[NodeName, ...]]:
 
 def read(reader: Reader) -> Mapping[str, tuple[NodeName, ...]]:
     """All reservations. Raises Unavailable."""
-    return parse(reader.text("show", "reservation", "-o"))
+    return parse_reservations(reader.text("show", "reservation", "-o"))
 
 
 def reserve(reader: Reader, name: str, nodes: Sequence[NodeName]) -> Outcome:
