@@ -134,4 +134,4 @@ def _value(said: Mapping[str, Any], places: Mapping[str, str]) -> str:
     if kind == "string" and "examples" in said:
         return f"such as `{said['examples'][0]}`"
     words = {"string": "text", "boolean": "`true`, `false`", "object": "a map"}
-    return words.get(kind, kind)
+    return str(words.get(kind, kind))

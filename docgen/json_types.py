@@ -8,6 +8,7 @@ import enum
 import importlib
 import inspect
 import pkgutil
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -108,10 +109,21 @@ def _block(view: type, notes: Mapping[str, str], todo: list[type]) -> Iterator[s
         raise ValueError(f"notes on fields that {view.__name__} has not: {', '.join(unknown)}")
     yield "```"
     for field in fields:
-        kind = _kind(hints[field], todo)
-        note = f"  # {notes[field]}" if field in notes else ""
-        yield f"{field}: {kind}{note}"
+        yield from _field(f"{field}: {_kind(hints[field], todo)}", notes.get(field, ""))
     yield "```"
+
+
+def _field(line: str, note: str) -> Iterator[str]:
+    """A field with its note behind it, or below it where the page is too narrow."""
+    note = note.replace("`", "")
+    if not note or len(line) + len(note) < _WIDTH:
+        yield f"{line}  # {note}" if note else line
+    else:
+        yield line
+        yield from textwrap.wrap(note, _WIDTH, initial_indent="  # ", subsequent_indent="  # ")
+
+
+_WIDTH = 72
 
 
 def _for_type_checkers(module: str) -> dict[str, Any]:

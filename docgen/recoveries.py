@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hpctl.core import job_recovery, node_recovery
 from hpctl.core.compat import StrEnum
@@ -100,7 +101,7 @@ def page() -> str:
 
 
 def _section(
-    table: Mapping[tuple[StrEnum, StrEnum], StrEnum],
+    table: Mapping[Any, StrEnum],
     phases: Sequence[StrEnum],
     ends: frozenset[StrEnum],
     words: Mapping[str, tuple[str, str]],
@@ -120,9 +121,7 @@ def _section(
     return [*lines, ""]
 
 
-def _everywhere(
-    table: Mapping[tuple[StrEnum, StrEnum], StrEnum], waiting: Sequence[StrEnum]
-) -> dict[StrEnum, StrEnum]:
+def _everywhere(table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]) -> dict[StrEnum, StrEnum]:
     """Signals that every waiting phase knows and that all lead to the same phase."""
     found = {}
     for signal in dict.fromkeys(s for _, s in table):
