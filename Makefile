@@ -133,7 +133,7 @@ docs: setup ## Write the generated pages of docs/, and build the site under buil
 	$(BIN)/python -m docgen
 	@$(BIN)/python -c 'import material' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .PHONY: format
 format: setup ## Format the code and mend what the linter can mend

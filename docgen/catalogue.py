@@ -17,9 +17,9 @@ name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by 
 faults the more urgent decides, then the stronger first remedy, then the order here. Where a rule
 differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
 
-**Remedy**: the ladder; the same rule on the same instance within 7 days climbs one rung. Jobs are
-stopped and started elsewhere at once; with *(after jobs)* the node is drained and treated when its
-jobs have ended. *watch*: the node is shown as Suspect. Empty: counted only.
+**Remedy**: the ladder (*reset* the GPU); the same rule on the same instance within 7 days climbs
+one rung. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node is drained
+and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty: counted only.
 """
 
 
@@ -41,7 +41,11 @@ def _line(row: FaultRow) -> str:
 
 def _remedy(row: FaultRow) -> str:
     shipped = SHIPPED[row.rules[0]]
-    ladder = "" if row.treatment in "IW" else ", ".join(shipped.ladder).replace("_", " ")
+    ladder = (
+        ""
+        if row.treatment in "IW"
+        else ", ".join(shipped.ladder).replace("reset_gpu", "reset").replace("_", " ")
+    )
     if shipped.urgency is Urgency.AFTER_JOBS:
         ladder += " (after jobs)"
     if row.watch and ladder and not row.acts:

@@ -38,7 +38,8 @@ for three minutes stops optional checks and reports it (`agent.checks`, code `sh
 """
 
 KERNEL_HEAD = """A line is judged when it is read. Only lines of the kernel's own facility count,
-and none that begins with a process name, so that no process can forge a fault.
+and none that begins with a process name, so that no process can forge a fault. Codes are in the
+[catalogue](catalogue.md).
 """
 
 
@@ -52,14 +53,11 @@ def page() -> str:
 
 
 def _kernel() -> list[str]:
-    lines = ["| check | reads | codes | clears |", "|---|---|---|---|"]
+    lines = ["| check | reads | clears |", "|---|---|---|"]
     for spec in KERNEL_CHECKS:
-        codes = spec.codes + tuple(row.code for row in rows_of(spec.name) if row.code)
-        if spec.name in ("kernel.xid", "kernel.sxid"):
-            codes = ("its number",)
         ends = [row.code for row in rows_of(spec.name) if row.clears is Clears.GONE]
         clears = "boot" + (f"; `{ends[0]}` with the line that ends it" if ends else "")
-        lines.append(f"| `{spec.name}` | {spec.what} | {', '.join(codes)} | {clears} |")
+        lines.append(f"| `{spec.name}` | {spec.what} | {clears} |")
     return [*lines, ""]
 
 

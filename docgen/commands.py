@@ -21,8 +21,8 @@ HEAD = """# Commands
 - **Durations**: `90s`, `30min`, `3h`, `1d`; a bare number is seconds. Times are UTC.
 - **Output**: text on a terminal, at most 200 columns elsewhere unless `COLUMNS` says otherwise. A
   `--dry-run` ends with `Dry run: nothing was done.`
-- **Options of nearly every command**: `--json`; where AWS is asked, `--profile`, `--region` and
-  `--endpoint-url`. `--help` names all.
+- **Options of nearly every command**: `--json`; `--config` where the daemon's configuration is
+  read; `--profile`, `--region` and `--endpoint-url` where AWS is asked.
 - **Completion**: `eval "$(hpctl completion bash)"`; also zsh and fish.
 
 | option of many commands | meaning |
@@ -30,7 +30,7 @@ HEAD = """# Commands
 """
 _SHARED_BY = 4
 """An option that so many commands have is described once."""
-_EVERYWHERE = ("as_json", "profile", "region", "endpoint_url")
+_EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 
 def page() -> str:

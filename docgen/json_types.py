@@ -23,8 +23,8 @@ import hpctl.clusters
 
 HEAD = """# The JSON that commands print
 
-`--json` prints exactly one JSON object on standard output; progress, questions and errors go to
-standard error. The text output is made from the same values.
+`--json` prints one JSON object on standard output (`hpctl triage` one a line); progress, questions
+and errors go to standard error. The text output is made from the same values.
 
 **Compatibility.** Fields keep their names and meanings as long as the number at the end of `schema`
 stays the same. New fields may be added at any time: ignore what you do not know. A field is never

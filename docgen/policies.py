@@ -31,8 +31,9 @@ Actions, from the gentlest: {actions}.
   `scontrol release` starts the count afresh.
 - **Backoff**: the first restart never waits, the second waits `first_s`, each further one `factor`
   times longer up to `cap_s`, plus jitter.
-- **Excluded nodes** are left out until replaced or repaired. A suspected node is used again when
-  the run could not go on otherwise, a proven one (`node`, `corruption`) is not.
+- **Excluded nodes** (named `exclude` times) are left out until replaced or repaired. A suspected
+  node is used again when the run could not go on otherwise, a proven one
+  (`node`, `corruption`) is not.
 - **`save_first`**: ranks that live are asked to save and get `save_grace_s`.
 - **Elastic**: with `nodes: 6-8` a run goes on with six or seven nodes, and grows when what it saves
   is `grow_gain` times what the restart costs.

@@ -1,6 +1,6 @@
 """What a check is: `gather` touches the machine, `judge` is pure, and a Spec says the rest.
 
-One module in `hpctl.agent.checks` for each check, with these two functions:
+A module `hpctl.agent.checks.check_*` holds the checks of one thing, two functions for each:
 
     def gather(machine: Machine) -> Sample: ...
     def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]: ...
@@ -15,15 +15,13 @@ node's catalogue decides, by `<check with dashes>-<code>`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.core.model import Clears, Verdict
-
-if TYPE_CHECKING:
-    from hpctl.agent.nvml.snapshot import Snapshot
 
 METADATA_URL = "http://169.254.169.254"
 """EC2's instance metadata service."""
@@ -34,6 +32,19 @@ Limits = Mapping[str, float]
 
 class CannotTell(Exception):
     """A gather could not find out: the check is UNKNOWN, with this message as its detail."""
+
+
+class DriverHung(CannotTell):
+    """A call into the driver has not come back: `Machine.nvml` raises it in place of a sweep.
+
+    `overdue_s` is how long ago the newest answer should have come, in seconds, over all
+    children that were started since. `call` is what the child was doing, where known.
+    """
+
+    def __init__(self, overdue_s: float, call: str = "") -> None:
+        super().__init__(f"the driver has not answered {call or 'NVML'} for {overdue_s:.0f} s")
+        self.overdue_s = overdue_s
+        self.call = call
 
 
 class NotHere(Exception):
@@ -70,6 +81,20 @@ class Expected:
     neuron_devices: int | None = None
     spot: bool = False
     metadata_url: str = METADATA_URL
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What the runner calls of a check.
+
+    `gauges(seen, before)` are numbers that the head node compares with those of a job's other
+    nodes. No number is better than a wrong one: one is left out where nothing can be said (the
+    first gather, a counter that was reset, too little traffic).
+    """
+
+    gather: Callable[[Machine], Any]
+    judge: Callable[[Any, Any, Limits], Iterable[Observation]]
+    gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.agent import settings as defaults
+from hpctl.agent import config as defaults
 from hpctl.agent.config import CONFIG
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.agent.outside.plugins import DIRECTORY
@@ -23,8 +23,7 @@ from hpctl.core.model import InstanceId, NodeName
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.agent.once import CheckRow
-    from hpctl.agent.runner import Check
+    from hpctl.agent.runner import Check, CheckRow
 
 
 _KMSG = click.option(
@@ -236,23 +235,22 @@ def look(
     from functools import partial
 
     from hpctl.agent import config as files
-    from hpctl.agent import once
+    from hpctl.agent import runner
+    from hpctl.agent.machine import machine
     from hpctl.agent.nvml.client import Client
-    from hpctl.agent.runner import load
-    from hpctl.agent.start import machine
     from hpctl.core.faults.table import CHECKS
 
     settings = files.load(config, CHECKS)
-    own = [load(spec, limits) for spec, limits in files.apply(settings, CHECKS)]
+    own = [runner.load(spec, limits) for spec, limits in files.apply(settings, CHECKS)]
     checks = chosen(only, [*own, *_plugins(plugins)])
     rows, lost = [], 0
-    if not only or once.LOG in only:
-        row, lost = once.look_at_log(kmsg, accept_user=accept_user)
+    if not only or runner.LOG in only:
+        row, lost = runner.look_at_log(kmsg, accept_user=accept_user)
         rows.append(row)
     nvml = Client(root=root)
     try:
         here = replace(machine(root, settings.machine()), nvml=partial(nvml.wait, FIRST_SWEEP_S))
-        rows += once.look(checks, here)
+        rows += runner.look(checks, here)
     finally:
         nvml.close()
     return AgentCheckView(output.now(), str(kmsg), lost, tuple(rows))
@@ -260,7 +258,7 @@ def look(
 
 def chosen(only: Sequence[str], checks: Sequence[Check]) -> list[Check]:
     """The checks that the words name; all where there are none. Raises UsageError."""
-    from hpctl.agent.once import LOG
+    from hpctl.agent.runner import LOG
 
     names = [check.spec.name for check in checks]
     for part in only:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +76,31 @@ def install() -> None:
 @click.option("--cluster", default="", help="The HyperPod cluster. Default: this node's own.")
 @click.option("--region", default="", help="The cluster's region.")
 @_SLURM
+@click.option(
+    "--yes",
+    "-y",
+    is_flag=True,
+    help="With --slurm: add batch_sched_delay=0 to the site's SchedulerParameters without asking.",
+)
 @_options
-def head(cluster: str, region: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
+def head(
+    cluster: str, region: str, slurm: bool, yes: bool, dry_run: bool, root: Path, as_json: bool
+) -> None:
     """Install the daemon on a head node (controller)."""
-    _install(Wish("head", cluster, region, slurm=slurm), dry_run, root, as_json)
+    eager = slurm and _eager(_machine(root, dry_run), yes or dry_run)
+    _install(Wish("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json)
+
+
+def _eager(machine: Machine, agreed: bool) -> bool:
+    """Whether batch_sched_delay=0 is to be added to what a site has set; a person is asked."""
+    parameters = install_steps.site_parameters(machine)
+    if not parameters or agreed:
+        return bool(parameters)
+    question = (
+        f"slurm.conf sets SchedulerParameters={parameters}. Add batch_sched_delay=0, so that a"
+        " restarted job does not wait up to 3 s for slurmctld?"
+    )
+    return sys.stdin.isatty() and output.confirm(question)
 
 
 @install.command("daemon-user")

@@ -1,8 +1,8 @@
 """`hpctl triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
 
-The lines are judged by the agent's own code (`hpctl.agent.checks.kernel`), and what that finds by
-the daemon's own (`hpctl.core.assess`, the shipped catalogue): each line by itself, then all lines
-of a boot together, for companions and the driver's own word change what a line means.
+The lines are judged by the agent's own code (`hpctl.agent.checks.kernel_log`), and what that finds
+by the daemon's own (`hpctl.core.assess`, the shipped catalogue): each line by itself, then all
+lines of a boot together, for companions and the driver's own word change what a line means.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 import msgspec
 
-from hpctl.agent.checks import kernel_driver
-from hpctl.agent.checks.kernel import LONGEST, Kernel
-from hpctl.agent.checks.kernel_line import of_a_process
+from hpctl.agent.checks import kernel_platform
+from hpctl.agent.checks.kernel_line import judge, of_a_process
+from hpctl.agent.checks.kernel_log import LONGEST, Kernel
 from hpctl.agent.fold import Findings
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.agent.logtext import Entry, LogText
@@ -175,8 +175,8 @@ def _complaint(record: Record) -> list[Finding]:
     text = record.text[:LONGEST]
     if of_a_process(text):
         return []
-    said = kernel_driver.gather(replace(record, text=text))
-    return [] if said is None else [kernel_driver.judge(said)]
+    said = kernel_platform.gather_driver(replace(record, text=text))
+    return [] if said is None else [judge(said)]
 
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:

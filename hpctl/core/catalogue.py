@@ -25,17 +25,7 @@ _TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
     "A": (Urgency.AFTER_JOBS, (Remedy.REBOOT, Remedy.REPLACE)),
     "X": (Urgency.NOW, (Remedy.REPLACE,)),
 }
-OWN_HARDWARE = frozenset(
-    map(
-        RuleId,
-        (
-            *("xid-48", "xid-48-contained", "xid-64", "xid-79", "xid-94", "xid-95", "xid-140"),
-            *("gpu-xid-79", "gpu-lost-lost", "gpu-ecc-uncorrectable", "gpu-ecc-contained"),
-            *("gpu-remap-failure", "gpu-remap-uncorrectable", "kernel-memory-uncorrected"),
-            *("kernel-nvme-down", "host-edac-ue", "host-nvme-dead", "host-nvme-smart-failing"),
-        ),
-    )
-)
+OWN_HARDWARE = frozenset(rule for rule, row in ROWS.items() if row.own)
 """The rules of what only a node's own hardware can produce: a bus, memory or a disk that is lost.
 
 Many of these at once are no broken check. Such a node stays closed while their number keeps its

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.agent.client import Answer, HeadClient
+from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport

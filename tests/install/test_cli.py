@@ -86,6 +86,22 @@ def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path: Path) -> None:
     assert not (tmp_path / "etc/hpctl").exists()
 
 
+def test_a_site_s_scheduler_parameters_are_added_to_when_asked_and_restored(tmp_path: Path) -> None:
+    own = "ClusterName=x\nSchedulerParameters=defer,bf_interval=5 # ours\n"
+    conf = tmp_path / "opt/slurm/etc/slurm.conf"
+    write(conf, own)
+    assert run(tmp_path, "install", "head", "--slurm").exit_code == 0  # nobody is there to ask
+    assert "SchedulerParameters=defer,bf_interval=5 # ours" in conf.read_text()
+    assert run(tmp_path, "install", "head", "--slurm", "--yes").exit_code == 0
+    assert (
+        "\nSchedulerParameters=defer,bf_interval=5,batch_sched_delay=0 # ours" in conf.read_text()
+    )
+    again = run(tmp_path, "install", "head", "--slurm", "--yes")
+    assert conf.read_text().count("batch_sched_delay=0") == 1, again.output
+    assert run(tmp_path, "uninstall", "--yes").exit_code == 0
+    assert conf.read_text() == own
+
+
 def test_the_json_is_as_documented() -> None:
     step, check = StepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
     shown = json.loads(output.to_json("install", InstallView(False, (step,), (check,))))

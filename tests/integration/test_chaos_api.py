@@ -61,23 +61,6 @@ def test_ten_seconds_of_latency_delay_nobody_elses_job(live: Chaos) -> None:
 
 
 @pytest.mark.nightly
-def test_one_of_two_fails_in_the_batch_and_is_asked_for_again(live: Chaos) -> None:
-    good, bad = live.victims(2)
-    old = {n: live.instance(n) for n in (good, bad)}
-    live.hpctl("pause")
-    live.sandbox.inject_api("partial", nodes=[bad], code="InternalServerError")
-    live.xid(good, bad)
-    until(lambda: {good, bad} <= set(live.state().holds), 15, "both are held")
-    live.hpctl("resume")
-    live.returned(good)
-    live.returned(bad)
-    (first,) = live.asked(old[good])
-    assert set(first["request"]["NodeIds"]) == set(old.values()), "equal steps go out in one call"
-    assert len(live.asked(old[bad])) == 2
-    assert live.accepted(old[bad]) == 1
-
-
-@pytest.mark.nightly
 def test_in_use_means_that_somebody_else_acts_and_a_person_hears_when_nobody_does(
     live: Chaos,
 ) -> None:
@@ -90,17 +73,6 @@ def test_in_use_means_that_somebody_else_acts_and_a_person_hears_when_nobody_doe
     assert live.accepted(old) == 0
     assert live.node(node).drained
     live.put_back(node)
-
-
-@pytest.mark.nightly
-def test_throttling_is_waited_out(live: Chaos) -> None:
-    (node,) = live.victims(1)
-    old = live.instance(node)
-    live.sandbox.inject_api("throttle", operations=[REPLACE], calls=2)
-    live.xid(node)
-    recovery = live.returned(node)
-    assert [s.attempt for s in recovery.steps if s.kind is StepKind.REPLACE] == [1, 2, 3]
-    assert live.accepted(old) == 1
 
 
 @pytest.mark.nightly
@@ -136,22 +108,6 @@ def test_a_stuck_replacement_is_waited_for_and_not_repeated(live: Chaos) -> None
     live.sandbox.inject_api("clear")
     live.returned(node)
     assert len(live.asked(old)) == 1
-
-
-@pytest.mark.nightly
-def test_a_node_that_vanished_from_the_list_is_not_acted_on(live: Chaos) -> None:
-    job = live.start("sleep 600")
-    node = str(live.job(job).nodes[0])
-    old = live.instance(node)
-    live.sandbox.inject_api("vanish", nodes=[node])
-    time.sleep(2.5)
-    live.xid(node)
-    until(lambda: live.running(job, restarts=1), 15, "its job runs elsewhere all the same")
-    time.sleep(2)
-    assert live.asked(old) == []
-    live.sandbox.inject_api("clear")
-    live.returned(node)
-    assert live.accepted(old) == 1
 
 
 @pytest.mark.nightly

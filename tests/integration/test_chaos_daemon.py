@@ -93,14 +93,6 @@ def test_a_daemon_that_slept_past_its_lease_goes_on(live: Chaos) -> None:
 
 
 @pytest.mark.nightly
-def test_a_second_daemon_refuses_and_says_who_is_there(live: Chaos) -> None:
-    done = live.second_daemon()
-    assert done.returncode != 0
-    assert f"pid {live.daemon().pid}" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("harm", ["event", "header", "pages"])
 def test_a_corrupt_journal_is_refused_and_nothing_is_done(live: Chaos, harm: str) -> None:
     (victim,) = live.victims(1)

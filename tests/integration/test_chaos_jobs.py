@@ -58,18 +58,6 @@ def test_a_job_that_is_completing_is_requeued_only_after_it(live: Chaos) -> None
     assert live.sandbox.status()["services"]["slurmctld"] == pid, "slurmctld died"
 
 
-@pytest.mark.nightly
-def test_a_slow_epilog_on_a_survivor_does_not_bring_the_delay_back(live: Chaos) -> None:
-    job = live.start("srun sleep 600", "--nodes=2")
-    victim = str(live.job(job).nodes[1])
-    slow_flag(live).touch()
-    begun = time.monotonic()
-    live.xid(victim)
-    until(lambda: live.running(job, restarts=1), 25, "it runs again, without Slurm's 121 s")
-    assert time.monotonic() - begun > 5, "the epilog was to be slow"
-    assert live.job(job).restarts == 1
-
-
 def test_of_an_array_only_the_task_on_the_node_moves(live: Chaos) -> None:
     whole = live.submit("sleep 600", "--array=0-2")
     until(lambda: len(tasks(live, whole)) == 3, 20, "three tasks run")
@@ -90,26 +78,6 @@ def tasks(live: Chaos, whole: int) -> dict[int, str]:
         ["squeue", "-h", "-t", "R", "-j", str(whole), "-O", "JobID:20,NodeList:60"]
     )
     return {int(i): n for i, n in (line.split() for line in listed.stdout.splitlines())}
-
-
-@pytest.mark.nightly
-def test_the_users_own_exclusions_stay_and_healed_nodes_are_forgiven(live: Chaos) -> None:
-    own = set(live.victims(5))
-    job = live.start("srun sleep 600", "--nodes=2", f"--exclude={','.join(sorted(own))}")
-    first = str(live.job(job).nodes[0])
-    live.xid(first)
-    until(lambda: live.running(job, restarts=1), 20, "moved once")
-    # A node that has healed before the job is started again needs no exclusion any more.
-    assert own <= set(live.job(job).excluded) <= own | {first}
-    live.returned(first)
-    until(lambda: not live.state().open_jobs, 10, "the job has proved itself")
-    second = str(live.job(job).nodes[1])
-    live.xid(second)
-    # Of the three nodes that the user allows only the healed one is left beside the survivor.
-    until(lambda: live.running(job, restarts=2), 20, "moved again, to the node that has healed")
-    assert first in live.job(job).nodes
-    assert own <= set(live.job(job).excluded) <= own | {second}
-    live.returned(second)
 
 
 @pytest.mark.nightly

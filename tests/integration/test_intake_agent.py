@@ -146,21 +146,6 @@ def test_a_killed_agent_resends_what_was_not_heard(head: Inbox, agent: AgentProc
 
 
 @pytest.mark.nightly
-def test_a_killed_agent_sees_this_boots_log_again_and_counts_nothing_twice(
-    head: Inbox, agent: AgentProcess
-) -> None:
-    agent.start()
-    for _ in range(3):
-        agent.xid(79)
-    head.wait(lambda: head.codes() == {"79"})
-    agent.end(signal.SIGKILL)
-    agent.xid(48)
-    agent.start()
-    head.wait(lambda: head.codes() == {"48", "79"})
-    assert {f.code: f.count for f in head.findings()} == {"48": 1, "79": 3}
-
-
-@pytest.mark.nightly
 def test_a_reboot_clears_what_the_boot_before_saw(head: Inbox, agent: AgentProcess) -> None:
     head.leave()
     agent.start()

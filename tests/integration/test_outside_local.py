@@ -19,9 +19,8 @@ import pytest
 from hpctl.agent.outside import ask as asking
 from hpctl.agent.outside import local
 from hpctl.agent.outside.ask import Refused, ask
-from hpctl.agent.outside.local import MAX_PEERS, LocalServer
+from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.reported import MAX_REPORTED, Reported
-from hpctl.agent.outside.verdict import NodeVerdict, judge
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict

@@ -6,14 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import SandboxFactory
 from tests.integration.chaos import Chaos, cluster, merged
-from tests.integration.live import Live, until
+from tests.integration.live import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 SOONER = {
@@ -60,25 +58,6 @@ def test_a_dead_slurmd_is_named_rebooted_and_given_back(live: Chaos) -> None:
     assert live.returned(victim).rule == "slurm-down"
     assert live.accepted(instance, "BatchRebootClusterNodes") == 1
     until(lambda: said(live) == ([], 0), 20, "all is well again")
-
-
-def test_an_agent_that_hangs_closes_its_node_until_it_is_heard(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    job = live.start("sleep 600", f"--nodelist={victim}")
-    live.mark(victim)
-    live.sandbox.inject(victim, "hang-agent")
-    named(live, victim)
-    until(lambda: live.node(victim).drained, 60, "closed to new work")
-    time.sleep(3)
-    assert live.running(job), "Slurm reaches the node: its job is no one's to stop"
-    named(live, victim, 10)
-    live.sandbox.inject(victim, "thaw-node")
-    until(lambda: live.node(victim).in_service, 30, "given back")
-    assert live.last(victim).rule == "agent-silent"
-    assert live.last(victim).phase == "cancelled"
-    assert live.running(job)
-    until(lambda: said(live) == ([], 0), 20, "all is well again")
-    live.sandbox.run(["scancel", str(job)])
 
 
 def test_a_node_that_an_operator_closed_and_killed_is_no_problem(live: Chaos) -> None:
@@ -162,24 +141,3 @@ def _code_and_unknowns(live: Chaos) -> tuple[int, str]:
 
     done = live.sandbox.run([sys.executable, "-m", "hpctl", "status", "--json"], check=False)
     return done.returncode, " ".join(json.loads(done.stdout)["unknowns"])
-
-
-def test_a_sandbox_takes_another_mode_and_checks_of_ones_own(
-    tmp_path: Path, sandbox_factory: SandboxFactory
-) -> None:
-    checks = tmp_path / "checks.d"
-    checks.mkdir()
-    (checks / "fan.sh").write_text("#!/bin/sh\necho 'the fan stands still'\nexit 1\n")
-    (checks / "fan.sh").chmod(0o755)
-    live = Live(sandbox_factory(nodes=2, daemon=True, plugins=str(checks)))
-    node = live.sandbox.nodes[0]
-    until(
-        lambda: "fan" in live.hpctl("explain", node, "--json", check=False), 60, "the check speaks"
-    )
-    assert json.loads(live.hpctl("status", "--json", check=False))["mode"] == "observe"
-    live.sandbox.set_mode("own")
-    until(
-        lambda: json.loads(live.hpctl("status", "--json", check=False))["mode"] == "own",
-        20,
-        "mode own",
-    )

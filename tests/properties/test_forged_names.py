@@ -15,18 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.agent.checks import (
-    kernel_block,
-    kernel_crash,
-    kernel_driver,
-    kernel_fs,
+    kernel_gpu,
     kernel_memory,
-    kernel_nvidia,
-    kernel_nvme,
-    kernel_pcie,
     kernel_platform,
-    xid,
+    kernel_processor,
+    kernel_storage,
 )
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
 from tests.examples import examples
@@ -95,10 +90,7 @@ WITH_A_NAME_INSIDE = [
 LINES = [case[0] for case in CASES]
 SHAPES = [
     value
-    for module in (
-        *(kernel_block, kernel_crash, kernel_driver, kernel_fs, kernel_memory, kernel_nvidia),
-        *(kernel_nvme, kernel_pcie, kernel_platform, xid),
-    )
+    for module in (kernel_gpu, kernel_memory, kernel_platform, kernel_processor, kernel_storage)
     for value in vars(module).values()
     if isinstance(value, re.Pattern)
 ]

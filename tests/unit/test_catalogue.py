@@ -20,7 +20,6 @@ NEVER_DRAIN = (
     *(108, 109, 121, 126, 137, 141, 152, 153, 157, *range(160, 167), 170, 171, 172, 174, 176),
 )
 NOW = (46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 150, 151, 158, 167, 168, 169)
-R2 = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
 
 
 def shipped(name: str):
@@ -44,28 +43,6 @@ def test_codes_that_never_touch_a_running_job(code):
 @pytest.mark.parametrize("code", NOW)
 def test_codes_that_stop_the_jobs(code):
     assert shipped(f"xid-{code}").urgency is Urgency.NOW
-
-
-@pytest.mark.parametrize(
-    ("name", "ladder"),
-    [
-        ("xid-79", (Remedy.REBOOT, Remedy.REPLACE)),
-        ("xid-54", (Remedy.REPLACE,)),
-        ("xid-95", R2),
-        ("xid-48", R2),
-        ("xid-63", R2),
-        ("xid-74", (Remedy.RESET_GPU, Remedy.REPLACE)),
-        ("xid-119", (Remedy.REBOOT, Remedy.REPLACE)),
-        ("xid-13", (Remedy.RESTART_JOB,)),
-        ("xid-45", (Remedy.NONE,)),
-        ("xid-165", (Remedy.ASK_HUMAN,)),
-        ("sxid-20034", (Remedy.REBOOT, Remedy.REPLACE)),
-        ("sxid-23017", (Remedy.REBOOT, Remedy.REPLACE)),
-        ("sxid-24001", (Remedy.NONE,)),
-    ],
-)
-def test_ladders(name, ladder):
-    assert shipped(name).ladder == ladder
 
 
 @pytest.mark.parametrize("name", ["xid-79", "xid-54", "xid-64", "xid-95", "xid-110", "sxid-20034"])

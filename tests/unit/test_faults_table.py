@@ -9,7 +9,13 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.agent.checks import efa_errors, host_dstate, host_units, neuron_errors, rdma_errors
+from hpctl.agent.checks import (
+    check_efa,
+    check_host_processes,
+    check_host_units,
+    check_neuron,
+    check_rdma,
+)
 from hpctl.agent.runner import AGENT_CHECKS, load
 from hpctl.core.compat import UTC
 from hpctl.core.faults.host import HOST
@@ -93,11 +99,11 @@ def test_only_what_is_certain_touches_a_node() -> None:
 @pytest.mark.parametrize(
     ("check", "codes"),
     [
-        ("efa.errors", {code for code, _ in efa_errors.CODES.values()}),
-        ("rdma.errors", {rule.code or rule.counter for rule in rdma_errors.RULES}),
-        ("neuron.errors", set(neuron_errors.CODES.values())),
-        ("host.units", set(host_units.UNITS.values())),
-        ("host.dstate", set(host_dstate.DRIVERS)),
+        ("efa.errors", {code for code, _ in check_efa.CODES.values()}),
+        ("rdma.errors", {rule.code or rule.counter for rule in check_rdma.RULES}),
+        ("neuron.errors", set(check_neuron.CODES.values())),
+        ("host.units", set(check_host_units.UNITS.values())),
+        ("host.dstate", set(check_host_processes.DRIVERS)),
     ],
 )
 def test_a_checks_own_table_has_a_row_for_each_code(check: str, codes: set[str]) -> None:

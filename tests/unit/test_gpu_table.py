@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpctl.agent.check import CannotTell, NotHere, Observation
+from hpctl.agent.check import CannotTell, DriverHung, NotHere, Observation
 from hpctl.agent.conditions import Conditions
 from hpctl.agent.nvml.snapshot import (
-    DriverHung,
     Ecc,
     Event,
     Fabric,
@@ -35,7 +34,6 @@ from hpctl.core.model import (
     Health,
     InstanceId,
     NodeName,
-    Remedy,
     RuleId,
     Urgency,
     Verdict,
@@ -47,45 +45,7 @@ NODE = Generation(NodeName("n1"), InstanceId("i-0123456789abcdef0"), BootId("b1"
 NAMES = [spec.name for spec in GPU_CHECKS]
 
 
-def first_remedy(rule: str) -> tuple[Urgency, Remedy]:
-    fault = SHIPPED[RuleId(rule)]
-    return fault.urgency, fault.ladder[0]
-
-
 # --- what acts --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rule", "urgency", "remedy"),
-    [
-        ("gpu-recovery-reset", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-recovery-reboot", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-recovery-drain-p2p", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-recovery-drain-and-reset", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-lost-lost", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-lost-reset-required", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-hung-hung", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-count-pci", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-count-nvml", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-fabric-not-completed", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-fabric-mixed", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-fabric-status", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-driver-mismatch", Urgency.AFTER_JOBS, Remedy.REBOOT),
-        ("gpu-remap-failure", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-remap-uncorrectable", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-remap-pending", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-ecc-sram-threshold", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-ecc-uncorrectable", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-ecc-contained", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-retired-pending", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-retired-pages", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-nvlink-down", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-pcie-width", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-pcie-generation", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-    ],
-)
-def test_what_is_proven_has_its_remedy(rule, urgency, remedy):
-    assert first_remedy(rule) == (urgency, remedy)
 
 
 @pytest.mark.parametrize(

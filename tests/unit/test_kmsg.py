@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent import kmsg
-from hpctl.agent.checks import xid
+from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
 from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
@@ -263,8 +263,8 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed() ->
     (record,) = found
     assert record.facility == 1
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
-    assert xid.gather(record) is None
-    error = xid.gather(record, accept_user=True)
+    assert kernel_gpu.gather(record) is None
+    error = kernel_gpu.gather(record, accept_user=True)
     assert error is not None
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")
 

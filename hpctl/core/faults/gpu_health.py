@@ -225,7 +225,9 @@ LAST_CHECKS = (
 )
 
 FIRST = (
-    FaultRow("gpu.remap", "failure", "X", "row remapping has failed on a GPU", "replace (RMA)"),
+    FaultRow(
+        "gpu.remap", "failure", "X", "row remapping has failed on a GPU", "replace (RMA)", own=True
+    ),
     FaultRow(
         "gpu.ecc",
         "sram-threshold",
@@ -274,7 +276,14 @@ RECOVERY = (
         _DO_IT,
         _SUSPECT,
     ),
-    FaultRow("gpu.lost", "lost", "B", "NVML calls the GPU lost", "restart bare metal, as Xid 79"),
+    FaultRow(
+        "gpu.lost",
+        "lost",
+        "B",
+        "NVML calls the GPU lost",
+        "restart bare metal, as Xid 79",
+        own=True,
+    ),
     FaultRow(
         "gpu.lost", "reset-required", "R2", "NVML says that the GPU needs a reset", "reset GPU"
     ),
@@ -365,6 +374,7 @@ MEMORY = (
         "an uncorrectable memory error that nothing calls contained",
         "reset GPU, as Xid 48",
         settle_s=3,
+        own=True,
     ),
     FaultRow(
         "gpu.ecc",
@@ -373,6 +383,7 @@ MEMORY = (
         "an uncorrectable memory error that was contained",
         "restart app, reset when convenient, as Xid 94",
         settle_s=3,
+        own=True,
     ),
     FaultRow(
         "gpu.ecc.corrected",
@@ -388,6 +399,7 @@ MEMORY = (
         "X",
         "512 rows or more were remapped for uncorrectable errors",
         "DCGM's limit",
+        own=True,
     ),
     FaultRow(
         "gpu.remap",

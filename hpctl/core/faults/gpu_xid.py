@@ -34,7 +34,7 @@ EVENT_CHECKS = (
 )
 
 XID = (
-    _xid("79", "B", "GPU fell off the bus", "restart bare metal"),
+    _xid("79", "B", "GPU fell off the bus", "restart bare metal", own=True),
     _xid(
         "54",
         "X",
@@ -48,6 +48,7 @@ XID = (
         "uncorrectable (double-bit) ECC error",
         "alone: reset GPU; with 63 or 64: drain and reset",
         settle_s=3,
+        own=True,
     ),
     _xid(
         "48-contained",
@@ -55,20 +56,23 @@ XID = (
         "uncorrectable ECC error that Xid 94 says was contained",
         "94: restart app, reset when convenient",
         settle_s=3,
+        own=True,
     ),
     _xid(
         "95",
         "R2",
         "uncontained memory error: every application on the GPU is affected",
         "reset GPU",
+        own=True,
     ),
     _xid(
         "64",
         "R2",
         "row remapping or page retirement could not be recorded",
         "reset GPU (then contact support)",
+        own=True,
     ),
-    _xid("140", "R2", "uncorrected ECC error escaped handling", "reset GPU"),
+    _xid("140", "R2", "uncorrected ECC error escaped handling", "reset GPU", own=True),
     _xid(
         "119 120",
         "R2",
@@ -144,6 +148,7 @@ XID = (
         "contained memory error: only one application died",
         "restart app; reset when convenient",
         settle_s=3,
+        own=True,
     ),
     _xid(
         "63",
@@ -331,7 +336,8 @@ DRIVER = (
 
 # NVML's events name those whose number alone says everything: an event has no text.
 EVENTS = (
-    FaultRow("gpu.xid", "79 151 167 168", "B", "an Xid of NVML's events", "as in the kernel's log"),
+    FaultRow("gpu.xid", "79", "B", "an Xid of NVML's events", "as in the kernel's log", own=True),
+    FaultRow("gpu.xid", "151 167 168", "B", "an Xid of NVML's events", "as in the kernel's log"),
     FaultRow("gpu.xid", "54", "X", "auxiliary power is not connected (NVML event)", "as the log's"),
     FaultRow(
         "gpu.xid",

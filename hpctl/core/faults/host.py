@@ -215,6 +215,7 @@ HOST = (
             "replaced after its jobs: the process that was hit is dead, and a restart mends nothing"
         ),
         ladder="REPLACE",
+        own=True,
     ),
     FaultRow(
         "host.nvme",
@@ -224,6 +225,7 @@ HOST = (
         differs=(
             "a restart resets it; if it dies again, it is replaced. Jobs that used it have failed"
         ),
+        own=True,
     ),
     FaultRow(
         "host.nvme.smart",
@@ -232,6 +234,7 @@ HOST = (
         "an NVMe disk says that it fails",
         differs="replaced when its jobs have ended: the disk works until then",
         ladder="REPLACE",
+        own=True,
     ),
     FaultRow(
         "host.units",

@@ -108,7 +108,11 @@ PCIE = (
 
 MEMORY = (
     FaultRow(
-        "kernel.memory", "uncorrected", "X", "an uncorrected error of main memory or a processor"
+        "kernel.memory",
+        "uncorrected",
+        "X",
+        "an uncorrected error of main memory or a processor",
+        own=True,
     ),
     FaultRow(
         "kernel.memory",

@@ -39,7 +39,8 @@ class FaultRow:
     NVIDIA's. `differs` says where hpctl departs from that, or why the treatment is what it is.
     `watch` makes a node with this finding Suspect for display, never Faulty; W and H imply it.
     `ladder` replaces the treatment's own. `settle_s` and `window_s` are FaultClass's fields, in
-    seconds. `clears` is set where a kernel line's code ends otherwise than by a boot.
+    seconds. `clears` is set where a kernel line's code ends otherwise than by a boot. `own` marks
+    what only a node's own hardware can produce: a bus, memory or a disk that is lost.
     """
 
     check: str
@@ -53,6 +54,7 @@ class FaultRow:
     watch: bool = False
     ladder: str = ""
     clears: Clears = Clears.BOOT
+    own: bool = False
 
     @property
     def rules(self) -> tuple[RuleId, ...]:

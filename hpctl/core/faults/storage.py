@@ -50,7 +50,7 @@ DISKS = (
     ),
     FaultRow("kernel.nvme", "dead", "B", "an NVMe controller is gone, with its data"),
     FaultRow("kernel.block", "raid-lost", "B", "a disk array has failed"),
-    FaultRow("kernel.nvme", "down", "A", "an NVMe controller went down and was reset"),
+    FaultRow("kernel.nvme", "down", "A", "an NVMe controller went down and was reset", own=True),
     FaultRow("kernel.block", "raid-degraded", "W", "a disk array lost a disk and goes on"),
     FaultRow("kernel.nvme", "timeout", "W", "an NVMe command timed out and was helped along"),
     FaultRow("kernel.nvme", "error", "W", "an NVMe controller or disk reports errors"),

@@ -26,8 +26,8 @@ from hpctl.core.model import RuleId
 SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = (
     ("Xid", gpu_xid.XID),
     ("Xid 144-150: NVLink5, decoded from the line", gpu_nvlink.NVLINK5),
-    ("Xid 154: the driver's own word, first authority", gpu_xid.DRIVER),
-    ("SXid: NVSwitch, up to Hopper; the text's Fatal or Non-fatal goes first", gpu_nvlink.SXID),
+    ("Xid 154: the driver's recovery action", gpu_xid.DRIVER),
+    ("SXid: NVSwitch, up to Hopper", gpu_nvlink.SXID),
     (
         "GPUs, by the sweeps of the NVML child",
         (
@@ -51,10 +51,10 @@ SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = (
     ("Kernel: limits that were reached", kernel.LIMITS),
     ("Kernel: NVIDIA's modules, without a number", kernel.NVIDIA),
     ("Kernel: AWS Neuron", fabric.NEURON),
-    ("Kernel: the platform, and words nobody knows", kernel.PLATFORM),
-    ("What others say: HyperPod's health agent, plugins, reports, alerts", outside.HMA),
-    ("Out of reach: what Slurm, the cloud and silence say of a node", outside.REACH),
-    ("What the head node finds: peers compared, and history", grey.GREY),
+    ("Kernel: the platform", kernel.PLATFORM),
+    ("HyperPod's health agent and plugins", outside.HMA),
+    ("Nodes that cannot be reached", outside.REACH),
+    ("What the head node finds: peers, history", grey.GREY),
     ("A check without a rule", outside.UNKNOWN_CHECK),
 )
 """A title and its rows, as the documentation shows them."""

@@ -13,7 +13,6 @@ import pytest
 
 from hpctl.agent.check import CannotTell
 from hpctl.agent.nvml import client as client_module
-from hpctl.agent.nvml import process
 from tests.integration.nvml.bed import PATIENCE_S, Connect, alive, fresh, hung, newest, until
 from tests.stubs.nvml import Stub
 
@@ -116,7 +115,7 @@ def test_a_child_that_does_not_get_out_of_the_driver_is_told(
     client = connect()
     client.wait(PATIENCE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(process.Child, "exit_status", lambda child: None)
+        patch.setattr(client.Child, "exit_status", lambda child: None)
         stub.gpus(2)  # ends the session
         assert until(lambda: hung(client)).call == "the child's exit"
     assert fresh(client).gpus[0].recovery_action == 0
