@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-from hpctl.core.journal import State
 from hpctl.errors import HpctlError
+
+if TYPE_CHECKING:
+    from hpctl.core.journal import State
 
 
 def _names(ctx: click.Context, pick: Callable[[State], list[str]], incomplete: str) -> list[str]:

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hpctl.clusters.joining import joined_now
-from hpctl.clusters.names import natural
 from hpctl.clusters.trouble import understand
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
@@ -237,6 +236,8 @@ def _read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
 
 def known_nodes(w: World) -> list[NodeName]:
     """Every node that anybody has a word for, in order."""
+    from hpctl.clusters.names import natural
+
     names = set(w.health) | {r.node for r in w.state.nodes.values()}
     if w.slurm is not None:
         names = set(w.slurm.nodes) | set(w.health)

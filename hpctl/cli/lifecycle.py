@@ -14,7 +14,6 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.arguments import PrefixType, ThereType, aws_options, open_aws
-from hpctl.cli.cluster.waiting import confirm
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import DRY_RUN, Exit, json_option, leave
 from hpctl.cli.tables import columns, styled, wrapped
@@ -259,6 +258,7 @@ def push(
     MANIFEST goes last: a node that comes up meanwhile refuses what it does not vouch for. Nodes
     that are up are not touched; new and replaced ones run the new scripts.
     """
+    from hpctl.cli.cluster.waiting import confirm
     from hpctl.clusters import bundle as bundles
     from hpctl.clusters import bundle_checks
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from hpctl.cli.main import COMMANDS, cli
+from hpctl.cli.main import COMMANDS, SECTIONS, cli
 from tests.architecture.source import text, tracked
 
 
@@ -30,6 +30,17 @@ def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_says_what_the_command_says_of_itself(name: str) -> None:
     assert load(name).get_short_help_str(limit=1000) == COMMANDS[name][1]
+
+
+def test_the_help_has_every_command_once_under_its_heading() -> None:
+    shown = cli.get_help(click.Context(cli, info_name="hpctl", terminal_width=100))
+    headings = [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings == ["Options", "Watch", "Act", "Jobs", "Cluster", "Setup"]
+    assert list(SECTIONS) == headings[1:]
+    listed = [line.split()[0] for line in shown.partition("Watch:")[2].splitlines() if line]
+    commands = [word for word in listed if word in COMMANDS]
+    assert commands == [name for rows in SECTIONS.values() for name in rows]
+    assert len(set(commands)) == sum(map(len, SECTIONS.values()))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

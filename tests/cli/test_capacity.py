@@ -95,15 +95,14 @@ def planned(history: Head, monkeypatch: pytest.MonkeyPatch) -> Head:
     return history
 
 
-@pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_text_is_as_before(planned: Head, name: str, width: int) -> None:
+def test_the_text_is_as_before(planned: Head, name: str) -> None:
     code, args = COMMANDS[name]
-    result = planned.run(*args, width=width)
+    result = planned.run(*args)
     assert result.exit_code == code, result.output
-    compare(f"{name}.{width}.txt", result.stdout)
+    compare(f"{name}.txt", result.stdout)
     for line in result.stdout.splitlines():
-        assert len(line) <= width
+        assert len(line) <= 80
         assert line == line.rstrip()
 
 

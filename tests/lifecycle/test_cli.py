@@ -91,7 +91,7 @@ def node(tmp_path: Path) -> Path:
 def test_show_is_as_before(node: Path) -> None:
     result = run("show", "--root", str(node))
     assert result.exit_code == 1
-    compare("lifecycle-show.80.txt", result.stdout)
+    compare("lifecycle-show.txt", result.stdout)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_others_are_as_before(made: Path, s3: Any, ssh_keygen: None, tmp_pat
     }
     for name, result in shown.items():
         assert result.exit_code == 0, result.output
-        compare(f"lifecycle-{name}.80.txt", plain(result.stdout, tmp_path))
+        compare(f"lifecycle-{name}.txt", plain(result.stdout, tmp_path))
 
 
 def test_a_problem_is_told_with_exit_code_1_and_the_old_bundle_stays(
