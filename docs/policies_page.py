@@ -82,7 +82,7 @@ events:
   - {at: 10m, kind: node, node: n2, progress: 100}
   - {at: 20m, kind: crash, signature: KeyError, progress: 150, repeat: 3, every_s: 2m}
   - {at: 2h, released: true}
-  - {at: 3h, mended: [n2]}
+  - {at: 3h, returned: [n2]}
 ```
 
 Nodes are called n1, n2 and so on, or as `names` says. A trouble may also have `why`, `rank`,

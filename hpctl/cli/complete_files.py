@@ -8,9 +8,9 @@ from click.shell_completion import CompletionItem
 
 def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Names of presets of log rules."""
-    from hpctl.jobs.logs.presets import NAMES
+    from hpctl.jobs.logs.rules import PRESETS
 
-    return [name for name in NAMES if name.startswith(incomplete)]
+    return [name for name in PRESETS if name.startswith(incomplete)]
 
 
 def complete_file(

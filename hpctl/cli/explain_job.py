@@ -16,7 +16,7 @@ from hpctl.core.run_policy import Means, RunPolicy, decide
 from hpctl.core.tell import report_line
 from hpctl.core.tell_next import Awaited
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs import ticket
+from hpctl.jobs import job_comment
 from hpctl.jobs.checkpoints import search
 
 
@@ -32,7 +32,7 @@ def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> Expl
         said.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        said += [_protected(registered), checkpoint_text(ticket.decode(job.comment), job)]
+        said += [_protected(registered), checkpoint_text(job_comment.decode(job.comment), job)]
         said += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         then = Awaited(
             f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
@@ -67,7 +67,7 @@ def _protected(registered: Registration) -> str:
     return f"it is protected: {', '.join(how)}"
 
 
-def checkpoint_text(registered: ticket.Ticket | None, job: SlurmJob) -> str:
+def checkpoint_text(registered: job_comment.JobRegistration | None, job: SlurmJob) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
     place = registered.ckpt if registered is not None else ""
     if not place:

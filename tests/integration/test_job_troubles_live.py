@@ -1,7 +1,7 @@
 """Jobs that go wrong without a node's fault, on a real Slurm with a real daemon.
 
 One cluster for all of them. The jobs are submitted as `hpctl sbatch` registers them; those that
-stand for a supervisor speak with `hpctl.jobs.tell`.
+stand for a supervisor speak with `hpctl.jobs.daemon_client`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs import tell as telling
-from hpctl.jobs.tell import Reply, tell
+from hpctl.jobs import daemon_client as telling
+from hpctl.jobs.daemon_client import DaemonReply, send_report
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import EAGER, FAST, Live, until
 from tests.integration.test_training import ROOT, final
@@ -44,7 +44,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.tell import tell
+from hpctl.jobs.daemon_client import tell
 job, run = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT", 0))
 trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang in all_reduce")
 if run == 0:
@@ -212,7 +212,7 @@ def test_another_user_is_refused(live: Live) -> None:
         "host".encode("idna")  # imported now: the other user may not be able to read Python's files
         os.seteuid(65534)
         try:
-            refused = tell(asked)
+            refused = send_report(asked)
         finally:
             os.seteuid(0)
         assert refused is not None
@@ -220,7 +220,11 @@ def test_another_user_is_refused(live: Live) -> None:
         assert not refused.again
         assert "forbidden_uid: uid 65534 does not own job" in refused.text
         assert JobId(job) not in live.state().reports
-        until(lambda: tell(report(job)) == Reply(True, acts=True), 5, "the owner is believed")
+        until(
+            lambda: send_report(report(job)) == DaemonReply(True, acts=True),
+            5,
+            "the owner is believed",
+        )
     assert live.job(job).restarts == 0
     live.sandbox.run(["scancel", str(job)])
 
@@ -254,7 +258,11 @@ def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None
         live.sandbox.inject(str(victim), "xid", code=79)
     until(lambda: len(live.job(loyal).nodes) == 1, 20, "the bad node is taken away")
     with at_node(live):
-        until(lambda: (tell(report(loyal, action=Action.STEP)) or Reply(False)).ok, 5, "told")
+        until(
+            lambda: (send_report(report(loyal, action=Action.STEP)) or DaemonReply(False)).ok,
+            5,
+            "told",
+        )
     until(lambda: [r.phase for r in recoveries(live, loyal)] == ["resumed"], 10, "left alone")
     until(lambda: live.running(silent, restarts=1), 30, "the silent one runs again")
     assert live.running(loyal)
@@ -274,7 +282,7 @@ def test_observe_does_nothing_and_says_what_it_would_do(live: Live) -> None:
     job = live.submit("exit 3", registered(), header=PLAIN)
     until(lambda: str(job) in live.state().holds, 20, "the hold is noted")
     with at_node(live):
-        reply = tell(report(job, wish=Wish.REQUEUE))
+        reply = send_report(report(job, wish=Wish.REQUEUE))
     assert reply is not None
     assert (reply.ok, reply.acts) == (True, False)
     assert "observe" in reply.text
@@ -287,8 +295,8 @@ def test_observe_does_nothing_and_says_what_it_would_do(live: Live) -> None:
 
 
 def test_nobody_to_tell_is_no_harm() -> None:
-    assert tell(report(1), head="http://127.0.0.1:9", timeout_s=0.5) is None
-    assert telling.settings({"HPCTL_HEAD": "http://a:1, http://b"}).heads == (
+    assert send_report(report(1), head="http://127.0.0.1:9", timeout_s=0.5) is None
+    assert telling.head_settings({"HPCTL_HEAD": "http://a:1, http://b"}).heads == (
         "http://a:1",
         "http://b",
     )
