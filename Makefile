@@ -8,12 +8,12 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 # Two processes, each with a half whose end the other takes over: what neighbours share is set up
-# once. Three for the tests with a real Slurm, most of whose time is waiting. There a whole
+# once. Four for the tests with a real Slurm, most of whose time is waiting. There a whole
 # file goes to one of them, because its tests share a cluster, and the longest first (see
-# tests/conftest.py). Pytest's "no tests were selected" (exit 5) is a failure here like every other: a
+# tests/durations.py). Pytest's "no tests were selected" (exit 5) is a failure here like every other: a
 # suite that vanished must not pass.
-PURE := $(BIN)/pytest -n 2 --dist worksteal -m "not slurm and not soak" --durations=10
-REAL := $(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder -m "slurm and not soak" --durations=10
+PURE := pytest -n 2 --dist worksteal -m "not slurm and not nightly" --durations=10
+REAL := pytest -n 4 --dist loadscope --no-loadscope-reorder -m "slurm and not nightly" --durations=10
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,22 +30,22 @@ setup: ## Install what is missing (Debian packages, .venv); quick when nothing i
 	@.ci/setup
 
 # The journal's contract suite starts these servers itself; a stand-in for NVIDIA's library and the
-# SPANK plugin are compiled, the latter against Slurm's headers; checkpoints are written by torch
-# and what stands on it. Nothing else needs them.
+# SPANK plugin are compiled, the latter against Slurm's headers; a file system is made to be frozen;
+# checkpoints are written by torch and what stands on it. Nothing else needs them.
 .PHONY: test-packages
 test-packages: setup
-	@.ci/setup --frameworks postgresql mariadb-server-core mariadb-client-core gcc libc6-dev libslurm-dev shellcheck debootstrap
+	@.ci/setup --frameworks postgresql mariadb-server-core mariadb-client-core gcc libc6-dev libslurm-dev e2fsprogs shellcheck debootstrap
 
 .PHONY: demo
 demo: setup ## Break a node under a training job and watch the cluster heal itself
 	@$(BIN)/hpctl sandbox demo
 
 .PHONY: test
-test: static test-floor test-pure test-slurm ## Format, lint, types, import rules and all tests (about 30 min)
+test: static test-floor test-pure test-slurm ## Format, lint, types, import rules and the tests (10 min)
 
 .PHONY: check
 check: static test-packages ## The inner loop: everything static, and the quick tests without Slurm (under a minute)
-	$(PURE) -m "not slurm and not soak and not slow" $(INNER)
+	$(BIN)/$(PURE) -m "not slurm and not nightly and not slow" $(INNER)
 
 .PHONY: static
 static: setup ## Format, lint, types and import rules
@@ -55,37 +55,47 @@ static: setup ## Format, lint, types and import rules
 	$(BIN)/lint-imports
 
 .PHONY: test-pure
-test-pure: test-packages ## All tests that need no Slurm
-	.ci/once-more $(PURE) tests
+test-pure: test-packages ## The tests that need no Slurm
+	.ci/once-more $(BIN)/$(PURE) tests
+
+# What looks at the source tree and at torch's files is the same on every Python.
+.PHONY: test-trixie
+test-trixie: setup ## The same on Debian 13 and its Python, in the matrix's root (needs root)
+	@.ci/matrix --in trixie env HPCTL_TEST_WITHOUT_FRAMEWORKS=1 .ci/once-more $(PURE) tests \
+		--ignore=tests/architecture --ignore=tests/docs --ignore=tests/checkpoints
 
 .PHONY: test-floor
 test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON310 names it)
 	@.ci/floor
 
 .PHONY: test-slurm
-test-slurm: test-packages ## All tests against a real Slurm, on loopback
-	.ci/once-more $(REAL) tests
+test-slurm: test-packages ## The tests against a real Slurm, on loopback
+	.ci/once-more $(BIN)/$(REAL) tests
 
+.PHONY: durations
+durations: test-packages ## Record how long each file of tests takes: they run in that order
+	-$(BIN)/$(PURE) --record-durations tests
+	-$(BIN)/$(REAL) --record-durations tests
+
+# TIERS names some of them: TIERS="slurm soak".
 .PHONY: nightly
-nightly: hostile fuzz ## What takes a night: `make hostile`, then `make fuzz` (4 h on 2 cores)
+nightly: test-packages ## The long tiers, and one page of results (6 h on 2 cores; needs root)
+	@.ci/nightly $(TIERS)
 
 # INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
 .PHONY: hostile
 hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
 	$(BIN)/python -m tests.properties.nightly $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: test-soak
-test-soak: setup ## The long seeded runs
-	$(BIN)/pytest -p no:xdist -m soak tests
-
 # Faults of every kind at random over training jobs. MINUTES and SEED may be given.
 .PHONY: soak
 soak: setup ## At least 20 minutes of faults over training jobs: nothing lost, nothing twice
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
 
+# SUITES names one of them alone: SUITES=forky.
 .PHONY: test-matrix
 test-matrix: setup ## Scheduler contract, hpctl run and demo inside Debian trixie and forky (needs root)
-	@.ci/matrix
+	@.ci/matrix $(SUITES)
 
 .PHONY: proof
 proof: test-packages ## Kill the libraries' checkpoint writers 1000 times; a new seed each run
@@ -116,9 +126,14 @@ package: setup ## Build a wheel and a .deb that needs no network, under dist/
 corpus: setup ## Play the fault corpus: precision, recall, and which class is taken for what
 	$(BIN)/python -m tests.corpus
 
+# Strict: a broken link, or a command, key or view that is not documented, fails. The Material theme
+# is installed by the first run; nothing else needs it.
 .PHONY: docs
-docs: setup ## Write the generated parts of docs/ again
-	$(BIN)/python -m docs.generate
+docs: setup ## Write the generated pages of docs/, and build the site under build/site
+	$(BIN)/python -m docgen
+	@$(BIN)/python -c 'import material' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .PHONY: format
 format: setup ## Format the code and mend what the linter can mend

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.table import median
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.checks.table import CHECKS
+from hpctl.agent.machine import machine
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import ABSENT_FACTOR, Check, load
-from hpctl.agent.start import machine
+from hpctl.core.faults.table import CHECKS
 
 ROUNDS = 5
 APART_S = 120.0

@@ -16,20 +16,14 @@ from types import ModuleType
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.agent.checks import (
-    kernel_block,
-    kernel_crash,
-    kernel_fabric,
-    kernel_fs,
-    kernel_lockup,
+    kernel_gpu,
     kernel_memory,
-    kernel_neuron,
-    kernel_nvme,
-    kernel_oom,
-    kernel_pcie,
-    kernel_remote,
-    xid,
+    kernel_network,
+    kernel_platform,
+    kernel_processor,
+    kernel_storage,
 )
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.fold import Findings
 from hpctl.agent.kmsg import KernelFile, format_record, parse
 
@@ -39,18 +33,12 @@ RUNS = 5
 ROUNDS = 10
 """Of the same lines with other numbers in them, for the memory."""
 _FAMILIES: Sequence[ModuleType] = (
-    kernel_block,
-    kernel_crash,
-    kernel_fabric,
-    kernel_fs,
-    kernel_lockup,
+    kernel_gpu,
     kernel_memory,
-    kernel_neuron,
-    kernel_nvme,
-    kernel_oom,
-    kernel_pcie,
-    kernel_remote,
-    xid,
+    kernel_network,
+    kernel_platform,
+    kernel_processor,
+    kernel_storage,
 )
 _STORM = "NVRM: Xid (PCI:0000:10:00): 95, pid={pid}, name=python, Uncontained: FBHUB. RST: Yes"
 _NOISE = (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     # For annotations alone: what asks only AWS need not wait for pydantic and the catalogue.
-    from hpctl.clusters.validate import ServiceModel
+    from hpctl.clusters.validate.facts import ServiceModel
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
     from hpctl.jobs.checkpoints.files import Remote

@@ -3,7 +3,7 @@
 # its next reconcile. In slurm.conf: EpilogSlurmctld=/path/to/epilog_slurmctld.sh
 #
 # Never delays and never fails a job: it waits for nobody, and exits 0 whatever happens. Where no
-# daemon runs it does nothing. docs/operations.md says how SlurmUser reaches the FIFO.
+# daemon runs it does nothing. SlurmUser, which the daemon runs as too, owns the FIFO.
 
 # The daemon's state_dir. slurmctld hands its scripts an environment of its own making, so change
 # the default here.

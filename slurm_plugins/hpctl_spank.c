@@ -9,7 +9,7 @@
  * there, hpctl missing, broken, slow or of another mind, is said on stderr, and this sbatch or srun
  * goes on as if the option had not been given. Nothing is done on compute nodes.
  *
- * docs/spank.md, docs/adr/0024.
+ * docs/jobs.md, docs/adr/0024.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

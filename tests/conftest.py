@@ -10,45 +10,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from hpctl.sandbox.api import Sandbox
 from tests.checkpoints.table import pytest_terminal_summary as pytest_terminal_summary
+from tests.durations import Recorder, longest_first
+from tests.examples import examples
 from tests.intakes import Head
 from tests.munged import Realm, realm
 
 SandboxFactory = Callable[..., Sandbox]
 
-FIRST = (
-    "test_soak_slice", "test_chroot", "test_booted", "test_checks_live", "test_chaos_nodes",
-    # Whoever has the soak, which is one long test, is given this to wait behind it.
-    "test_progress_slurm", "test_users", "test_peers",
-    "test_chaos_api", "test_heal", "test_examples", "test_chaos_daemon",
-    "test_chaos_jobs", "test_job_troubles_live", "test_run_inside", "test_chaos_second_actor",
-    "test_life", "test_sandbox", "test_requests_live", "test_throttled",
-    "test_controller", "test_runs", "test_jobs", "test_run_live",
-    "test_chaos_partition", "test_intake_agent", "test_nodes", "test_sbatch_live", "test_spank",
-    "test_interrupted", "test_lifecycle_fails", "test_training_slurm", "test_epilog_slurmctld",
-    "test_replaced_by_hand", "test_no_capacity", "test_sandbox_life",
-)  # fmt: skip
-"""Files of tests with a real Slurm by what they take, the longest first: several processes that
-take whole files end together then. A file that is not named here comes after these."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.txt")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell has its background jobs ignore SIGINT, and all that they start would inherit that."""
+    settings.register_profile("slice", max_examples=examples(50))
+    settings.load_profile("slice")
+    # With xdist the reports of all processes come to the one that has no workerinput.
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a real Slurm in the order of `FIRST`, each file's own order kept."""
-    place = {name: number for number, name in enumerate(FIRST)}
-
-    def rank(item: pytest.Item) -> int:
-        return place.get(item.path.stem, len(place)) if item.get_closest_marker("slurm") else 0
-
-    items.sort(key=rank)
+    longest_first(items)
 
 
 @pytest.fixture(scope="module")

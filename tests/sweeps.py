@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpctl.agent.check import CannotTell, Expected, Machine, Observation, Spec
-from hpctl.agent.checks.table_gpu import GPU
+from hpctl.agent.check import CannotTell, Expected, Machine, Observation
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 from hpctl.agent.runner import Check, load
 from hpctl.core.catalogue import SHIPPED
+from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults.table import GPU_CHECKS
 from hpctl.core.model import RuleId
 
 HOPPER = "NVIDIA H100 80GB HBM3"
@@ -36,8 +37,8 @@ def check(name: str) -> Check:
     return load(row(name))
 
 
-def row(name: str) -> Spec:
-    return next(spec for spec in GPU if spec.name == name)
+def row(name: str) -> CheckSpec:
+    return next(spec for spec in GPU_CHECKS if spec.name == name)
 
 
 def judged(name: str, seen: Any, before: Any = None) -> list[Observation]:

@@ -1,6 +1,6 @@
 """What a check is: `gather` touches the machine, `judge` is pure, and a Spec says the rest.
 
-One module in `hpctl.agent.checks` for each check, with these two functions:
+A module `hpctl.agent.checks.check_*` holds the checks of one thing, two functions for each:
 
     def gather(machine: Machine) -> Sample: ...
     def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]: ...
@@ -8,22 +8,20 @@ One module in `hpctl.agent.checks` for each check, with these two functions:
 `Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where
 rates are wanted. `before` is what the last gather of this run of the agent gave. A judge states
 what is so now: how often it must be so, for how long it stays known and when it is too early to
-say are the Spec's (`hpctl.agent.conditions`). How bad it is, the head node's catalogue decides,
-by `<check with dashes>-<code>`.
+say are its CheckSpec's (`hpctl.core.faults`, `hpctl.agent.conditions`). How bad it is, the head
+node's catalogue decides, by `<check with dashes>-<code>`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.core.model import Clears, Verdict
-
-if TYPE_CHECKING:
-    from hpctl.agent.nvml.snapshot import Snapshot
 
 METADATA_URL = "http://169.254.169.254"
 """EC2's instance metadata service."""
@@ -36,41 +34,21 @@ class CannotTell(Exception):
     """A gather could not find out: the check is UNKNOWN, with this message as its detail."""
 
 
-class NotHere(Exception):
-    """This machine has no such thing (no GPU, no EFA): the check says nothing."""
+class DriverHung(CannotTell):
+    """A call into the driver has not come back: `Machine.nvml` raises it in place of a sweep.
 
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One number that a judge compares with, its unit, and where it comes from."""
-
-    value: float
-    unit: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One row of the table of checks (`hpctl.agent.checks.table`).
-
-    `name` is the findings' `check`; `module` holds `gather` and `judge`. It runs each `every_s`
-    seconds. A thing is reported when `seen[0]` of the last `seen[1]` runs said it, and ends by
-    `clears`; with GONE, when it has not been so for `gone_s`. What looks wrong in the first
-    `grace_s` seconds after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never
-    shed, the highest goes first when the agent is over its budget.
+    `overdue_s` is how long ago the newest answer should have come, in seconds, over all
+    children that were started since. `call` is what the child was doing, where known.
     """
 
-    name: str
-    module: str
-    what: str
-    source: str
-    every_s: float
-    seen: tuple[int, int] = (1, 1)
-    clears: Clears = Clears.GONE
-    gone_s: float = 60.0
-    grace_s: float = 0.0
-    shed: int = 0
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    def __init__(self, overdue_s: float, call: str = "") -> None:
+        super().__init__(f"the driver has not answered {call or 'NVML'} for {overdue_s:.0f} s")
+        self.overdue_s = overdue_s
+        self.call = call
+
+
+class NotHere(Exception):
+    """This machine has no such thing (no GPU, no EFA): the check says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +81,20 @@ class Expected:
     neuron_devices: int | None = None
     spot: bool = False
     metadata_url: str = METADATA_URL
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What the runner calls of a check.
+
+    `gauges(seen, before)` are numbers that the head node compares with those of a job's other
+    nodes. No number is better than a wrong one: one is left out where nothing can be said (the
+    first gather, a counter that was reset, too little traffic).
+    """
+
+    gather: Callable[[Machine], Any]
+    judge: Callable[[Any, Any, Limits], Iterable[Observation]]
+    gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

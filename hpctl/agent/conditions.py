@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from hpctl.agent.check import Observation, Spec
+from hpctl.agent.check import Observation
 from hpctl.core.compat import UTC
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Finding, Verdict
 
 MAX_THINGS = 128
@@ -33,7 +34,7 @@ class Conditions:
     other does.
     """
 
-    def __init__(self, spec: Spec, earlier: Iterable[Finding] = ()) -> None:
+    def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
         self._spec = spec
         self._at = datetime.min.replace(tzinfo=UTC)
         self._things: dict[_Key, _Thing] = {}

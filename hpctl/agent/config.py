@@ -7,17 +7,22 @@ msgspec names the place of what is wrong, and near misses are looked up here.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from hpctl.agent import budget
-from hpctl.agent.check import METADATA_URL, Expected, Spec
+from hpctl.agent.check import METADATA_URL, Expected
+from hpctl.agent.outside.sources import Places
+from hpctl.core.faults.row import CheckSpec
+from hpctl.core.model import BootId, InstanceId, NodeName
 from hpctl.errors import HpctlError
+from hpctl.protocol.heads import Head
 
 CONFIG = Path("/etc/hpctl/agent.yaml")
 MAX_BYTES = 256 * 1024
@@ -43,7 +48,7 @@ class CheckConfig(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     every_s: Annotated[float, Meta(ge=1, le=86400)] | None = None
     gone_s: Annotated[float, Meta(ge=0, le=86400)] | None = None
-    limits: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class BudgetConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,16 +61,16 @@ class BudgetConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    expected: ExpectedConfig = field(default_factory=ExpectedConfig)
-    checks: dict[str, CheckConfig] = field(default_factory=dict)
-    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    expected: ExpectedConfig = msgspec.field(default_factory=ExpectedConfig)
+    checks: dict[str, CheckConfig] = msgspec.field(default_factory=dict)
+    budget: BudgetConfig = msgspec.field(default_factory=BudgetConfig)
 
     def machine(self) -> Expected:
         """What the machine should have, as the checks ask for it."""
         return Expected(**msgspec.structs.asdict(self.expected))
 
 
-def load(path: Path | None, specs: Sequence[Spec]) -> AgentConfig:
+def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
     """The file's settings; the defaults where `path` is None or the default file is not there.
 
     Raises HpctlError with the place and the mend.
@@ -90,7 +95,9 @@ def load(path: Path | None, specs: Sequence[Spec]) -> AgentConfig:
     return config
 
 
-def apply(config: AgentConfig, specs: Sequence[Spec]) -> list[tuple[Spec, dict[str, float]]]:
+def apply(
+    config: AgentConfig, specs: Sequence[CheckSpec]
+) -> list[tuple[CheckSpec, dict[str, float]]]:
     """The enabled checks with their times and the site's limits."""
     chosen = []
     for spec in specs:
@@ -111,7 +118,7 @@ def _yaml(text: bytes, path: Path) -> Any:
         raise HpctlError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def _verify(config: AgentConfig, path: Path, specs: Sequence[Spec]) -> None:
+def _verify(config: AgentConfig, path: Path, specs: Sequence[CheckSpec]) -> None:
     """Every check and limit that is named must exist."""
     known = {spec.name: spec for spec in specs}
     for name, mine in config.checks.items():
@@ -135,3 +142,59 @@ def _near(message: str) -> str:
     kinds = (AgentConfig, ExpectedConfig, CheckConfig, BudgetConfig)
     names = {name for kind in kinds for name in kind.__struct_fields__}
     return _guess(word, names) if word else ""
+
+
+# --- settings ---
+#
+# What one agent is told, and what it finds out by itself where it is not told.
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+ASSET_TAG_FILE = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+"""Holds the EC2 instance id on Nitro instances."""
+KERNEL_LOG = Path("/dev/kmsg")
+SPOOL = Path("/var/lib/hpctl/agent")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """One agent's settings. `heads` are tried in turn; the first that answers is kept.
+
+    `root` is put before every path that a timed check reads, for a machine that is played;
+    `places` are where scripts, plugins and HyperPod's health agent speak.
+    """
+
+    heads: tuple[Head, ...]
+    node: NodeName
+    instance: InstanceId
+    boot: BootId
+    kmsg: Path = KERNEL_LOG
+    munge_socket: Path | None = None
+    spool: Path = SPOOL
+    heartbeat_s: float = 10.0
+    kmsg_accept_user: bool = False
+    root: Path = Path("/")
+    config: AgentConfig = field(default_factory=AgentConfig)
+    places: Places = field(default_factory=Places)
+
+
+def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
+    """The EC2 instance id. Where there is none, the node's name stands for it: no cloud, no id."""
+    try:
+        tag = asset_tag.read_text().strip()
+    except OSError:
+        tag = ""
+    return InstanceId(tag if re.fullmatch(r"i-[0-9a-f]{8,17}", tag) else node)
+
+
+def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
+    """The kernel's boot id. Raises HpctlError: without it no fault can be told from an old one."""
+    try:
+        boot = path.read_text().strip()
+    except OSError as error:
+        raise HpctlError(
+            f"the boot id cannot be read from {path}: {error.strerror}",
+            "Name another file with --boot-id-file.",
+        ) from error
+    if not boot:
+        raise HpctlError(f"{path} holds no boot id")
+    return BootId(boot)

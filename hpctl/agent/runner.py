@@ -7,20 +7,27 @@ reports go out on other threads, and that the checks stand still becomes a findi
 from __future__ import annotations
 
 import heapq
-import importlib
 import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from hpctl.agent.budget import Budget
-from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation, Spec
+from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation
+from hpctl.agent.checks.kernel_log import Kernel
+from hpctl.agent.checks.registry import FUNCTIONS
 from hpctl.agent.conditions import Conditions
+from hpctl.agent.fold import Findings
+from hpctl.agent.kmsg import open_log
+from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Finding, Verdict
+from hpctl.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +39,8 @@ RETRY_S = 2.0
 """What could not tell is asked again so soon, then after twice as long, up to its interval: else
 a check that came before the first sweep of NVML would leave its node Unknown for a minute."""
 MOST_BLIND = 16
-AGENT_CHECKS = Spec(
+AGENT_CHECKS = CheckSpec(
     "agent.checks",
-    "",
     "the agent's own checks: shed to stay within its budget, or standing still",
     "itself",
     every_s=10.0,
@@ -46,24 +52,18 @@ AGENT_CHECKS = Spec(
 class Check:
     """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
 
-    spec: Spec
+    spec: CheckSpec
     gather: Callable[[Machine], Any]
     judge: Callable[[Any, Any, Limits], Iterable[Observation]]
     limits: Limits
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
-def load(spec: Spec, limits: Limits | None = None) -> Check:
+def load(spec: CheckSpec, limits: Limits | None = None) -> Check:
     """The check of a row of the table, with a site's limits over the shipped ones."""
-    module = importlib.import_module(f"hpctl.agent.checks.{spec.module}")
+    its = FUNCTIONS[spec.name]
     shipped = {name: limit.value for name, limit in spec.limits.items()}
-    return Check(
-        spec,
-        module.gather,
-        module.judge,
-        {**shipped, **(limits or {})},
-        getattr(module, "gauges", None),
-    )
+    return Check(spec, its.gather, its.judge, {**shipped, **(limits or {})}, its.gauges)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class _Slot:
 class Runner(threading.Thread):
     """Runs checks when they are due. `changed` is called when a finding comes or goes.
 
-    `started` and `boot_age_s` say from when on each check is believed (Spec.grace_s); after an
+    `started` and `boot_age_s` say from when on each check is believed (CheckSpec.grace_s); after an
     upgrade of the agent its grace begins anew.
     """
 
@@ -226,9 +226,66 @@ def once(checks: Sequence[Check], machine: Machine) -> list[tuple[Check, list[Fi
     return results
 
 
-def _plain(spec: Spec, seen: Observation, now: datetime) -> Finding:
+def _plain(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
     clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
     return Finding(
         spec.name, seen.verdict, now, now, seen.device, seen.code, seen.detail, seen.evidence,
         clears=clears, job=seen.job,
     )  # fmt: skip
+
+
+# --- once ---
+#
+# One run of every check on this machine, and one look at the kernel's log as it stands.
+
+LOG = "kernel"
+_WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One check: `state` is ok, warn, fail, unknown, or absent where it is not for this machine.
+
+    `why` says what it looks at, or why it is absent or unknown.
+    """
+
+    check: str
+    state: str
+    why: str
+    findings: tuple[Finding, ...] = ()
+
+
+def look(checks: Sequence[Check], machine: Machine) -> list[CheckRow]:
+    """Run the checks, one after the other."""
+    return [_row(check, result) for check, result in once(checks, machine)]
+
+
+def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
+    """What this boot's kernel log says, folded, and how many records were lost."""
+    try:
+        findings, lost = _read_log(path, accept_user)
+    except Unavailable as error:
+        return CheckRow(LOG, Verdict.UNKNOWN, f"{error} {error.hint}".strip()), 0
+    return CheckRow(LOG, _worst(findings), f"what the kernel says in {path}", findings), lost
+
+
+def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
+    source, kernel, findings = open_log(path), Kernel(Jobs().of), Findings()
+    try:
+        while records := source.read():
+            for finding in kernel.findings(records, accept_user=accept_user):
+                findings.add(finding)
+    finally:
+        source.close()
+    return findings.all(), source.lost
+
+
+def _row(check: Check, result: Sequence[Finding] | NotHere) -> CheckRow:
+    if isinstance(result, NotHere):
+        return CheckRow(check.spec.name, "absent", str(result))
+    return CheckRow(check.spec.name, _worst(result), check.spec.what, tuple(result))
+
+
+def _worst(findings: Sequence[Finding]) -> str:
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict.value for verdict in _WORST if verdict in verdicts), Verdict.OK.value)

@@ -8,24 +8,93 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import FrameType
 
-from hpctl.agent.checking import NAMES, Checks
-from hpctl.agent.checks import kernel
+from hpctl.agent.budget import Budget
+from hpctl.agent.checks.kernel_log import Kernel
+from hpctl.agent.config import AgentSettings, apply
 from hpctl.agent.fold import Findings
 from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
+from hpctl.agent.machine import boot_age_s, machine, upgraded
+from hpctl.agent.nvml.client import Client
+from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.agent.outside.sources import Sources, theirs
-from hpctl.agent.pace import Pace
-from hpctl.agent.send import Sender
-from hpctl.agent.settings import AgentSettings
+from hpctl.agent.procs import Jobs
+from hpctl.agent.runner import AGENT_CHECKS, Runner, load
+from hpctl.agent.send import Pace, Sender
 from hpctl.agent.spool import Spool
 from hpctl.core.compat import UTC
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import Clears, Finding, Generation, Verdict
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import reports as wire
 from hpctl.protocol.systemd import notify, watchdog_interval
+
+# --- checking ---
+#
+# The agent's timed checks put together: the table, the site's file, the machine, NVML's child.
+
+NAMES = frozenset(spec.name for spec in (*CHECKS, AGENT_CHECKS))
+"""The checks whose findings are kept here; all others are the kernel's."""
+FIRST_SWEEP_S = 5.0
+"""The NVML child needs a moment for its first sweep. To call the GPUs unknown until then would
+make each start of the agent news."""
+
+
+class Checks:
+    """The checks of one agent. `changed` is called, from a thread of theirs, when there is news."""
+
+    def __init__(
+        self, settings: AgentSettings, earlier: Iterable[Finding], changed: Callable[[], None]
+    ) -> None:
+        self._nvml = Client(root=settings.root)
+        self._patience_s = FIRST_SWEEP_S
+        bare = machine(settings.root, settings.config.machine())
+        chosen = apply(settings.config, CHECKS)
+        allowed = settings.config.budget
+        self._runner = Runner(
+            [load(spec, limits) for spec, limits in chosen],
+            replace(bare, nvml=self._sweep),
+            changed,
+            Budget({spec.shed for spec, _ in chosen}, allowed.cpu_percent, allowed.memory_mb),
+            boot_age_s=boot_age_s(bare),
+            upgraded=upgraded(settings.spool),
+            earlier=(finding for finding in earlier if finding.check in NAMES),
+        )
+
+    def _sweep(self) -> Snapshot:
+        """The newest sweep; only the first look of all waits for one. On the runner's thread."""
+        wait_s, self._patience_s = self._patience_s, 0.0
+        return self._nvml.wait(wait_s)
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._runner.start()
+
+    def stop(self) -> None:
+        """End within seconds, whatever hangs."""
+        self._runner.stop()
+        self._nvml.close()
+
+    def fileno(self) -> int:
+        """Readable when NVML's child has said something: call `listen` then, and now and then."""
+        return self._nvml.fileno()
+
+    def listen(self) -> None:
+        """Take in what NVML's child has said, and look after it."""
+        self._nvml.events()
+
+    def findings(self) -> list[Finding]:
+        """All that the checks have to report now. From any thread."""
+        return self._runner.findings()
+
+    def gauges(self) -> dict[str, float]:
+        """Numbers for the head node's comparison of peers. From any thread."""
+        return self._runner.gauges()
+
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +120,8 @@ class Agent:
         self._findings = Findings(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
         self._version = 1
-        self._kernel: KernelLog | None = None
+        self._kernel = Kernel(Jobs().of)
+        self._log: KernelLog | None = None
         self._lost = 0
         self._behind = False
         self._reopen_at = 0.0
@@ -123,7 +193,7 @@ class Agent:
     def _patience(self, watchdog: float | None) -> float:
         if self._behind:
             return 0.0
-        if self._kernel is not None and self._kernel.fileno() is None:
+        if self._log is not None and self._log.fileno() is None:
             return FILE_POLL_S
         waits = (watchdog, self._pace.wait_s(time.monotonic()), REOPEN_S)
         return min(wait for wait in waits if wait is not None)
@@ -138,7 +208,7 @@ class Agent:
                 return
             for _ in range(BATCHES_A_TURN):
                 records = source.read()
-                self._add(kernel.findings(records, accept_user=accept_user))
+                self._add(self._kernel.findings(records, accept_user=accept_user))
                 if source.lost > self._lost:
                     count, self._lost = source.lost - self._lost, source.lost
                     self._add([_log_finding(Verdict.WARN, "lost", "records were lost", count)])
@@ -156,18 +226,18 @@ class Agent:
             self._add([_unreadable(Verdict.UNKNOWN, why)])
 
     def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
-        if self._kernel is None and time.monotonic() >= self._reopen_at:
-            self._kernel, self._lost = open_log(self._settings.kmsg), 0
-            if (fd := self._kernel.fileno()) is not None:
+        if self._log is None and time.monotonic() >= self._reopen_at:
+            self._log, self._lost = open_log(self._settings.kmsg), 0
+            if (fd := self._log.fileno()) is not None:
                 selector.register(fd, selectors.EVENT_READ)
-        return self._kernel
+        return self._log
 
     def _close(self, selector: selectors.BaseSelector) -> None:
-        if self._kernel is not None:
-            if (fd := self._kernel.fileno()) is not None:
+        if self._log is not None:
+            if (fd := self._log.fileno()) is not None:
                 selector.unregister(fd)
-            self._kernel.close()
-            self._kernel = None
+            self._log.close()
+            self._log = None
 
     def _add(self, findings: list[Finding]) -> None:
         if not findings:

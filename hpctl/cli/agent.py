@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.agent import settings as defaults
+from hpctl.agent import config as defaults
 from hpctl.agent.config import CONFIG
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.agent.outside.plugins import DIRECTORY
 from hpctl.cli import output
+from hpctl.cli.output import Exit
+from hpctl.cli.tables import columns, styled, word, wrapped
 from hpctl.core.model import InstanceId, NodeName
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.agent.runner import Check, CheckRow
+
 
 _KMSG = click.option(
     "--kmsg",
@@ -53,12 +65,7 @@ _PLUGINS = click.option(
 )
 
 
-@click.group()
-def agent() -> None:
-    """The node agent."""
-
-
-@agent.command()
+@click.command()
 @click.option(
     "--head",
     required=True,
@@ -144,11 +151,11 @@ def run(
     verbose: bool,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.agent.checks.table import CHECKS
     from hpctl.agent.config import load
     from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
+    from hpctl.core.faults.table import CHECKS
     from hpctl.protocol.heads import Head
 
     logging.basicConfig(
@@ -174,7 +181,7 @@ def run(
     ).run()
 
 
-@agent.command()
+@click.command()
 @click.option(
     "--only",
     multiple=True,
@@ -202,8 +209,108 @@ def check(
     last a while needs the agent itself: both are not seen here. Exit code: 0 fine or only
     warnings, 1 a check failed, 3 a check cannot tell.
     """
-    from hpctl.cli import agent_check, render_agent
+    view = look(only, kmsg, kmsg_accept_user, root, config, plugins)
+    output.show("agent-check", view, as_json, draw)
+    output.leave(exit_code(view))
 
-    view = agent_check.look(only, kmsg, kmsg_accept_user, root, config, plugins)
-    output.show("agent-check", view, as_json, render_agent.check)
-    output.leave(agent_check.verdict(view))
+
+FIRST_SWEEP_S = 30.0
+"""How long a driver may take to say its first word: initialising eight GPUs takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCheckView:
+    """One run of the checks: `lost` counts records that the kernel's log had dropped."""
+
+    as_of: datetime
+    kmsg: str
+    lost: int
+    checks: tuple[CheckRow, ...]
+
+
+def look(
+    only: Sequence[str], kmsg: Path, accept_user: bool, root: Path, config: Path, plugins: Path
+) -> AgentCheckView:
+    """Run the chosen checks. Raises HpctlError for a bad file, UsageError for a bad name."""
+    from functools import partial
+
+    from hpctl.agent import config as files
+    from hpctl.agent import runner
+    from hpctl.agent.machine import machine
+    from hpctl.agent.nvml.client import Client
+    from hpctl.core.faults.table import CHECKS
+
+    settings = files.load(config, CHECKS)
+    own = [runner.load(spec, limits) for spec, limits in files.apply(settings, CHECKS)]
+    checks = chosen(only, [*own, *_plugins(plugins)])
+    rows, lost = [], 0
+    if not only or runner.LOG in only:
+        row, lost = runner.look_at_log(kmsg, accept_user=accept_user)
+        rows.append(row)
+    nvml = Client(root=root)
+    try:
+        here = replace(machine(root, settings.machine()), nvml=partial(nvml.wait, FIRST_SWEEP_S))
+        rows += runner.look(checks, here)
+    finally:
+        nvml.close()
+    return AgentCheckView(output.now(), str(kmsg), lost, tuple(rows))
+
+
+def chosen(only: Sequence[str], checks: Sequence[Check]) -> list[Check]:
+    """The checks that the words name; all where there are none. Raises UsageError."""
+    from hpctl.agent.runner import LOG
+
+    names = [check.spec.name for check in checks]
+    for part in only:
+        if part != LOG and not any(_named(part, name) for name in names):
+            raise _no_check(part, [LOG, *names])
+    return [c for c in checks if not only or any(_named(part, c.spec.name) for part in only)]
+
+
+def _plugins(directory: Path) -> list[Check]:
+    """The site's own checks; none where it has no directory for them."""
+    if not directory.exists():
+        return []
+    from hpctl.agent.outside.plugins import specs_and_checks
+    from hpctl.agent.runner import Check
+
+    return [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
+
+
+def exit_code(view: AgentCheckView) -> Exit:
+    """A failed check outweighs one that cannot tell."""
+    states = {row.state for row in view.checks}
+    if "fail" in states:
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if "unknown" in states else Exit.FINE
+
+
+def _no_check(word: str, names: list[str]) -> click.UsageError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, [*names, *{n.partition(".")[0] for n in names}], n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "docs/checks.md names all of them"
+    return click.UsageError(f"no check is called {word!r}: {hint}")
+
+
+def _named(word: str, name: str) -> bool:
+    return name == word or name.startswith(f"{word}.")
+
+
+QUIET = ("ok", "absent")
+
+
+def draw(out: Console, view: AgentCheckView) -> None:
+    """One line a check, and one for each thing that a check found."""
+    rows = columns("CHECK", "STATE", "DEVICE", wrapped("WHAT"))
+    for row in view.checks:
+        if row.state in QUIET or not row.findings:
+            rows.add_row(row.check, word(row.state), "", row.why)
+        for finding in row.findings:
+            said = ": ".join(filter(None, (finding.code, finding.detail, finding.evidence)))
+            times = f" ({finding.count} times)" if finding.count > 1 else ""
+            what = styled(said + times)
+            rows.add_row(finding.check, word(finding.verdict), finding.device, what)
+    out.print(rows)
+    if view.lost:
+        out.print(f"{view.lost} records of {view.kmsg} were lost before they were read")

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from hpctl.core.bounds import duration_s
 from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle_push import S3Prefix
+    from hpctl.ports import Aws
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,3 +122,109 @@ ROLE_ARN = NameType(
     r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+",
     "a role's ARN, such as arn:aws:iam::111122223333:role/hyperpod",
 )
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    """A length of time, such as `90s`, `30min` or `3h`; in seconds. A bare number is seconds."""
+
+    name = "duration"
+
+    def __init__(self, least: str = "0s", most: str = "") -> None:
+        self._least, self._most = least, most
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds. Fails with exit code 2, examples and the bounds."""
+        found = float(value) if isinstance(value, int | float) else duration_s(str(value))
+        least, most = duration_s(self._least) or 0.0, duration_s(self._most)
+        if found is None:
+            self.fail(f"{value!r} is no duration: write 90s, 30min or 3h", param, ctx)
+        if found < least or (most is not None and found > most):
+            bounds = (
+                f"from {self._least} to {self._most}" if self._most else f"{self._least} or more"
+            )
+            self.fail(f"{value!r} is out of bounds: {bounds}", param, ctx)
+        return found
+
+
+def aws_options(command: F) -> F:
+    """`--profile`, `--region`, `--endpoint-url`: give them to `open_aws`."""
+    for option in (
+        click.option(
+            "--endpoint-url", metavar="URL", help="Another endpoint for the SageMaker API."
+        ),
+        click.option("--region", help="The AWS region."),
+        click.option("--profile", help="A profile of ~/.aws/config."),
+    ):
+        command = option(command)
+    return command
+
+
+def open_aws(profile: str | None, region: str | None, endpoint_url: str | None) -> Aws:
+    """The account that the options name. Raises HpctlError."""
+    from hpctl.wiring import open_aws as wired
+
+    return wired(profile, region, endpoint_url)
+
+
+class WordType(click.ParamType):  # type: ignore[type-arg]
+    """A value that one of the annotated types of `hpctl.clusters.spec.words` takes.
+
+    `word` is that type's name: the module is imported only when a value is there.
+    """
+
+    def __init__(self, word: str, name: str) -> None:
+        self.word = word
+        self.name = name
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The value. Fails with exit code 2, an example, and on a terminal with the question."""
+        from hpctl.clusters.spec import words
+
+        annotated: Any = getattr(words, self.word)
+        like = next(part for part in get_args(annotated) if isinstance(part, words.Like))
+        text = str(value).strip()
+        try:
+            return like.checked(text)
+        except ValueError as error:
+            self.fail(f"{text!r} {error}", param, ctx)
+
+
+class LustreType(click.ParamType):  # type: ignore[type-arg]
+    """An FSx for Lustre file system: `DNS-NAME/MOUNT-NAME`."""
+
+    name = "dns-name/mount-name"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """DNS name and mount name."""
+        if isinstance(value, tuple):
+            return value
+        dns_name, slash, mount_name = str(value).partition("/")
+        if not slash:
+            self.fail(f"{value!r} has no mount name: write DNS-NAME/MOUNT-NAME", param, ctx)
+        return (
+            WordType("FsxDnsName", self.name).convert(dns_name, param, ctx),
+            WordType("MountName", self.name).convert(mount_name, param, ctx),
+        )
+
+
+def spec_argument(command: F) -> F:
+    """`[FILE]`: the cluster file, as `path`."""
+    return click.argument(
+        "path", metavar="[FILE]", default="cluster.yaml", type=click.Path(dir_okay=False)
+    )(command)
+
+
+def validate_option(command: F) -> F:
+    """`--validate/--no-validate`, as `validate`: for what may cost money."""
+    return click.option(
+        "--validate/--no-validate",
+        default=True,
+        show_default=True,
+        help="Check everything that can be known before money is spent.",
+    )(command)

@@ -86,7 +86,7 @@ def _draw(out: Console, view: AuditView) -> None:
         refused = "" if e.ok else " (refused)"
         proof = f" ({e.proof})" if e.proof else ""
         line = f"{e.at:%Y-%m-%d %H:%M:%S}  {e.by}{proof}  {e.what}{refused}{answer}"
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     if not view.entries:
         out.print("Nobody has asked for anything yet.")
 

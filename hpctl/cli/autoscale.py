@@ -11,10 +11,13 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
-from hpctl.cli.views import ChangeView, change_view
+from hpctl.cli.tables import WIDE, columns, count, numbers, wrapped
+from hpctl.cli.views import ChangeView, change_table, change_view
 from hpctl.errors import Unavailable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hpctl.cli.gather import World
     from hpctl.config import Config
     from hpctl.core.autoscale import Decision, Group
@@ -94,7 +97,6 @@ def explain(config: str, as_json: bool) -> None:
 
 
 def _show(config: str, as_json: bool, *, explain: bool) -> None:
-    from hpctl.cli import render_capacity
     from hpctl.cli.gather import gather
 
     loaded = output.load_config(config)
@@ -111,7 +113,7 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
     view = autoscale_view(loaded, world, reservations, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, why))
-    output.show("autoscale", view, as_json, render_capacity.autoscale)
+    output.show("autoscale", view, as_json, draw)
     output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
 
 
@@ -211,3 +213,44 @@ def _group(name: str, config: Config, now: Group | None, answer: Decision | None
         rule=rule,
         why=answer.why if answer is not None else "",
     )
+
+
+def draw(out: Console, view: AutoscaleView) -> None:
+    """Each group with its answer, then what waits, then the changes."""
+    hours = "" if view.hours_left is None else f", {view.hours_left:g} instance-hours"
+    left = f"{view.adds_left} instances{hours} may be added within these 24 hours"
+    observe = "; mode observe: nothing is done" if view.mode == "observe" else ""
+    if view.enabled:
+        out.print(f"Autoscaling is on{observe}. {left}.")
+    else:
+        out.print("Autoscaling is off (autoscale.enabled): nothing is added or removed.")
+    if not view.groups:
+        out.print("No group is named in autoscale.groups.")
+    else:
+        _draw_groups(out, view)
+    if view.waiting:
+        out.print()
+        rows = columns("JOB", "PARTITION", *numbers("NODES"), "SINCE")
+        for job in view.waiting:
+            since = f"{job.since:%Y-%m-%d %H:%M:%S}"
+            rows.add_row(str(job.job), ",".join(job.partitions), str(job.nodes), since)
+        out.print(rows)
+    if view.changes:
+        out.print()
+        out.print(change_table(view.changes))
+    for why in view.unknown:
+        out.print(f"Not known: {why}")
+
+
+def _draw_groups(out: Console, view: AutoscaleView) -> None:
+    heads = ("TARGET", "RUNNING", "IDLE", "COMING", "SPARES") if out.width >= WIDE else ("TARGET",)
+    rows = columns("GROUP", "LIMITS", *numbers(*heads), "ANSWER", wrapped("WHY"))
+    for group in view.groups:
+        cells = [group.group, f"{group.min_count}-{group.max_count}", count(group.target)]
+        if len(heads) > 1:
+            cells += [count(n) for n in (group.running, group.idle, group.arriving)]
+            cells.append(str(group.spares))
+        answer = f"{group.answer} {group.count}" if group.count else group.answer
+        why = f"{group.rule}: {group.why}" if group.rule else group.why
+        rows.add_row(*[*cells, answer, why])
+    out.print(rows)

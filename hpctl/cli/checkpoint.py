@@ -6,16 +6,17 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 
-from hpctl.cli import checkpoint_advise, output
-from hpctl.cli import checkpoint_text as say
-from hpctl.cli.complete_files import complete_file
+from hpctl.cli import output
+from hpctl.cli.complete import complete_file
+from hpctl.cli.lazy import LazyGroup
 from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints import hpctl_checkpoint, search
 from hpctl.jobs.checkpoints.files import Place, Remote
@@ -74,6 +75,8 @@ def _aws(command: F) -> F:
 
 
 @click.group(
+    cls=LazyGroup,
+    table={"advise": ("hpctl.cli.checkpoint_advise:advise", "Say how often to save.")},
     short_help="Look at a job's checkpoints.",
     epilog="Exit codes: 0 found, 1 none or incomplete, 2 usage, 3 cannot read.",
 )
@@ -82,9 +85,6 @@ def checkpoint() -> None:
 
     A place is a directory or s3://BUCKET/PREFIX.
     """
-
-
-checkpoint.add_command(checkpoint_advise.advise)
 
 
 @checkpoint.command(short_help="List a job's checkpoints, newest first.")
@@ -100,14 +100,14 @@ def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str
     except OSError as error:
         _cannot_read(place, error, "checkpoint-ls" if as_json else None)
     if as_json:
-        say.print_json("checkpoint-ls", say.LsView(place, tuple(map(say.row, rows))))
+        print_json("checkpoint-ls", LsView(place, tuple(map(row_view, rows))))
     else:
         for row in rows:
-            output.echo(say.text(row, deep=deep))
+            output.echo(row_text(row, deep=deep))
         if not rows:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
         _point_out(_passed_over(rows))
-    sys.exit(say.code(rows))
+    sys.exit(exit_code(rows))
 
 
 @checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
@@ -130,11 +130,11 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
         _cannot_read(path, error, "checkpoint-verify" if as_json else None)
     row = search.judge(place, deep=deep, world_size=world_size)
     if as_json:
-        say.print_json("checkpoint-verify", say.LsView(path, (say.row(row),)))
+        print_json("checkpoint-verify", LsView(path, (row_view(row),)))
     else:
-        output.echo(say.text(row, deep=deep))
+        output.echo(row_text(row, deep=deep))
         _point_out(_passed_over([row]))
-    sys.exit(say.code([row]))
+    sys.exit(exit_code([row]))
 
 
 @checkpoint.command(short_help="Print what saves checkpoints of any format.")
@@ -228,7 +228,7 @@ def last(
     if not as_json:
         _explain(result)
     if as_json:
-        say.print_json("checkpoint-last", say.search(result))
+        print_json("checkpoint-last", search_view(result))
     elif export:
         output.exact(_line(result))
     elif result.found is not None:
@@ -255,7 +255,7 @@ def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | Pas
         from hpctl.jobs.checkpoints.fetch import fetch
 
         output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
-        with say.bar() as progress:
+        with bar() as progress:
             return fetch(found, into, deep=deep, progress=progress)
 
     return bring
@@ -302,4 +302,137 @@ def _line(result: search.Search) -> str:
 
 
 def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
-    say.cannot_read(place, f"cannot read {place}: {error.strerror or error}", schema)
+    cannot_read(place, f"cannot read {place}: {error.strerror or error}", schema)
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """One checkpoint, or one that is none; docs/cli-json.md says what each field means."""
+
+    path: str
+    complete: bool | None
+    step: int | None
+    world_size: int | None
+    format: str | None
+    digests_checked: bool
+    claimed: bool
+    why: str
+    fetched_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenView:
+    """A place that could not be looked at."""
+
+    place: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LsView:
+    """What `hpctl checkpoint ls` and `verify` found. `why`: nothing could be looked at."""
+
+    place: str
+    checkpoints: tuple[RowView, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LastView:
+    """What `hpctl checkpoint last` found."""
+
+    verdict: str
+    found: RowView | None
+    passed_over: tuple[RowView, ...]
+    unseen: tuple[UnseenView, ...]
+
+
+def row_view(each: Checkpoint | PassedOver) -> RowView:
+    """One of them."""
+    if isinstance(each, Checkpoint):
+        origin = str(each.origin) if each.origin else ""
+        return RowView(
+            str(each.path),
+            True,
+            each.step,
+            each.world_size,
+            each.format,
+            each.deep,
+            True,
+            "",
+            origin,
+        )
+    complete = None if each.unreadable else False
+    return RowView(
+        str(each.path), complete, None, None, each.format, False, each.claimed, str(each.why), ""
+    )
+
+
+def search_view(result: search.Search) -> LastView:
+    """A whole search."""
+    return LastView(
+        result.verdict,
+        row_view(result.found) if result.found else None,
+        tuple(row_view(each) for each in result.passed_over),
+        tuple(UnseenView(str(each.place), str(each.why)) for each in result.unseen),
+    )
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr, where somebody watches it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=output.console(err=True), transient=True) as shown:
+        task = shown.add_task("")
+
+        def progress(done: int, total: int) -> None:
+            shown.update(task, advance=done, total=total)
+
+        yield progress
+
+
+def row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
+    """The same in one line."""
+    if isinstance(each, Checkpoint):
+        how = "digests match" if each.deep else "sizes match"
+        if deep and not each.deep:
+            how += "; the format has no digests"
+        step = "step unknown" if each.step is None else f"step {each.step}"
+        ranks = "" if each.world_size is None else f"{each.world_size} ranks  "
+        return f"{each.path}  {step}  {ranks}{each.format}  complete ({how})"
+    if each.holds:
+        return f"{each.path}  {each.why}"
+    form = f"{each.format}  " if each.format else ""
+    return f"{each.path}  {form}{'unreadable' if each.unreadable else 'not complete'}: {each.why}"
+
+
+def exit_code(rows: list[Checkpoint | PassedOver]) -> int:
+    """0: one is whole; 3: none, and some cannot be read; 1: none."""
+    if any(isinstance(each, Checkpoint) for each in rows):
+        return 0
+    return 3 if any(isinstance(each, PassedOver) and each.unreadable for each in rows) else 1
+
+
+def print_json(schema: str, view: object) -> None:
+    """A document on stdout."""
+    output.echo(output.to_json(schema, view))
+
+
+def cannot_read(place: str, why: str, schema: str | None) -> NoReturn:
+    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
+    if schema:
+        print_json(schema, LsView(place, (), why))
+    else:
+        output.echo(f"hpctl: {why}", err=True)
+    sys.exit(3)

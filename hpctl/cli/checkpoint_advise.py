@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import zip_longest
+from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete_files import complete_file
-from hpctl.cli.durations import DurationType
+from hpctl.cli.arguments import DurationType
+from hpctl.cli.complete import complete_file
+from hpctl.cli.gather import fold
+from hpctl.core import job_recovery
+from hpctl.core.journal import State
+from hpctl.core.model import JobId, SchedulerView, SlurmJob, Urgency
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.jobs.job_comment import decode
+from hpctl.jobs.save_interval import CREDIBLE, DAY_S, MeasuredSaves, Rate, measure, median, rate
+from hpctl.jobs.save_interval import advise as best
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 RESTART_S = 300.0
 """Taken where no restart was ever seen: requeue, start of the program and loading."""
@@ -31,7 +42,7 @@ class AtView:
 
 @dataclass(frozen=True, slots=True)
 class AdviceView:
-    """What `hpctl checkpoint advise` shows; docs/checkpoints-advise.md says what each means."""
+    """What `hpctl checkpoint advise` shows; docs/checkpoints.md says what each means."""
 
     directory: str
     formats: tuple[str, ...]
@@ -101,10 +112,8 @@ def advise(
     DIR, or in the directory that JOB was submitted with; failures and restarts from the journal.
     Where nothing is known, published numbers are taken, and the answer says so.
     """
-    from hpctl.cli import checkpoint_advice as gathering
-
-    asked = gathering.Asked(target, nodes, save_cost, restart_cost, mtbf, newest)
-    view = gathering.view(asked, config, output.now())
+    asked = Asked(target, nodes, save_cost, restart_cost, mtbf, newest)
+    view = advice_view(asked, config, output.now())
     output.show("advise", view, as_json, draw)
 
 
@@ -135,15 +144,254 @@ def draw(out: Console, v: AdviceView) -> None:
     for name, text in rows:
         lines = wrap(text, max(40, out.width - 13)) or [""]
         for head, line in zip_longest([name], lines, fillvalue=""):
-            out.print(f"{head:<12} {line}".rstrip(), markup=False)
+            out.print(f"{head:<12} {line}".rstrip())
     out.print()
-    out.print("INTERVAL      EFFECTIVE TRAINING TIME", markup=False)
+    out.print("INTERVAL      EFFECTIVE TRAINING TIME")
     for row in v.table:
-        out.print(f"{long(row.interval_s):<12}  {row.ratio:.2%}", markup=False)
+        out.print(f"{long(row.interval_s):<12}  {row.ratio:.2%}")
     for note in v.notes:
         out.print()
-        out.print(note, markup=False)
+        out.print(note)
 
 
 def _steps(steps: int | None) -> str:
     return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line. None: to be measured."""
+
+    target: str
+    nodes: int | None
+    save_s: float | None
+    restart_s: float | None
+    mtbf_s: float | None
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the journal says: since when, failures of nodes, and how long restarts took."""
+
+    since: datetime | None = None
+    nodes: int = 0
+    failures: int = 0
+    restarts_s: tuple[float, ...] = ()
+    missing: str = ""
+    """Why there is none, for people."""
+
+    def rate(self, now: datetime) -> Rate:
+        """Failures of a node per day. Without a history: the published rate."""
+        if self.since is None:
+            return rate(0, 0.0)
+        return rate(self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S)
+
+
+def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
+    """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
+    to give it."""
+    directory, nodes = _place(asked, config)
+    saves = _measured(directory, asked)
+    save_s, save_from = _save(asked, saves)
+    history = _history(config)
+    restart_s, restart_from = _restart(asked, history)
+    known = history.rate(now)
+    if asked.mtbf_s is None:
+        mtbf = (DAY_S / (known.high * nodes), known.mtbf_s(nodes), DAY_S / (known.low * nodes))
+    else:
+        mtbf = (asked.mtbf_s, asked.mtbf_s, asked.mtbf_s)
+    apart, step_s = saves.apart_s, saves.step_s
+    advice = best(save_s, restart_s, mtbf, None if apart is None else max(apart - save_s, 1e-3))
+
+    def steps(interval_s: float | None) -> int | None:
+        if interval_s is None or step_s is None:
+            return None
+        return max(1, round(interval_s / step_s))
+
+    return AdviceView(
+        directory=str(directory),
+        formats=saves.formats,
+        checkpoints=len(saves.saves),
+        nodes=nodes,
+        save_s=_r(save_s),
+        save_from=save_from,
+        restart_s=_r(restart_s),
+        restart_from=restart_from,
+        **_failures(asked, known, history),
+        mtbf_s=round(mtbf[1]),
+        mtbf_low_s=round(mtbf[0]),
+        mtbf_high_s=round(mtbf[2]),
+        interval_s=_r(advice.interval_s),
+        interval_low_s=_r(advice.interval_low_s),
+        interval_high_s=_r(advice.interval_high_s),
+        interval_steps=steps(advice.interval_s),
+        young_s=_r(advice.young_s),
+        ratio=round(advice.ratio, 5),
+        now_s=None if advice.now_s is None else _r(advice.now_s),
+        now_steps=steps(apart),
+        now_ratio=None if advice.now_ratio is None else round(advice.now_ratio, 5),
+        table=tuple(AtView(_r(at), steps(at), round(ratio, 5)) for at, ratio in advice.table),
+        notes=_notes(asked, known, history),
+    )
+
+
+def _place(asked: Asked, config: str) -> tuple[Path, int]:
+    """The directory, and how many nodes the job has."""
+    if not asked.target.isdecimal() or Path(asked.target).is_dir():
+        if asked.nodes is None:
+            raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
+        return Path(asked.target).absolute(), asked.nodes
+    job = _job(_slurm(config), JobId(int(asked.target)))
+    ticket = decode(job.comment)
+    directory = ticket.ckpt.replace("{job_id}", asked.target) if ticket else ""
+    if not directory or "{" in directory:
+        raise HpctlError(
+            f"job {asked.target} does not say where its checkpoints are",
+            f"name the directory: hpctl checkpoint advise DIR --nodes {len(job.nodes) or 'N'}",
+        )
+    nodes = asked.nodes or len(job.nodes)
+    if not nodes:
+        raise click.UsageError(f"Job {asked.target} has no nodes yet: say how many with --nodes.")
+    return Path(directory), nodes
+
+
+def _slurm(config: str) -> SchedulerView:
+    from hpctl.config import Config
+    from hpctl.wiring import make_scheduler
+
+    # On a login node there is no configuration; the commands are on PATH there.
+    return make_scheduler(output.load_config(config) if Path(config).exists() else Config()).view()
+
+
+def _job(slurm: SchedulerView, wanted: JobId) -> SlurmJob:
+    if wanted not in slurm.jobs:
+        raise HpctlError(
+            f"Slurm does not know job {wanted}",
+            "name its directory: hpctl checkpoint advise DIR --nodes N",
+        )
+    return slurm.jobs[wanted]
+
+
+def _measured(directory: Path, asked: Asked) -> MeasuredSaves:
+    try:
+        return measure(directory, asked.newest)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {directory}: {error.strerror or error}",
+            "is it mounted here, and may you read it?",
+        ) from error
+
+
+def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
+    if asked.save_s is not None:
+        return asked.save_s, "as given (--save-cost)"
+    told = median(saves.told_s)
+    if told is not None:
+        return max(told, 0.01), f"median of {len(saves.told_s)} as the program told hpctl run"
+    measured = saves.save_s
+    if measured is None:
+        why = "each is a single file" if saves.saves else "there is no whole checkpoint"
+        raise click.UsageError(
+            f"What a save costs cannot be measured in {saves.directory} ({why}): say --save-cost."
+        )
+    count = sum(save.files > 1 for save in saves.saves)
+    said = f"median of {count} by their files' times" if count > 1 else "by its files' times"
+    # A tick of the file times: a save that fits into one has a cost all the same.
+    return max(measured, 0.01), said
+
+
+def _history(config: str) -> History:
+    from hpctl.wiring import open_store
+
+    if not Path(config).exists():
+        return History(missing=f"there is no {config} here")
+    try:
+        store = open_store(output.load_config(config))
+        try:
+            events, health = list(store.events(past=True)), store.health()
+        finally:
+            store.close()
+    except HpctlError as error:
+        return History(missing=str(error).splitlines()[0])
+    if not events:
+        return History(missing="the journal is empty")
+    state = fold(events)
+    return History(
+        since=events[0].at,
+        nodes=max(len(health), len({node.node for node in state.nodes.values()})),
+        # An operator's own order is no failure; one that lets the jobs end first costs none.
+        failures=sum(n.urgency is Urgency.NOW and not n.by for n in state.nodes.values()),
+        restarts_s=_restarts(state),
+    )
+
+
+def _restarts(state: State) -> tuple[float, ...]:
+    return tuple(
+        (move.at - job.opened).total_seconds()
+        for job in state.jobs.values()
+        for move in job.trail
+        if move.signal == job_recovery.Signal.RUNNING_SEEN
+    )
+
+
+def _restart(asked: Asked, history: History) -> tuple[float, str]:
+    if asked.restart_s is not None:
+        return asked.restart_s, "as given (--restart-cost)"
+    seen = median(history.restarts_s)
+    if seen is None:
+        return RESTART_S, "assumed: no restart was seen yet (--restart-cost says better)"
+    count = len(history.restarts_s)
+    said = f"median of {count} restarts" if count > 1 else "the one restart seen"
+    return seen, f"{said}, without the program's own start and loading"
+
+
+def _failures(asked: Asked, known: Rate, history: History) -> dict[str, Any]:
+    """The view's fields about failures. Nothing of them counts where the MTBF was given."""
+    if asked.mtbf_s is not None:
+        numbers: list[float | None] = [None] * 5
+        said = "as given (--mtbf)"
+    else:
+        seen = history.since is not None
+        numbers = [
+            known.failures if seen else None,
+            round(known.node_days, 1) if seen else None,
+            *(_r(each * 1000) for each in (known.per_node_day, known.low, known.high)),
+        ]
+        said = _failures_from(known, history)
+    names = ("failures", "node_days", "failures_per_1000_node_days", "failures_low")
+    fields = zip((*names, "failures_high"), numbers, strict=True)
+    return {**dict(fields), "failures_from": said}
+
+
+def _failures_from(known: Rate, history: History) -> str:
+    each = f"{known.per_node_day * 1000:.2f} per 1000 node-days"
+    reach = f"({CREDIBLE:.0%}: {known.low * 1000:.2f} to {known.high * 1000:.2f})"
+    if history.since is None:
+        return f"{each} {reach}, published"
+    return f"{known.failures} in {known.node_days:.1f} node-days: {each} {reach}"
+
+
+def _notes(asked: Asked, known: Rate, history: History) -> tuple[str, ...]:
+    notes = []
+    if asked.mtbf_s is None and history.missing:
+        notes.append(
+            f"This cluster's failures are not known ({history.missing}): the published rate of"
+            " 6.50 per 1000 node-days is taken (Meta RSC-1, arXiv 2410.21680)."
+        )
+    elif asked.mtbf_s is None and known.few:
+        notes.append(
+            "That is few failures: the published 6.50 per 1000 node-days (Meta RSC-1, arXiv"
+            " 2410.21680) is mixed in with the weight of one failure."
+        )
+    if asked.save_s is None:
+        notes.append(
+            "Files' times show how long the writing took. A program that saves in the background"
+            " stops for less: say --save-cost, and save more often."
+        )
+    return tuple(notes)
+
+
+def _r(value: float) -> float:
+    """Three digits are more than such an estimate has."""
+    return float(f"{value:.3g}")

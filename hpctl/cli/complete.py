@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 import click
+from click.shell_completion import CompletionItem
 
 from hpctl.core.journal import State
 from hpctl.errors import HpctlError
@@ -65,3 +66,27 @@ def complete_hold(ctx: click.Context, param: click.Parameter, incomplete: str) -
 def complete_any(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Whatever `explain` can explain."""
     return _names(ctx, _any, incomplete)
+
+
+def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Names of presets of log rules."""
+    from hpctl.jobs.logs.rules import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def complete_file(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter | None,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    """The shell's own completion of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_rules(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Presets of log rules; where none begins so, files. (bash drops names beside files.)"""
+    presets = [CompletionItem(name) for name in complete_preset(ctx, param, incomplete)]
+    return presets or complete_file(ctx, param, incomplete)

@@ -26,3 +26,45 @@ def run(config: str, log_level: str) -> None:
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     raise SystemExit(run_daemon(config, lambda line: output.echo(f"hpctl: {line}", err=True)))
+
+
+@click.group(short_help="Check or print the daemon's configuration.")
+def config() -> None:
+    """Check or print the daemon's configuration."""
+
+
+@config.command()
+@click.argument("path", required=False, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def check(path: str | None, as_json: bool) -> None:
+    """Validate a file: every problem at once, with its place. Exit code 1 when there is one."""
+    import json
+    import os
+
+    from hpctl.config import DEFAULT_PATH, load
+    from hpctl.errors import HpctlError
+    from hpctl.wiring import make_rules
+
+    path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
+    problems: list[str] = []
+    try:
+        loaded = load(path)
+        make_rules(loaded)
+    except HpctlError as error:
+        if not as_json:
+            raise
+        problems = list(getattr(error, "problems", [f"{error}: {error.hint}"]))
+    if as_json:
+        document = {"schema": "hpctl.config.check/1", "path": path, "problems": problems}
+        output.echo(json.dumps(document, indent=2))
+    else:
+        output.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
+    raise SystemExit(1 if problems else 0)
+
+
+@config.command()
+def example() -> None:
+    """Print a file with every key at its default."""
+    from hpctl.config import example as text
+
+    output.echo(text(), nl=False)

@@ -11,14 +11,13 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from hpctl.cli.doctor_view import CheckView, ShowsConfig
 from hpctl.config import DEFAULT_PATH, Config
 from hpctl.errors import HpctlError
-from hpctl.protocol.heads import slurm_confs, slurm_user
+from hpctl.protocol.heads import slurm_user
 
 UNIT = "hpctl-daemon.service"
 MEND = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
@@ -70,35 +69,17 @@ def grant(path: Path, user: str) -> None:
         raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
 
 
-def doctor(config: Config) -> Iterator[CheckView]:
-    """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
-    user, name = unit_user(), "daemon's user"
-    if user is None:
-        return
-    owner = slurms_user(config)
-    if user != owner:
-        what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
-        verdict = "warn" if user == "root" else "fail"  # who may not drain
-        yield CheckView(name, verdict, what, "as root: hpctl install head")
-        return
-    conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
-    state = (path for path in config.state_dir.glob("*") if path.is_file())
-    try:
-        wrong = grants(config, owner) + closed(owner, [*conf, config.kill_switch.parent])
-        lost = closed(owner, state)
-    except PermissionError:
-        what = f"only root can tell what {owner} may read"
-        yield CheckView(name, "unknown", what, "sudo hpctl doctor")
-        return
-    what, mend = f"{owner}, SlurmUser, reads what the daemon must", ""
-    if lost:
-        mend = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
-    elif wrong:
-        mend = MEND
-    if mend:
-        named = ", ".join(map(str, lost or wrong))
-        what = f"{owner} must read, and nobody beside where it is a secret: {named}"
-    yield CheckView(name, "fail" if mend else "ok", what, mend)
+@runtime_checkable
+class ShowsConfig(Protocol):
+    """A scheduler that can say its release and print its configuration."""
+
+    def version(self) -> tuple[int, int, int]:
+        """Slurm's release. Raises Unavailable."""
+        ...
+
+    def show_config(self) -> Mapping[str, str]:
+        """`scontrol show config` as key and value. Raises Unavailable."""
+        ...
 
 
 def slurms_user(config: Config | None) -> str:

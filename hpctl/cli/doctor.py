@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli import output
-from hpctl.cli.doctor_checks import examine
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli import daemon_user, output
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import DIM, counted, grid, styled, word
+from hpctl.clusters.joining import joined_now
 from hpctl.config import Config
-from hpctl.errors import HpctlError
+from hpctl.core.model import InstanceStatus, ProviderView
+from hpctl.core.policy import Mode
+from hpctl.core.quarantine import ESCALATED, GATE
+from hpctl.core.tell import duration
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.protocol.heads import slurm_confs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class CheckView:
+    """One check: `verdict` is ok, note, warn, fail or unknown; `mend` says what to do about it.
+
+    `source` says where a fact about Slurm comes from.
+    """
+
+    name: str
+    verdict: str
+    what: str
+    mend: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +82,459 @@ def doctor(config: str, as_json: bool) -> None:
 
     Changes nothing. Exit code: 0 fine or only warnings, 1 a check failed, 3 a check cannot tell.
     """
-    from hpctl.cli import render_doctor
-
     at = output.now()
     loaded, first = read_config(config)
     view = DoctorView(at, (first, *examine(loaded, at)))
-    output.show("doctor", view, as_json, render_doctor.doctor)
+    output.show("doctor", view, as_json, draw_checks)
     output.leave(verdict(view))
+
+
+Version = tuple[int, int, int]
+Check = Callable[[Config, datetime], Iterable[CheckView]]
+
+
+def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
+    """Every check in order. Without a configuration only those that need none."""
+    found = [*clock()]
+    if config is None:
+        return (*found, *munge(None))
+    for name, check in CHECKS:
+        try:
+            found.extend(check(config, now))
+        except Unavailable as error:
+            found.append(CheckView(name, "unknown", str(error), error.hint))
+        except HpctlError as error:
+            found.append(CheckView(name, "fail", str(error), error.hint))
+    return tuple(found)
+
+
+SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sbatch")
+
+
+def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """Slurm's commands are where the configuration says."""
+    where = str(config.slurm.bin) if config.slurm.bin else None
+    missing = [c for c in SLURM_COMMANDS if shutil.which(c, path=where) is None]
+    place = where or "PATH"
+    if missing:
+        mend = "install slurm-client, or set slurm.bin to the folder that has them"
+        yield CheckView("slurm commands", "fail", f"not in {place}: {', '.join(missing)}", mend)
+    else:
+        found = Path(str(shutil.which(SLURM_COMMANDS[0], path=where))).parent
+        yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
+
+
+def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """By which adapter Slurm is read, and that slurmctld answers."""
+    from hpctl.wiring import choose_scheduler
+
+    scheduler, adapter = choose_scheduler(config)
+    yield CheckView("slurm adapter", "ok", adapter, "")
+    started = time.monotonic()
+    try:
+        view = scheduler.view()
+    except Unavailable:
+        installed = _installed(config)
+        if installed and isinstance(scheduler, daemon_user.ShowsConfig):
+            yield from releases(scheduler.version(), installed, answers=False)
+        raise
+    took = (time.monotonic() - started) * 1000
+    what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs read in {took:.0f} ms"
+    yield CheckView("slurmctld", "ok", what, "")
+
+
+def _installed(config: Config) -> Version | None:
+    """The release of the slurmctld that is installed beside the commands, or in the PATH."""
+    from hpctl.slurm.parse import version
+
+    beside = config.slurm.bin or Path(shutil.which("scontrol") or "/usr/bin/scontrol").parent
+    places = (beside, beside.parent / "sbin", os.environ.get("PATH", os.defpath))
+    program = shutil.which("slurmctld", path=os.pathsep.join(map(str, places)))
+    if program is None:
+        return None
+    ran = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=10, check=False)
+    return version(ran.stdout)
+
+
+def releases(commands: Version, slurmctld: Version, *, answers: bool) -> Iterator[CheckView]:
+    """Commands and slurmctld of one release; a newer slurmctld knows two or three older ones."""
+    if commands[:2] == slurmctld[:2]:
+        return
+    what = f"the commands are of Slurm {_dotted(commands)}, slurmctld of {_dotted(slurmctld)}"
+    mend = "name the folder with slurmctld's own release in slurm.bin, or upgrade the older one"
+    yield CheckView("slurm release", "warn" if answers else "fail", what, mend)
+
+
+def _dotted(version: Version) -> str:
+    return f"{version[0]}.{version[1]:02}.{version[2]}"
+
+
+def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
+    from hpctl.slurm import parse
+    from hpctl.slurm.hazards import hazards
+    from hpctl.wiring import make_scheduler
+
+    scheduler = make_scheduler(config)
+    if not isinstance(scheduler, daemon_user.ShowsConfig):
+        yield CheckView(
+            "slurm.conf", "unknown", "this adapter cannot print it", "slurm.adapter: cli"
+        )
+        return
+    commands, shown = scheduler.version(), scheduler.show_config()
+    version = parse.version(shown.get("SLURM_VERSION", "")) or commands
+    yield from releases(commands, version, answers=True)
+    found = hazards(version, shown, _topology(Path(shown.get("SLURM_CONF", ""))))
+    if not any(h.severity in ("fail", "warn") for h in found):
+        yield CheckView(
+            "slurm.conf", "ok", f"Slurm {_dotted(version)}: nothing that harms recovery", ""
+        )
+    for h in found:
+        yield CheckView(h.rule, h.severity, h.what, h.mend, h.source)
+    yield _rights(shown.get("SlurmUser", ""))
+
+
+def _topology(conf: Path) -> dict[str, str] | None:
+    """The topology files beside slurm.conf; None where it is not on this machine."""
+    from hpctl.slurm.hazards import TOPOLOGY
+
+    if not conf.is_file():
+        return None
+    beside = (conf.with_name(name) for name in TOPOLOGY)
+    return {path.name: path.read_text(errors="replace") for path in beside if path.is_file()}
+
+
+def _rights(slurm_user: str) -> CheckView:
+    """Only root, SlurmUser and accounting operators may update nodes and other users' jobs."""
+    uid = os.getuid()
+    owner = slurm_user.partition("(")[0]
+    try:
+        me = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        me = str(uid)
+    if uid == 0 or me == owner:
+        return CheckView("slurm rights", "ok", f"{me} may drain nodes and requeue jobs", "")
+    mend = f"run the daemon as root or {owner or 'SlurmUser'}, or make {me} a Slurm operator"
+    return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", mend)
+
+
+def munge(socket_path: Path | None) -> Iterator[CheckView]:
+    """A credential survives the round trip through munged."""
+    from hpctl.protocol.munge import decode, encode
+
+    payload = secrets.token_bytes(16)
+    try:
+        credential = decode(encode(payload, socket_path), socket_path)
+    except Unavailable as error:
+        yield CheckView("munge", "fail", str(error), error.hint)
+        return
+    except HpctlError as error:
+        yield CheckView("munge", "fail", f"it rejects its own credential: {error}", error.hint)
+        return
+    good = credential.payload == payload and credential.uid == os.geteuid()
+    verdict = "ok" if good else "fail"
+    what = f"a credential of uid {credential.uid} from {credential.address}"
+    mend = "" if good else "restart munged: it answers with what was not asked"
+    yield CheckView("munge", verdict, what, mend)
+
+
+def _munge(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    return munge(config.intake.munge_socket)
+
+
+def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
+    """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
+    from hpctl.cli.gather import fold
+    from hpctl.wiring import open_store
+
+    store = open_store(config)
+    try:
+        info, state = store.daemon(), fold(store.events())
+    finally:
+        store.close()
+    yield CheckView("journal", "ok", f"{state.events} events, all of them legal", "")
+    mend = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
+    if info is None:
+        yield CheckView("daemon", "fail", "none has ever run on this state directory", mend)
+    elif now > info.until:
+        silent = duration((now - info.heartbeat).total_seconds())
+        what = f"pid {info.pid} on {info.host} has been silent for {silent}"
+        yield CheckView("daemon", "fail", what, mend)
+    else:
+        what = f"pid {info.pid} on {info.host}, mode {info.mode}, hpctl {info.version}"
+        if info.trouble:
+            yield CheckView("daemon", "warn", f"{what}: {info.trouble}", "hpctl status")
+        else:
+            yield CheckView("daemon", "ok", what, "")
+        if info.host == socket.gethostname():
+            yield _intake(config.intake.listen)
+    for target, hold in sorted(state.holds.items()):
+        if hold.gate == GATE:
+            level = "fail" if hold.rule == ESCALATED else "warn"
+            yield CheckView("quarantine", level, f"{target}: {hold.why}", f"hpctl explain {target}")
+    if state.paused_by:
+        yield CheckView("pause", "warn", f"paused by {state.paused_by}", "hpctl resume")
+    if config.kill_switch.exists():
+        what = f"the kill switch {config.kill_switch} is there: nothing is done"
+        yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")
+
+
+def _intake(listen: str) -> CheckView:
+    host, _, port = listen.rpartition(":")
+    target = "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104
+    try:
+        socket.create_connection((target, int(port)), timeout=2).close()
+    except OSError as error:
+        mend = "look into the daemon's log; is another program on that port?"
+        return CheckView("intake", "fail", f"nobody listens on {listen}: {error}", mend)
+    return CheckView("intake", "ok", f"agents can report on {listen}", "")
+
+
+NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "9p", "afs", "gfs2"}
+)
+"""File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
+ROOM = 256 * 1024 * 1024
+
+
+def state_dir(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """The state directory is there, writable, on a local file system, and has room."""
+    path = config.state_dir
+    if not path.is_dir():
+        yield CheckView("state directory", "fail", f"{path} is not there", f"mkdir -p {path}")
+        return
+    kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
+    if config.database_url is None and (kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.")):
+        mend = "put state_dir on a local disk, or use database_url with a database server"
+        yield CheckView("state directory", "fail", f"{path} is on {kind}", mend)
+    elif not os.access(path, os.W_OK):
+        mend = "run as root: requests are written there"
+        yield CheckView("state directory", "warn", f"{path} is not writable for this user", mend)
+    elif (free := shutil.disk_usage(path).free) < ROOM:
+        what = f"{path} has {free // 2**20} MiB left"
+        yield CheckView("state directory", "fail", what, "make room: the journal must be written")
+    else:
+        yield CheckView("state directory", "ok", f"{path}, writable, on {kind}", "")
+
+
+def filesystem(path: Path, mountinfo: str) -> str:
+    """The type of the file system that a path is on (proc(5), mountinfo); `unknown` if none."""
+    best, kind = "", "unknown"
+    real = str(path.resolve())
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        mount = left.split(" ")[4].replace("\\040", " ")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split(" ", 1)[0]
+    return kind
+
+
+def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """The cloud answers with these credentials, and only one of the two replaces nodes."""
+    from hpctl.wiring import make_provider
+
+    if config.cluster.provider == "none":
+        mend = "set cluster.provider to have hpctl reboot and replace"
+        verdict = "warn" if config.mode is Mode.OWN else "ok"
+        yield CheckView("cloud", verdict, "none: drain and requeue only", mend)
+        return
+    view = make_provider(config).view()
+    what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
+    yield CheckView("cloud", "ok", what, "")
+    yield one_doctor(view, config.mode)
+    if view.unpatched:
+        yield unpatched(view, config)
+    if config.autoscale.enabled:
+        yield from scaled(view, config)
+
+
+def instance_names(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """Each instance stands for one Slurm node, whatever their names are."""
+    from hpctl.wiring import make_provider, make_scheduler
+
+    slurm = make_scheduler(config).view()
+    view, join = joined_now(make_provider(config).view(), slurm)
+    lost = [
+        i.id
+        for i in view.instances.values()
+        if i.node not in slurm.nodes and i.status is InstanceStatus.RUNNING and not i.protected
+    ]
+    if lost:
+        why = join.unjoined.get(lost[0], "no NodeAddr or name fits")
+        what = f"{len(lost)} instances have no Slurm node, {lost[0]} for one: {why}"
+        mend = "compare `scontrol show node` (NodeAddr) with `hpctl cluster nodes --details`"
+        yield CheckView("instance names", "warn", what, mend)
+
+
+def unpatched(view: ProviderView, config: Config) -> CheckView:
+    """Orders that the service added after this cluster was made, and that it does not take yet."""
+    harm = "nodes cannot be replaced or deleted"
+    if "BatchReplaceClusterNodes" not in view.unpatched:
+        harm = "nodes cannot be deleted"
+    what = (
+        f"older than {', '.join(view.unpatched)}, and its software was never updated since: {harm}"
+    )
+    mend = f"when no jobs run: `hpctl cluster software-update {config.cluster.name}`"
+    return CheckView("software update", "warn", what, mend)
+
+
+def _in_file(recovery: str) -> str:
+    """How an operator sets NodeRecovery. A cluster without a file gets one from what it is."""
+    return (
+        f"write node_recovery: {recovery} into cluster.yaml and `hpctl cluster update` it"
+        " (no file yet: `hpctl cluster import CLUSTER -o cluster.yaml`)"
+    )
+
+
+def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
+    """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
+    automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
+    if view.automatic and mode is Mode.OWN:
+        mend = f"{_in_file('None')}, or run in mode assist"
+        return CheckView("node recovery", "fail", f"{automatic}: both would replace", mend)
+    if not view.automatic and mode is not Mode.OWN:
+        mend = f"run in mode own, or {_in_file('Automatic')}"
+        return CheckView("node recovery", "warn", f"{automatic}: nobody replaces", mend)
+    return CheckView("node recovery", "ok", automatic, "")
+
+
+HYPERPOD = Path("opt/sagemaker_cluster")
+"""There on HyperPod's nodes; AWS's own scripts look for it before they say --auto-resume."""
+
+
+def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
+    """HyperPod's other actors that stop or restart jobs, where they are on for everybody."""
+    from hpctl.jobs.submit_checks import HANG_RULES
+
+    for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
+        try:
+            told = HANG_RULES in path.read_text(errors="replace")
+        except OSError:
+            continue
+        if told:
+            what = f"{path} sets {HANG_RULES} for every job: HyperPod's agent may cancel hung ones"
+            mend = "take it out: hpctl run finds hangs and restarts, and a cancelled job stays so"
+            yield CheckView("hung-job agent", "warn", what, mend)
+    if (root / HYPERPOD).is_dir():
+        what = "srun --auto-resume=1 has HyperPod requeue a job that hpctl requeues as well"
+        mend = "leave it out of job scripts: hpctl sbatch warns of it"
+        yield CheckView("auto-resume", "note", what, mend)
+
+
+def _other_doctors(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    return other_doctors()
+
+
+def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
+    user, name = daemon_user.unit_user(), "daemon's user"
+    if user is None:
+        return
+    owner = daemon_user.slurms_user(config)
+    if user != owner:
+        what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
+        verdict = "warn" if user == "root" else "fail"  # who may not drain
+        yield CheckView(name, verdict, what, "as root: hpctl install head")
+        return
+    conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
+    state = (path for path in config.state_dir.glob("*") if path.is_file())
+    try:
+        wrong = daemon_user.grants(config, owner) + daemon_user.closed(
+            owner, [*conf, config.kill_switch.parent]
+        )
+        lost = daemon_user.closed(owner, state)
+    except PermissionError:
+        what = f"only root can tell what {owner} may read"
+        yield CheckView(name, "unknown", what, "sudo hpctl doctor")
+        return
+    what, mend = f"{owner}, SlurmUser, reads what the daemon must", ""
+    if lost:
+        mend = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
+    elif wrong:
+        mend = daemon_user.MEND
+    if mend:
+        named = ", ".join(map(str, lost or wrong))
+        what = f"{owner} must read, and nobody beside where it is a secret: {named}"
+    yield CheckView(name, "fail" if mend else "ok", what, mend)
+
+
+def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
+    """The groups that are autoscaled are there, and the service can add to them."""
+    protected = {i.group for i in view.instances.values() if i.protected}
+    wrong = False
+    for name, limits in config.autoscale.groups.items():
+        group = view.groups.get(name)
+        if group is None:
+            there = ", ".join(sorted(view.groups.keys() - protected)) or "none"
+            what = f"the cluster has no group {name}; it has {there}"
+            yield CheckView("autoscale", "fail", what, "name one of them in autoscale.groups")
+        elif name in protected:
+            what = f"group {name} has controllers or login nodes"
+            yield CheckView("autoscale", "fail", what, "take it out of autoscale.groups")
+        elif not limits.min_count <= group.target <= limits.max_count:
+            what = f"group {name} has {group.target} instances, not {limits.min_count} to"
+            what = f"{what} {limits.max_count}: nothing brings it there but jobs and idle nodes"
+            yield CheckView("autoscale", "warn", what, f"hpctl cluster scale {name} COUNT")
+        else:
+            continue
+        wrong = True
+    if not view.continuous:
+        what = "NodeProvisioningMode is not Continuous: groups grow by UpdateCluster"
+        mend = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as autoscale`"
+        yield CheckView("autoscale", "warn", what, mend)
+    elif not wrong:
+        what = f"{len(config.autoscale.groups)} group(s) within their bounds"
+        yield CheckView("autoscale", "ok", what, "")
+
+
+TIME_ERROR = 5
+_TIMEX = "@i4xlllli"
+
+
+def clock() -> Iterator[CheckView]:
+    """The kernel's word (adjtimex(2)) on whether somebody keeps the clock right."""
+    buffer = ctypes.create_string_buffer(512)
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    if state < 0:
+        what = f"the kernel does not say: {os.strerror(ctypes.get_errno())}"
+        yield CheckView("clock", "unknown", what, "chronyc tracking")
+        return
+    max_error_us = struct.unpack_from(_TIMEX, buffer)[3]
+    if state == TIME_ERROR:
+        mend = "run chrony or systemd-timesyncd: credentials of skewed hosts are refused"
+        yield CheckView("clock", "warn", "nobody keeps this host's clock right", mend)
+    else:
+        what = f"synchronised, at most {max_error_us / 1000:.0f} ms off"
+        yield CheckView("clock", "ok", what, "")
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("munge", _munge),
+    ("slurm commands", commands),
+    ("slurmctld", controller),
+    ("slurm.conf", settings),
+    ("state directory", state_dir),
+    ("daemon's user", _daemon_user),
+    ("daemon", daemon),
+    ("cloud", cloud),
+    ("instance names", instance_names),
+    ("other doctors", _other_doctors),
+)
+
+
+def draw_checks(out: Console, view: DoctorView) -> None:
+    """The checklist of `hpctl doctor`: what is not in order says how to mend it."""
+    labels = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown": "CANNOT TELL"}
+    table = grid("", "")
+    for check in view.checks:
+        text = styled(check.what)
+        if check.mend and check.verdict != "ok":
+            text.append(f"\nmend: {check.mend}", DIM)
+        if check.source:
+            text.append(f"\nsource: {check.source}", DIM)
+        table.add_row(word(check.verdict, labels[check.verdict]), check.name, text)
+    out.print(table)
+    counts = {v: sum(c.verdict == v for c in view.checks) for v in labels}
+    out.print()
+    out.print(counted({v: n for v, n in counts.items() if n}))

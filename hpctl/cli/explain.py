@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.cloud_word import cloud_says, waits_for_cloud
 from hpctl.cli.complete import complete_any
-from hpctl.cli.gather import World, gather
-from hpctl.cli.nodes import known_nodes
+from hpctl.cli.gather import World, cloud_says, gather, known_nodes, waits_for_cloud
+from hpctl.cli.tables import (
+    BAD,
+    DIM,
+    GOOD,
+    HEAD,
+    WARN,
+    after,
+    clock,
+    grid,
+    heading,
+    indented,
+    styled,
+)
 from hpctl.cli.views import TroubleView, trouble_view
+from hpctl.core import tell_capacity
+from hpctl.core.bounds import at_stamp, natural
 from hpctl.core.catalogue import Rules
+from hpctl.core.change import Change
 from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported
@@ -27,15 +44,25 @@ from hpctl.core.model import (
     NodeName,
     RecoveryId,
     RuleId,
+    SlurmJob,
     SlurmNode,
     Verdict,
     reason_owner,
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.policy import Mode
+from hpctl.core.registration import Registration, registration
 from hpctl.core.requests import ORDERS
 from hpctl.core.run_gates import RUN_GATES
-from hpctl.core.tell import Line, finding_text, headline, lines, report_line
+from hpctl.core.run_policy import Means, RunPolicy, decide
+from hpctl.core.tell import Line, Mark, finding_text, headline, lines, report_line
 from hpctl.core.tell_next import Awaited, awaited
+from hpctl.core.trouble import Kind, Trouble
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.jobs.job_comment import JobRegistration
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +128,6 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
     What is open wins over what is held, that over what a node shows by now, and that over what
     has ended.
     """
-    from hpctl.cli.explain_change import change_of
-
     if (node := w.state.nodes.get(RecoveryId(target))) is not None:
         return _node_recovery(w, rules, node)
     if (job := w.state.jobs.get(RecoveryId(target))) is not None:
@@ -206,8 +231,6 @@ def _with_reports(rec: JobRecovery, told: Sequence[JobReported]) -> tuple[Line, 
 
 def _changes(w: World, target: str) -> list[str]:
     """The newest changes of capacity that are about a node, or were made for a recovery."""
-    from hpctl.cli.explain_change import changes_of
-
     return [change.id for change in changes_of(w, target)[-3:]]
 
 
@@ -419,7 +442,6 @@ def explain(target: str, config: str, as_json: bool) -> None:
     ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
     that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
     """
-    from hpctl.cli import render
     from hpctl.wiring import make_rules
 
     loaded = output.load_config(config)
@@ -434,11 +456,208 @@ def explain(target: str, config: str, as_json: bool) -> None:
         world = gather(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target)
     if view is None and world.slurm is not None:
-        from hpctl.cli.explain_job import job_view
         from hpctl.daemon.run_policies import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
         view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
-    output.show("explain", view, as_json, render.explain)
+    output.show("explain", view, as_json, draw)
+
+
+MARKS = {
+    Mark.DECIDED: HEAD,
+    Mark.DID: "cyan",
+    Mark.SAW: "",
+    Mark.WAITS: WARN,
+    Mark.TROUBLE: BAD,
+    Mark.DONE: GOOD,
+}
+
+
+def draw(out: Console, view: ExplainView) -> None:
+    """The story of `hpctl explain`."""
+    out.print(styled(view.headline, HEAD))
+    if view.evidence:
+        heading(out, "What was seen")
+        table = grid("")
+        for e in view.evidence:
+            text = styled(e.text)
+            if e.evidence:
+                text.append(f"\n{e.evidence}", DIM)
+            table.add_row(clock(e.first), text)
+        out.print(indented(table))
+    if view.trouble is not None and view.trouble.evidence:
+        heading(out, "What the run said last")
+        out.print(indented(styled(view.trouble.evidence, DIM)))
+    if view.rule is not None:
+        heading(out, f"The rule: {view.rule.id}")
+        ladder = ", then ".join(r.replace("_", " ") for r in view.rule.ladder)
+        urgency = view.rule.urgency.replace("_", " ")
+        out.print(indented(view.rule.meaning))
+        out.print(indented(f"remedies: {ladder}; urgency: {urgency}"))
+        if view.rule.source:
+            out.print(indented(styled(f"source: {view.rule.source}", DIM)))
+    _draw_gates(out, view)
+    if view.story:
+        first = view.story[0].at
+        heading(out, f"What happened ({first:%Y-%m-%d}, times in UTC)")
+        table = grid("", DIM)
+        table.columns[1].justify = "right"
+        for line in view.story:
+            passed = after((line.at - first).total_seconds())
+            table.add_row(clock(line.at), passed, styled(line.text, MARKS[line.mark]))
+        out.print(indented(table))
+    if view.next.what:
+        heading(out, "What is awaited")
+        out.print(indented(view.next.what + "."))
+        if view.next.until is not None:
+            until = f"{view.next.until:%Y-%m-%d %H:%M:%S} UTC"
+            out.print(indented(f"At {until} otherwise: {view.next.otherwise}."))
+    if view.related:
+        out.print()
+        out.print(styled("See also: " + ", ".join(f"hpctl explain {r}" for r in view.related), DIM))
+
+
+def _draw_gates(out: Console, view: ExplainView) -> None:
+    if not view.gates:
+        return
+    held = next((g for g in view.gates if g.result == "held"), None)
+    passed = [g.name for g in view.gates if g.result == "passed"]
+    heading(out, "The gates")
+    if passed:
+        out.print(indented(styled("passed, in order: " + ", ".join(passed), GOOD)))
+    for g in view.gates:
+        if g.result == "waved":
+            out.print(indented(styled(f"not asked: {g.name}, {g.why}", WARN)))
+    if held is not None:
+        out.print(indented(styled(f"held by {held.name}: {held.why}", BAD)))
+        if held.asks:
+            out.print(indented(styled(held.asks, DIM), 4))
+
+
+def changes_of(w: World, target: str) -> list[Change]:
+    """The changes of a group, of a node, or for a recovery; oldest first."""
+    found = [
+        change
+        for change in w.state.changes.values()
+        if target in (change.opened.group, change.opened.node, change.opened.cause)
+        or target in change.opened.nodes
+    ]
+    return sorted(found, key=lambda change: (change.opened.at, change.id))
+
+
+def change_of(w: World, target: str) -> ExplainView | None:
+    """The story of the change of this id, or of a group's last one; None where there is none."""
+    change = w.state.changes.get(RecoveryId(target))
+    if change is None:
+        own = [c for c in changes_of(w, target) if target == c.opened.group]
+        if not own:
+            return None
+        change = ([c for c in own if not c.ended] or own)[-1]
+    about = change.opened
+    others = [c.id for c in changes_of(w, about.node or about.group) if c.id != change.id]
+    return ExplainView(
+        as_of=w.now,
+        target=change.id,
+        kind="change",
+        headline=tell_capacity.headline(change),
+        story=tell_capacity.lines(change),
+        next=tell_capacity.awaited(change, w.policy),
+        related=(*((about.cause,) if about.cause else ()), *others[-5:]),
+    )
+
+
+def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> ExplainView | None:
+    """What is known of a job that Slurm knows; None for any other target."""
+    from hpctl.jobs import job_comment
+
+    number = JobId(natural(target))
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    if job is None:
+        return None
+    registered = registration(job.comment)
+    said = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
+    if registered is None:
+        said.append(_unprotected(job))
+        then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
+    else:
+        said += [_protected(registered), checkpoint_text(job_comment.decode(job.comment), job)]
+        said += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
+        then = Awaited(
+            f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
+        )
+    told = w.state.reports.get(number, ())
+    return ExplainView(
+        as_of=w.now,
+        target=target,
+        kind="job",
+        headline="; ".join(filter(None, said)) + ".",
+        story=tuple(map(report_line, told)),
+        next=then,
+    )
+
+
+def _unprotected(job: SlurmJob) -> str:
+    if not job.recoverable:
+        why = "Requeue=0" if job.batch else "not a batch job"
+        return f"it is not protected: Slurm cannot start it again ({why})"
+    return (
+        "it is protected from faults of its nodes alone: hpctl requeues it away from them; it did"
+        " not register, so its own crashes and hangs are its owner's"
+    )
+
+
+def _protected(registered: Registration) -> str:
+    how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
+    if registered.supervised:
+        how.append("restarted inside its allocation by its own supervisor")
+    if registered.spares:
+        how.append(f"{registered.spares} spare node(s)")
+    return f"it is protected: {', '.join(how)}"
+
+
+def checkpoint_text(registered: JobRegistration | None, job: SlurmJob) -> str:
+    """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
+    from hpctl.jobs.checkpoints import search
+
+    place = registered.ckpt if registered is not None else ""
+    if not place:
+        return "it named no directory of checkpoints: each run begins anew"
+    filled = place.replace("{job_id}", str(job.id))
+    if "{" in filled:
+        return f"its checkpoints are in {place}, which only the job can fill in"
+    if filled.startswith("s3://"):
+        return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
+    if os.geteuid() == 0 and job.uid != 0:  # what users own is not root's to open
+        return (
+            f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
+        )
+    try:
+        found = search.last_complete(Path(filled))
+    except OSError as error:
+        return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
+    newer = [p for p in found.passed_over if p.claimed]
+    torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
+    if found.unknown:
+        return f"there is no whole checkpoint yet, but {found.unknown}"
+    if found.found is None:
+        return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
+    path = found.found.path
+    saved = at_stamp(os.stat(str(path)).st_mtime)
+    when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
+    return f"its newest whole checkpoint is {path}{when}{torn}"
+
+
+def _would(
+    w: World, job: SlurmJob, registered: Registration, policies: Mapping[JobId, RunPolicy]
+) -> str:
+    """What its policy answers to a crash now."""
+    if w.policy.mode is Mode.OBSERVE:
+        return "nothing, for hpctl only observes"
+    trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
+    means = Means(
+        process=False, step=registered.supervised, requeue=job.recoverable, nodes=len(job.nodes)
+    )
+    answer = decide(policies.get(job.id, RunPolicy()), (), trouble, means, w.now)
+    return f"{answer.action} ({answer.why})"

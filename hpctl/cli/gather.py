@@ -11,10 +11,21 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hpctl.clusters.joining import joined_now
+from hpctl.clusters.names import natural
+from hpctl.clusters.trouble import understand
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
 from hpctl.core.journal import Corrupt, Event, State, replay
-from hpctl.core.model import Assessment, Health, NodeName, ProviderView, SchedulerView
+from hpctl.core.model import (
+    Assessment,
+    Health,
+    Instance,
+    InstanceStatus,
+    NodeName,
+    ProviderView,
+    SchedulerView,
+)
+from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.policy import Policy
 from hpctl.core.view import View
 from hpctl.errors import JournalCorrupt, Unavailable
@@ -22,6 +33,7 @@ from hpctl.errors import JournalCorrupt, Unavailable
 if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
+
 
 T = TypeVar("T")
 
@@ -221,3 +233,41 @@ def _read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
         return ask(), ""
     except Unavailable as error:
         return None, f"{error} {error.hint}".strip()
+
+
+def known_nodes(w: World) -> list[NodeName]:
+    """Every node that anybody has a word for, in order."""
+    names = set(w.health) | {r.node for r in w.state.nodes.values()}
+    if w.slurm is not None:
+        names = set(w.slurm.nodes) | set(w.health)
+    return sorted(names, key=natural)
+
+
+_AWAITED = (Phase.VACATED, Phase.REMEDYING, Phase.REJOINING)
+
+
+def waits_for_cloud(w: World) -> bool:
+    """Whether some open recovery waits for the cloud, so that its word is worth a call."""
+    return any(w.state.nodes[i].phase in _AWAITED for i in w.state.open_nodes.values())
+
+
+def cloud_says(w: World, rec: NodeRecovery) -> str:
+    """One sentence, with the mend, where the cloud was asked and has something to say; else ""."""
+    instance = _instance(w, rec) if rec.phase in _AWAITED else None
+    if instance is None or not instance.message:
+        return ""
+    said = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
+    if instance.status is not InstanceStatus.FAILURE:
+        return said
+    trouble = understand(instance.message)
+    return f"{said} This means: {trouble.meaning}. Mend: {trouble.mend}"
+
+
+def _instance(w: World, rec: NodeRecovery) -> Instance | None:
+    """The instance that stands for the node, or for its place in the group."""
+    if w.cloud is None:
+        return None
+    mine = [
+        i for i in w.cloud.instances.values() if i.logical_id and i.logical_id == rec.logical_id
+    ]
+    return w.joined.instances.get(rec.node) or (mine[0] if mine else None)

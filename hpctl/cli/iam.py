@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import BUCKET, ROLE_ARN, usage
-from hpctl.cli.aws_options import aws_options, open_aws
+from hpctl.cli.arguments import BUCKET, ROLE_ARN, aws_options, open_aws, usage
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import columns, wrapped
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hpctl.clusters.policies import Scope
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
@@ -142,9 +145,8 @@ def check(
     Exit code: 0 it does, 1 something is denied or there is no such role, 3 IAM cannot be asked or
     cannot tell.
     """
-    from hpctl.cli import render_iam
     from hpctl.clusters.policies import PERSONAS, document
-    from hpctl.clusters.validate.role_facts import NoRole, simulate
+    from hpctl.clusters.validate.role import NoRole, simulate
     from hpctl.clusters.validate.verdict import Unanswered
     from hpctl.errors import Absent
 
@@ -163,7 +165,7 @@ def check(
         denied = tuple(DeniedView(*one) for one in found.denied.items())
         unsure = tuple(UnsureView(*one) for one in found.unsure.items())
         view = IamCheckView(who, principal, denied, unsure, "")
-    output.show("iam-check", view, as_json, render_iam.check)
+    output.show("iam-check", view, as_json, draw_check)
     if view.denied:
         output.leave(Exit.PROBLEM)
     output.leave(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
@@ -205,3 +207,24 @@ def _open(to: Scope, policy: dict[str, Any]) -> list[str]:
         for field in fields(to)
         if getattr(to, field.name) == "*" and uses.get(field.name, "\0") in text
     ]
+
+
+def draw_check(out: Console, view: IamCheckView) -> None:
+    """One line, and a table of what is denied."""
+    if view.error:
+        out.print(f"cannot tell: {view.error}")
+        return
+    if not view.denied and not view.unsure:
+        out.print(f"{view.role} allows what {view.who} needs")
+    if view.denied:
+        out.print(f"{view.role} does not allow all that {view.who} needs:")
+        rows = columns("ACTION", wrapped("ON"))
+        for denied in view.denied:
+            rows.add_row(denied.action, denied.resource)
+        out.print(rows)
+    if view.unsure:
+        out.print(f"{view.role} has conditions that only a real request meets:")
+        rows = columns("ACTION", wrapped("DEPENDS ON"))
+        for unsure in view.unsure:
+            rows.add_row(unsure.action, unsure.keys)
+        out.print(rows)

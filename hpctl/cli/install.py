@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from hpctl.cli import output
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli import install_steps, output
+from hpctl.cli.doctor import CheckView, DoctorView, draw_checks, examine, read_config, verdict
 from hpctl.cli.install_steps import Step, StepView, Wish, machine_at, walk
 from hpctl.cli.output import DRY_RUN, Exit
+from hpctl.cli.tables import styled
 from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
@@ -74,10 +76,31 @@ def install() -> None:
 @click.option("--cluster", default="", help="The HyperPod cluster. Default: this node's own.")
 @click.option("--region", default="", help="The cluster's region.")
 @_SLURM
+@click.option(
+    "--yes",
+    "-y",
+    is_flag=True,
+    help="With --slurm: add batch_sched_delay=0 to the site's SchedulerParameters without asking.",
+)
 @_options
-def head(cluster: str, region: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
+def head(
+    cluster: str, region: str, slurm: bool, yes: bool, dry_run: bool, root: Path, as_json: bool
+) -> None:
     """Install the daemon on a head node (controller)."""
-    _install(Wish("head", cluster, region, slurm=slurm), dry_run, root, as_json)
+    eager = slurm and _eager(_machine(root, dry_run), yes or dry_run)
+    _install(Wish("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json)
+
+
+def _eager(machine: Machine, agreed: bool) -> bool:
+    """Whether batch_sched_delay=0 is to be added to what a site has set; a person is asked."""
+    parameters = install_steps.site_parameters(machine)
+    if not parameters or agreed:
+        return bool(parameters)
+    question = (
+        f"slurm.conf sets SchedulerParameters={parameters}. Add batch_sched_delay=0, so that a"
+        " restarted job does not wait up to 3 s for slurmctld?"
+    )
+    return sys.stdin.isatty() and output.confirm(question)
 
 
 @install.command("daemon-user")
@@ -88,8 +111,6 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
     Says in its unit who that is, and has that user's group read hpctl.yaml and the daemon's
     secrets. Restarts nothing; `install head` does the same.
     """
-    from hpctl.cli import install_steps
-
     steps = install_steps.daemon_user(_machine(root, dry_run), [])
     _show(steps, dry_run, as_json, lambda: ())
 
@@ -128,8 +149,6 @@ def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) 
     Journal and configuration stay, unless --purge: a later daemon goes on with recoveries that are
     open. Nodes that hpctl drained stay drained.
     """
-    from hpctl.cli import install_steps
-
     machine = _machine(root, dry_run)
     if not (yes or dry_run):
         what = (
@@ -154,8 +173,6 @@ def _machine(root: Path, dry_run: bool) -> Machine:
 
 
 def _install(wish: Wish, dry_run: bool, root: Path, as_json: bool) -> None:
-    from hpctl.cli import install_steps
-
     machine = _machine(root, dry_run)
     looks = (lambda: ()) if dry_run or not machine.running else (lambda: _doctor(wish))
     _show(install_steps.install(machine, wish), dry_run, as_json, looks)
@@ -167,8 +184,6 @@ def _show(
     as_json: bool,
     looks: Callable[[], tuple[CheckView, ...]],
 ) -> None:
-    from hpctl.cli.doctor import DoctorView, verdict
-
     taken = tuple(walk(steps, dry_run))
     failed = any(step.state == "failed" for step in taken)
     view = InstallView(dry_run, taken, () if failed else looks())
@@ -179,9 +194,6 @@ def _show(
 
 def _doctor(wish: Wish) -> tuple[CheckView, ...]:
     """The first look at what was set up: all of doctor's on a head node, else what it needs."""
-    from hpctl.cli.doctor import read_config
-    from hpctl.cli.doctor_checks import examine
-
     now = output.now()
     if wish.role == "head":
         config, first = read_config(output.DEFAULT_CONFIG)
@@ -202,17 +214,12 @@ def _reached(url: str) -> CheckView:
 
 
 def _draw(out: Console, view: InstallView) -> None:
-    from rich.text import Text
-
-    from hpctl.cli.doctor import DoctorView
-    from hpctl.cli.render_doctor import doctor
-
     styles = {"done": "green", "failed": "red", "would": "yellow", "skipped": "yellow"}
     for step in view.steps:
-        line = Text(f"{step.state:8}", styles.get(step.state, ""))
+        line = styled(f"{step.state:8}", styles.get(step.state, ""))
         out.print(line.append(f"  {step.name:14}{step.what}", "default"), soft_wrap=True)
     if view.dry_run:
         out.print(DRY_RUN)
     if view.checks:
         out.print()
-        doctor(out, DoctorView(output.now(), view.checks))
+        draw_checks(out, DoctorView(output.now(), view.checks))

@@ -111,15 +111,23 @@ def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
 # --- install ----------------------------------------------------------------------------------
 
 
+_DELAY = "batch_sched_delay=0"
+_ADDED = "# batch_sched_delay: added by hpctl install"
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asks for. `head` is the daemon's URL, for nodes."""
+    """What the command line asks for. `head` is the daemon's URL, for nodes.
+
+    `eager`: batch_sched_delay=0 is added to the SchedulerParameters that a site has set.
+    """
 
     role: str
     cluster: str = ""
     region: str = ""
     head: str = ""
     slurm: bool = False
+    eager: bool = False
 
 
 def install(machine: Machine, wish: Wish) -> Iterator[Step]:
@@ -138,6 +146,8 @@ def install(machine: Machine, wish: Wish) -> Iterator[Step]:
         text = (units / name).read_text()
         if machine.unit_text(name) != text:
             yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
+    if wish.eager:
+        yield _eager(machine)
     if wish.slurm:
         yield _slurm(machine, wish.role)
     if wish.role == "head":
@@ -289,6 +299,38 @@ def daemon_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
         changed.append(str(path))
 
 
+def site_parameters(machine: Machine) -> str:
+    """The SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else ""."""
+    from lifecycle.slurm_files import value
+
+    found = value(_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters") or ""
+    return "" if "batch_sched_delay" in found.lower() else found
+
+
+def _eager(machine: Machine) -> Step:
+    """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
+    conf = _node(machine, "head").slurm_etc / "slurm.conf"
+
+    def run() -> None:
+        text = re.sub(
+            r"(?im)^([ \t]*SchedulerParameters[ \t]*=[ \t]*[^\s#]+)",
+            rf"{_ADDED}\n\1,{_DELAY}",
+            conf.read_text(),
+        )
+        machine.write(conf.resolve(), text, conf.stat().st_mode & 0o7777)
+        _reconfigure(machine)
+
+    what = f"{_DELAY} in {conf}"
+    return Step("scheduler", what, lambda: not site_parameters(machine), run)
+
+
+def _reconfigure(machine: Machine) -> None:
+    from lifecycle.slurm_files import program
+
+    if machine.running and machine.up("slurmctld.service"):
+        machine.run(program("scontrol"), "reconfigure", timeout=60)
+
+
 def _slurm(machine: Machine, role: str) -> Step:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
@@ -358,11 +400,10 @@ def _gone(machine: Machine) -> Step:
 
 def _unlisted(machine: Machine) -> Step:
     """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
-    from lifecycle.slurm_files import program
-
     directory = _node(machine, "head").slurm_etc
     ours = re.compile(
-        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters=batch_sched_delay=0$)\n?"
+        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={_DELAY}$)\n?"
+        rf"|^{_ADDED}\n(.*),{_DELAY}"
     )
     files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
 
@@ -372,9 +413,8 @@ def _unlisted(machine: Machine) -> Step:
     def run() -> None:
         for path in files:
             mode = path.stat().st_mode & 0o7777
-            machine.write(path.resolve(), ours.sub("", path.read_text()), mode)
-        if machine.running and machine.up("slurmctld.service"):
-            machine.run(program("scontrol"), "reconfigure", timeout=60)
+            machine.write(path.resolve(), ours.sub(r"\1", path.read_text()), mode)
+        _reconfigure(machine)
 
     return Step("Slurm plugins", f"none of ours in {directory}", done, run)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -18,13 +18,22 @@ def by_ctrl_c(abort: click.Abort) -> bool:
 
 
 class LazyGroup(click.Group):
-    """A group by a table: name to (module:attribute, one-line help), in the help's order."""
+    """A group by a table: name to (module:attribute, one-line help), in the help's order.
+
+    Commands may be added as to any group, too. `sections`: the headings of the help, each with its
+    commands' names.
+    """
 
     def __init__(
-        self, *args: Any, table: Mapping[str, tuple[str, str]] | None = None, **more: Any
+        self,
+        *args: Any,
+        table: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Iterable[str]] | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self.table = table or {}
+        self.sections = sections
 
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C that no command has an answer to is 130 everywhere, as a shell has it."""
@@ -48,12 +57,12 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The table's order is the order of the help."""
-        return list(self.table)
+        return [*self.table, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the one command that was asked for."""
         if cmd_name not in self.table:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, _, attribute = self.table[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -68,7 +77,7 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self.table, n=2)
+            near = get_close_matches(args[0], self.list_commands(ctx), n=2)
             mend = (
                 f"did you mean {' or '.join(near)}?" if near else f"see {ctx.command_path} --help"
             )
@@ -76,5 +85,8 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the table's own helps: asking each command for its help would import it."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+        helps = {name: text for name, (_, text) in self.table.items()}
+        helps |= {name: each.get_short_help_str(80) for name, each in sorted(self.commands.items())}
+        for title, names in (self.sections or {"Commands": helps}).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, helps[name]) for name in names])

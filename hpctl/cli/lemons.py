@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.cli import output
 from hpctl.cli.gather import World, gather
+from hpctl.cli.tables import BAD, DIM, GOOD, WIDE, ago, columns, styled, wrapped
 from hpctl.core.lemons import DEFAULT, Lemon, scores
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,28 @@ def lemons(everybody: bool, config: str, as_json: bool) -> None:
 
     Advice from the journal alone: test such an instance, or `hpctl replace` its node. Exit code 0.
     """
-    from hpctl.cli import render
-
     world = gather(output.load_config(config), output.now())
-    output.show("lemons", lemons_view(world, everybody=everybody), as_json, render.lemons)
+    output.show("lemons", lemons_view(world, everybody=everybody), as_json, draw)
+
+
+def draw(out: Console, view: LemonsView) -> None:
+    """The table of `hpctl lemons`."""
+    if view.instances:
+        wide = out.width >= WIDE
+        extra = ("RECOVERIES", "JOBS") if wide else ()
+        table = columns("NODE", "INSTANCE", "SCORE", *extra, "LAST", wrapped("WHY"))
+        for i in view.instances:
+            table.add_row(
+                i.node,
+                i.instance_id,
+                styled(f"{i.score:.2f}", BAD if i.lemon else ""),
+                *((styled(str(i.recoveries)), styled(str(i.jobs))) if wide else ()),
+                ago(i.last, view.as_of),
+                i.why,
+            )
+        out.print(table)
+    else:
+        out.print(styled("No instance breaks again and again.", GOOD))
+    if view.not_shown:
+        below = f"{view.not_shown} more with a history below {view.limit:g}: hpctl lemons --all"
+        out.print(styled(below, DIM))

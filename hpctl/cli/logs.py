@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete_files import complete_preset
+from hpctl.cli.complete import complete_preset
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import columns, moment, wrapped
 from hpctl.core.compat import UTC
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hpctl.jobs.logs.engine import RuleWatch
     from hpctl.jobs.logs.replay import Replay
     from hpctl.jobs.logs.rules import RuleSet
@@ -85,7 +88,6 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     does nothing else. Exit code: 0 nothing fired, 1 something did, 2 RULES are wrong, 3 FILE
     cannot be read.
     """
-    from hpctl.cli import render_logs
     from hpctl.errors import Unavailable
     from hpctl.jobs.logs.follow import NotALog
     from hpctl.jobs.logs.replay import replay
@@ -98,7 +100,7 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     except NotALog as error:
         raise Unavailable(str(error), error.hint) from error
     view = _view(played, paths[-1])
-    output.show("logs-test", view, as_json, render_logs.test)
+    output.show("logs-test", view, as_json, draw)
     output.leave(Exit.PROBLEM if view.verdicts else Exit.FINE)
 
 
@@ -171,3 +173,25 @@ def _row(watch: RuleWatch, timed: bool) -> RuleRow:
 
 def _time(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def draw(out: Console, view: LogsTestView) -> None:
+    """The verdicts in their order, then what became of each rule."""
+    if view.verdicts:
+        rows = columns("TIME", "LINE", "WHAT", "RULE", wrapped("WHY"))
+        for verdict in view.verdicts:
+            line = str(verdict.line_number or "-")
+            rows.add_row(moment(verdict.at), line, verdict.what, verdict.rule, verdict.why)
+        out.print(rows)
+    else:
+        out.print("nothing would have fired")
+    out.print()
+    rows = columns("RULE", "JUDGES", "MATCHED", "FIRED", "HANG DUE")
+    for rule in view.rules:
+        matched, fired = str(rule.matched), str(rule.fired)
+        rows.add_row(rule.name, rule.judges, matched, fired, moment(rule.due))
+    out.print(rows)
+    for note in view.notes:
+        out.print(f"note: {note}")
+    span = f", {moment(view.first)} to {moment(view.last)}" if view.first else ""
+    out.print(f"{view.lines} lines, {view.bytes} bytes{span}")

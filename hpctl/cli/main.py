@@ -21,66 +21,130 @@ COMPLETED_IN_S = 3
 SLURM_BIN = "/opt/slurm/bin"
 """Where HyperPod's AMIs have Slurm; neither systemd's units nor sudo look there by themselves."""
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
-    "nodes": ("hpctl.cli.nodes:nodes", "Every node: what is known of it and what is done to it."),
-    "jobs": ("hpctl.cli.jobs:jobs", "Jobs that were hit, and where their recovery stands."),
-    "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
-    "lemons": ("hpctl.cli.lemons:lemons", "Instances that break again and again."),
-    "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
-    "pause": ("hpctl.cli.requests:pause", "Stop opening recoveries and taking steps."),
-    "resume": ("hpctl.cli.requests:resume", "Lift a pause."),
-    "approve": ("hpctl.cli.requests:approve", "Let a held recovery go ahead."),
-    "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
-    "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
-    "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
-    "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
-    "audit": (
-        "hpctl.cli.audit:audit",
-        "Who asked what, and by which configuration the daemon acted.",
-    ),
-    "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the mends."),
-    "sbatch": ("hpctl.cli.sbatch:sbatch", "Submit a batch job that resumes from checkpoints."),
-    "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
-    "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
-    "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
-    "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
-    "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
-    "cluster": ("hpctl.cli.cluster:cluster", "Create, operate and retire a HyperPod cluster."),
-    "iam": ("hpctl.cli.iam:iam", "Print IAM policies of least privilege."),
-    "lifecycle": (
-        "hpctl.cli.lifecycle:lifecycle",
-        "Make, try and send what runs on a node at birth.",
-    ),
-    "storage": (
-        "hpctl.cli.storage:storage",
-        "Link file systems to S3, and load files ahead of use.",
-    ),
-    "capacity": ("hpctl.cli.capacity:capacity", "What is reserved, running, spare and failed."),
-    "autoscale": ("hpctl.cli.autoscale:autoscale", "How groups grow and shrink, and why not."),
-    "install": (
-        "hpctl.cli.install:install",
-        "Set this machine up by hand: head, node or login node.",
-    ),
-    "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
-    "config": ("hpctl.cli.config:config", "Check or print the daemon's configuration."),
-    "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
-    "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),
-    "agent": ("hpctl.cli.on_node:agent", "The node agent."),
-    "sandbox": ("hpctl.cli.sandbox:sandbox", "A real Slurm and an emulated HyperPod on loopback."),
-    "completion": ("hpctl.cli.completion:completion", "Print the shell's completion script."),
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Watch": {
+        "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
+        "nodes": (
+            "hpctl.cli.nodes:nodes",
+            "Every node: what is known of it and what is done to it.",
+        ),
+        "jobs": (
+            "hpctl.cli.recoveries:jobs",
+            "Jobs that were hit, and where their recovery stands.",
+        ),
+        "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
+        "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
+        "lemons": ("hpctl.cli.lemons:lemons", "Instances that break again and again."),
+        "audit": (
+            "hpctl.cli.audit:audit",
+            "Who asked what, and by which configuration the daemon acted.",
+        ),
+        "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
+    },
+    "Act": {
+        "pause": ("hpctl.cli.requests:pause", "Stop opening recoveries and taking steps."),
+        "resume": ("hpctl.cli.requests:resume", "Lift a pause."),
+        "approve": ("hpctl.cli.requests:approve", "Let a held recovery go ahead."),
+        "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
+        "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
+        "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
+    },
+    "Jobs": {
+        "sbatch": ("hpctl.cli.sbatch:sbatch", "Submit a batch job that resumes from checkpoints."),
+        "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
+        "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
+        "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
+        "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
+    },
+    "Cluster": {
+        "cluster": ("hpctl.cli.cluster:cluster", "Create, operate and retire a HyperPod cluster."),
+        "capacity": ("hpctl.cli.capacity:capacity", "What is reserved, running, spare and failed."),
+        "autoscale": ("hpctl.cli.autoscale:autoscale", "How groups grow and shrink, and why not."),
+        "iam": ("hpctl.cli.iam:iam", "Print IAM policies of least privilege."),
+        "lifecycle": (
+            "hpctl.cli.lifecycle:lifecycle",
+            "Make, try and send what runs on a node at birth.",
+        ),
+        "storage": (
+            "hpctl.cli.storage:storage",
+            "Link file systems to S3, and load files ahead of use.",
+        ),
+    },
+    "Setup": {
+        "install": (
+            "hpctl.cli.install:install",
+            "Set this machine up by hand: head, node or login node.",
+        ),
+        "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
+        "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the mends."),
+        "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
+        "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
+        "agent": ("hpctl.cli.main:agent", "The node agent."),
+        "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),
+        "sandbox": (
+            "hpctl.cli.sandbox:sandbox",
+            "A real Slurm and an emulated HyperPod on loopback.",
+        ),
+        "completion": ("hpctl.cli.main:completion", "Print the shell's completion script."),
+    },
 }
+"""The commands by the headings of the help."""
+
+COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 
 
 @click.command(
     cls=LazyGroup,
     table=COMMANDS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 fine, 1 problem found, 2 usage, 3 cannot tell.",
 )
 @click.version_option(__version__, prog_name="hpctl")
 def cli() -> None:
     """Self-healing Slurm GPU clusters on Amazon SageMaker HyperPod."""
+
+
+@click.group(
+    cls=LazyGroup,
+    table={
+        "check": (
+            "hpctl.cli.agent:check",
+            "Run every check once on this machine and say what it sees.",
+        ),
+        "run": (
+            "hpctl.cli.agent:run",
+            "Watch this node and report to the head node until SIGTERM.",
+        ),
+        # A prolog that calls it must not pay for the agent's imports.
+        "verdict": (
+            "hpctl.cli.report:verdict",
+            "What the agent thinks of this node, from what it knows.",
+        ),
+    },
+)
+def agent() -> None:
+    """The node agent."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell's completion script.
+
+    \b
+    bash: eval "$(hpctl completion bash)" in ~/.bashrc (bash 4.4 or newer)
+    zsh:  eval "$(hpctl completion zsh)" in ~/.zshrc
+    fish: hpctl completion fish > ~/.config/fish/completions/hpctl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from hpctl.cli.output import echo
+
+    script = get_completion_class(shell)
+    assert script is not None
+    echo(script(cli, {}, "hpctl", "_HPCTL_COMPLETE").source())
 
 
 def _complete_quietly() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.cli import output
 from hpctl.cli.complete import complete_node
-from hpctl.cli.gather import World, gather
+from hpctl.cli.gather import World, gather, known_nodes
 from hpctl.cli.output import Exit
-from hpctl.clusters.names import natural
+from hpctl.cli.tables import MANY, WARN, WIDE, ago, columns, plain, styled, word, wrapped
 from hpctl.core.model import Condition, NodeName
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 UNKNOWN = "UNKNOWN"
 NOT_FOUND = "NOT_FOUND"
@@ -50,14 +54,6 @@ class NodesView:
     cloud_as_of: datetime | None
     cloud_error: str
     nodes: tuple[NodeView, ...]
-
-
-def known_nodes(w: World) -> list[NodeName]:
-    """Every node that anybody has a word for, in order."""
-    names = set(w.health) | {r.node for r in w.state.nodes.values()}
-    if w.slurm is not None:
-        names = set(w.slurm.nodes) | set(w.health)
-    return sorted(names, key=natural)
 
 
 def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
@@ -121,8 +117,6 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
 
     Exit code: 0, or 3 where Slurm or the cloud could not be asked.
     """
-    from hpctl.cli import render
-
     loaded = output.load_config(config)
     world = gather(loaded, output.now(), slurm=True, cloud=not no_cloud)
     known = known_nodes(world)
@@ -130,6 +124,34 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
         if name not in known:
             raise output.no_such("nodes", name, [str(n) for n in known])
     view = nodes_view(world, tuple(n for n in known if not names or n in names))
-    output.show("nodes", view, as_json, render.nodes)
+    output.show("nodes", view, as_json, draw)
     blind = world.slurm is None or (not no_cloud and world.cloud is None)
     output.leave(Exit.CANNOT_TELL if blind else Exit.FINE)
+
+
+def draw(out: Console, view: NodesView) -> None:
+    """The table of `hpctl nodes`; a narrow terminal loses the cloud's columns first."""
+    wide = out.width >= WIDE
+    extra = ("INSTANCE", "CLOUD", "LOGICAL ID") if wide else ()
+    rows = []
+    for n in view.nodes:
+        state = n.slurm_state + "".join(f"+{f}" for f in n.slurm_flags)
+        doing = f"{n.recovery} {n.phase}" if n.recovery else ""
+        doing = doing or (f"held: {n.held_by}" if n.held_by else "")
+        heard = ago(n.last_heard, view.as_of).removesuffix(" ago")
+        cloud = (n.instance_id, n.instance_status, n.logical_id) if wide else ()
+        rows.append((n.name, state, n.condition, n.rule, heard, *cloud, doing))
+    headings = ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", *extra, "TREATMENT")
+    if len(rows) > MANY:
+        out.print(plain([headings, *rows]), no_wrap=True, crop=False)
+    else:
+        table = columns(*headings[:-1], wrapped(headings[-1]))
+        for row in rows:
+            table.add_row(*(word(cell.partition("+")[0], cell) for cell in row))
+        out.print(table)
+    for what, as_of, error in (
+        ("Slurm", view.slurm_as_of, view.slurm_error),
+        ("The cloud", view.cloud_as_of, view.cloud_error),
+    ):
+        if as_of is None and error != "not asked":
+            out.print(styled(f"{what} cannot be read: {error}", WARN))

@@ -117,13 +117,12 @@ def console(*, err: bool = False, width: int | None = None) -> Console:
     """Standard output, or standard error, for rich: colours on a terminal only, `COLUMNS` respected
     on standard output. Whatever text is drawn on it is cleaned."""
     if err:
-        return _clean_console()(stderr=True, highlight=False, emoji=False, width=width)
+        return _clean_console()(stderr=True, width=width)
     out = sys.stdout
     wide = os.environ.get("COLUMNS", "")
     # Where nothing says how wide the reader's screen is, 80 would cut what `grep` looks for.
     width = int(wide) if wide.isdecimal() else (None if out.isatty() else 200)
-    made = _clean_console()
-    return made(file=out, width=width, highlight=False, soft_wrap=False, emoji=False)
+    return _clean_console()(file=out, width=width)
 
 
 @functools.cache
@@ -134,6 +133,10 @@ def _clean_console() -> type[Console]:
     from rich.segment import Segment
 
     class CleanConsole(Console):
+        def __init__(self, **how: Any) -> None:
+            # Text is data: brackets and colons in it mean nothing.
+            super().__init__(markup=False, highlight=False, emoji=False, **how)
+
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else printable(text, lines=True), style, control)

@@ -11,8 +11,11 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import columns, wrapped
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hpctl.jobs.rehearsal import Played
     from hpctl.policies import PolicyFile
 
@@ -83,7 +86,6 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     Of several files the later ones win; without any, the defaults are tried. Nothing but the files
     is read. Exit code: 0 the run goes on, 1 it ends held, 2 a file is wrong.
     """
-    from hpctl.cli import render_policy
     from hpctl.jobs import rehearsal
     from hpctl.policies import merged, read
     from hpctl.yaml.errors import FileProblems
@@ -96,7 +98,7 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     held = next((p.why for p in reversed(played) if p.action == "hold"), "")
     held = held if played[-1].nodes == 0 else ""
     view = PolicyTestView(policies, scenario, played, rehearsal.restarts(played), held)
-    output.show("policy-test", view, as_json, render_policy.test)
+    output.show("policy-test", view, as_json, draw_test)
     output.leave(Exit.PROBLEM if held else Exit.FINE)
 
 
@@ -107,7 +109,6 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 @output.json_option
 def check(files: tuple[str, ...], as_json: bool) -> None:
     """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
-    from hpctl.cli import render_policy
     from hpctl.core.run_policy import RunPolicy, unreachable
     from hpctl.policies import PolicyError, merged, read
 
@@ -121,7 +122,7 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
         return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
     view = PolicyCheckView(tuple(map(checked, files)))
-    output.show("policy-check", view, as_json, render_policy.check)
+    output.show("policy-check", view, as_json, draw_check)
     output.leave(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
 
 
@@ -145,7 +146,6 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     from FILE; the later wins. On a machine without that configuration, such as a login node, it
     says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
     """
-    from hpctl.cli import render_policy
     from hpctl.policies import PolicyError, read
 
     try:
@@ -155,7 +155,7 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     layers = [*_of_the_cluster(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
     view = PolicyShowView(partition, _keys(layers, [*names, *files]))
-    output.show("policy-show", view, as_json, render_policy.show)
+    output.show("policy-show", view, as_json, draw_show)
 
 
 def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
@@ -209,3 +209,58 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "-"
     return "-" if value is None else str(value)
+
+
+def draw_test(out: Console, view: PolicyTestView) -> None:
+    """The events in their order, then how it ends."""
+    rows = columns("AT", "EVENT", "ACTION", "NODES", wrapped("WHY"))
+    for played in view.events:
+        # The same signature again is what holds a job: two that differ must look so.
+        what = " ".join(filter(None, [played.event, played.node, played.signature]))
+        rows.add_row(_clock(played.at_s), what, played.action, str(played.nodes), _why(played))
+    out.print(rows)
+    out.print()
+    on = "the run goes on" if view.events[-1].nodes else "nothing runs at the end"
+    end = f"held: {view.held}" if view.held else on
+    out.print(f"{view.restarts} restarts; {end}")
+
+
+def draw_check(out: Console, view: PolicyCheckView) -> None:
+    """One line a file, and below it one for each problem."""
+    for file in view.files:
+        found = (
+            f"{len(file.problems)} problem(s)"
+            if file.problems
+            else "fine"
+            if not file.notes
+            else "valid, but"
+        )
+        out.print(f"{file.path}: {found}")
+        for problem in (*file.problems, *file.notes):
+            out.print(f"  {problem}", soft_wrap=True)
+
+
+def draw_show(out: Console, view: PolicyShowView) -> None:
+    """A table of keys."""
+    rows = columns("KEY", wrapped("VALUE"), "FROM")
+    for key in view.keys:
+        rows.add_row(key.key, key.value, key.source)
+    out.print(rows)
+
+
+def _why(played: Played) -> str:
+    """The reason, with everything else that the answer says."""
+    parts = [played.why]
+    if played.save_first_s:
+        parts.append(f"saves first, at most {played.save_first_s:g} s")
+    if played.after_s:
+        parts.append(f"waits {played.after_s:.0f} s")
+    if played.exclude:
+        parts.append(f"stays off {','.join(played.exclude)}")
+    return "; ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    """`1:02:03` since the start."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

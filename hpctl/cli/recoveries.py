@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.cli import output
 from hpctl.cli.gather import World, gather
+from hpctl.cli.tables import columns, heading, wrapped
 from hpctl.cli.views import (
     HoldView,
     JobRecoveryView,
+    JobReportView,
     NodeRecoveryView,
     chosen,
+    hold_table,
     hold_view,
     job_recovery_view,
+    job_report_view,
+    job_table,
+    left_out,
     looks_back,
     node_recovery_view,
+    node_table,
 )
+from hpctl.core.tell import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +71,93 @@ def recoveries_view(
 @output.config_option
 def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Open and ended recoveries."""
-    from hpctl.cli import render
-
     now = output.now()
     past = looks_back(now, ended=ended, since=since)
     world = gather(output.load_config(config), now, past=past)
     view = recoveries_view(world, ended=ended, since=since)
-    output.show("recoveries", view, as_json, render.recoveries)
+    output.show("recoveries", view, as_json, draw_recoveries)
+
+
+def draw_recoveries(out: Console, view: RecoveriesView) -> None:
+    """The tables of `hpctl recoveries`."""
+    if not (view.nodes or view.jobs):
+        out.print("No recovery is open.")
+    hold_table(out, view.holds, view.as_of)
+    node_table(out, "Nodes", view.nodes, view.as_of)
+    job_table(out, "Jobs", view.jobs, view.as_of)
+    left_out(out, view.ended_not_shown)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsView:
+    """What `hpctl jobs` shows. `ended_not_shown` counts the closed recoveries left out that
+    are not past.
+
+    `reports`: the newest word of each job's supervisor within a day, or since `--since`.
+    """
+
+    as_of: datetime
+    jobs: tuple[JobRecoveryView, ...]
+    holds: tuple[HoldView, ...]
+    ended_not_shown: int
+    reports: tuple[JobReportView, ...]
+
+
+def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
+    """The table as a value. A hold belongs here where its target is a job id."""
+    _, chosen_jobs = chosen(w.state, ended=ended, since=since)
+    shown = {r.id for r in chosen_jobs}
+    return JobsView(
+        as_of=w.now,
+        jobs=tuple(job_recovery_view(r, w.state) for r in chosen_jobs),
+        holds=tuple(hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()),
+        ended_not_shown=sum(r.ended and r.id not in shown for r in w.state.jobs.values()),
+        reports=_reports(w, since or w.now - timedelta(days=1)),
+    )
+
+
+def _reports(w: World, since: datetime) -> tuple[JobReportView, ...]:
+    newest = [told[-1] for told in w.state.reports.values()]
+    lately = sorted((t for t in newest if t.at >= since), key=lambda t: t.at, reverse=True)
+    return tuple(map(job_report_view, lately))
+
+
+@click.command()
+@click.option("--all", "ended", is_flag=True, help="Show ended recoveries too.")
+@click.option("--since", type=output.SinceType(), help="Those that moved since (30min, 7d, ISO).")
+@output.json_option
+@output.config_option
+def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
+    """Jobs that were hit, and where their recovery stands."""
+    now = output.now()
+    past = looks_back(now, ended=ended, since=since)
+    world = gather(output.load_config(config), now, past=past)
+    output.show("jobs", jobs_view(world, ended=ended, since=since), as_json, draw_jobs)
+
+
+def draw_jobs(out: Console, view: JobsView) -> None:
+    """The tables of `hpctl jobs`."""
+    if not view.jobs:
+        out.print("No job is in recovery.")
+    job_table(out, "", view.jobs, view.as_of)
+    hold_table(out, view.holds, view.as_of)
+    _report_table(out, view.reports, view.as_of)
+    left_out(out, view.ended_not_shown)
+
+
+def _report_table(out: Console, rows: Sequence[JobReportView], now: datetime) -> None:
+    if not rows:
+        return
+    heading(out, "Told by supervisors, the newest of each job")
+    table = columns("JOB", "RUN", "AGO", "TROUBLE", "DID", wrapped("WHY"))
+    for r in rows:
+        why = (r.trouble.why if r.trouble else "") or r.why
+        table.add_row(
+            str(r.job),
+            str(r.restarts),
+            duration((now - r.at).total_seconds()),
+            r.trouble.kind if r.trouble else "-",
+            f"wish: {r.wish}" if r.wish else r.action,
+            why or "-",
+        )
+    out.print(table)

@@ -13,7 +13,7 @@ import click
 
 from hpctl.agent.outside.ask import SOCKET, SOCKET_VARIABLE
 from hpctl.cli import output
-from hpctl.cli.durations import DurationType
+from hpctl.cli.arguments import DurationType
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048

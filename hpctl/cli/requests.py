@@ -13,12 +13,11 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.arguments import now_option
-from hpctl.cli.ask import ANSWER_S, ask, invoking_user, report
+from hpctl.cli.ask import ANSWER_S, ask, invoking_user, preview_lines, report
+from hpctl.cli.ask import previews as previews
 from hpctl.cli.complete import complete_hold, complete_node, complete_open
-from hpctl.cli.gather import World, gather
-from hpctl.cli.nodes import known_nodes
+from hpctl.cli.gather import World, gather, known_nodes
 from hpctl.cli.output import Exit
-from hpctl.cli.preview import preview_lines, previews
 from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.model import JobId, NodeName, RecoveryId
 from hpctl.core.requests import NOW

@@ -10,19 +10,34 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli import output
-from hpctl.cli.cloud_word import cloud_says, waits_for_cloud
-from hpctl.cli.gather import World, gather, with_cloud
+from hpctl.cli.gather import World, cloud_says, gather, waits_for_cloud, with_cloud
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import (
+    BAD,
+    DIM,
+    GOOD,
+    WARN,
+    ago,
+    counted,
+    grid,
+    heading,
+    indented,
+    styled,
+)
 from hpctl.cli.views import (
     ChangeView,
     HoldView,
     JobRecoveryView,
     NodeRecoveryView,
+    change_table,
     change_view,
     chosen,
+    hold_table,
     hold_view,
     job_recovery_view,
+    job_table,
     node_recovery_view,
+    node_table,
 )
 from hpctl.core.bounds import later
 from hpctl.core.change import Change
@@ -34,6 +49,9 @@ from hpctl.core.run_policy import Action
 from hpctl.core.tell import duration, headline
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from hpctl.config import Config
 
 LATELY = timedelta(hours=1)
@@ -281,8 +299,65 @@ def status(config: str, as_json: bool) -> None:
     Exit code: 0 all is well, 1 something is wrong (in treatment, blocked by a gate or waiting for
     a person), 3 the daemon or Slurm does not answer, so this may be out of date.
     """
-    from hpctl.cli import render
-
     view = seen(output.load_config(config))
-    output.show("status", view, as_json, render.status)
+    output.show("status", view, as_json, draw)
     output.leave(verdict(view))
+
+
+def draw(out: Console, view: StatusView) -> None:
+    """The screen of `hpctl status`."""
+    facts = grid(DIM)
+    facts.add_row("cluster", view.cluster or "(no cloud cluster)")
+    facts.add_row("daemon", _daemon_text(view.daemon, view.as_of))
+    facts.add_row("mode", view.mode)
+    if view.paused_by:
+        facts.add_row("paused", styled(f"by {view.paused_by}; lift it with: hpctl resume", WARN))
+    if view.stopped:
+        facts.add_row("stopped", styled(f"{view.stopped}: nothing is done", WARN))
+    total = view.nodes.slurm_total
+    facts.add_row("nodes", styled("unknown", WARN) if total is None else styled(str(total)))
+    if total is not None:
+        facts.add_row("  in Slurm", counted(view.nodes.by_state))
+    facts.add_row("  health", counted(view.nodes.by_condition))
+    facts.add_row("facts", _ages(view))
+    out.print(facts)
+    node_table(out, "Nodes in treatment", view.node_recoveries, view.as_of)
+    job_table(out, "Jobs in recovery", view.job_recoveries, view.as_of)
+    hold_table(out, view.holds, view.as_of)
+    node_table(out, "Waiting for a person", view.waiting_for_a_person, view.as_of)
+    if view.changes:
+        heading(out, "Capacity: autoscaling and spares")
+        out.print(change_table(view.changes))
+    for title, said, style in (
+        ("Problems", view.problems, BAD),
+        ("Cannot tell", view.unknowns, WARN),
+    ):
+        if said:
+            heading(out, title)
+            for line in said:
+                out.print(indented(styled(line, style)))
+    if not (view.node_recoveries or view.job_recoveries or view.problems or view.unknowns):
+        out.print()
+        out.print(styled("Nothing is in treatment and nothing waits for a person.", GOOD))
+
+
+def _daemon_text(daemon: DaemonView | None, now: datetime) -> Text:
+    if daemon is None:
+        return styled("never ran here", WARN)
+    text = styled("alive" if daemon.alive else "SILENT", GOOD if daemon.alive else BAD)
+    text.append(f" (pid {daemon.pid} on {daemon.host}, hpctl {daemon.version}", "default")
+    text.append(f"; heartbeat {ago(daemon.heartbeat, now)}", "default")
+    text.append(f", last cycle {daemon.last_cycle_s * 1000:.0f} ms)", "default")
+    return text
+
+
+def _ages(view: StatusView) -> Text:
+    facts, text = view.facts, styled("")
+    text.append("Slurm read now" if facts.slurm_as_of else "Slurm unreadable")
+    text.append(f"; {facts.agents} agents")
+    if facts.agents:
+        text.append(f", heard {ago(facts.newest_report, view.as_of)}")
+        text.append(f" (longest: {ago(facts.oldest_report, view.as_of)})")
+    if facts.agents_silent:
+        text.append(f", {facts.agents_silent} silent", WARN)
+    return text

@@ -1,8 +1,8 @@
 """`hpctl triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
 
-The lines are judged by the agent's own code (`hpctl.agent.checks.kernel`), and what that finds by
-the daemon's own (`hpctl.core.assess`, the shipped catalogue): each line by itself, then all lines
-of a boot together, for companions and the driver's own word change what a line means.
+The lines are judged by the agent's own code (`hpctl.agent.checks.kernel_log`), and what that finds
+by the daemon's own (`hpctl.core.assess`, the shipped catalogue): each line by itself, then all
+lines of a boot together, for companions and the driver's own word change what a line means.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 import msgspec
 
-from hpctl.agent.checks import kernel_driver
-from hpctl.agent.checks.kernel import LONGEST, Kernel
-from hpctl.agent.checks.kernel_line import of_a_process
+from hpctl.agent.checks import kernel_platform
+from hpctl.agent.checks.kernel_line import judge, of_a_process
+from hpctl.agent.checks.kernel_log import LONGEST, Kernel
 from hpctl.agent.fold import Findings
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.agent.logtext import Entry, LogText
 from hpctl.agent.outside import hma_records
 from hpctl.cli import output
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import columns, wrapped
 from hpctl.core.bounds import EARLIEST, json_safe
 
 if TYPE_CHECKING:
@@ -174,8 +175,8 @@ def _complaint(record: Record) -> list[Finding]:
     text = record.text[:LONGEST]
     if of_a_process(text):
         return []
-    said = kernel_driver.gather(replace(record, text=text))
-    return [] if said is None else [kernel_driver.judge(said)]
+    said = kernel_platform.gather_driver(replace(record, text=text))
+    return [] if said is None else [judge(said)]
 
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:
@@ -238,9 +239,9 @@ def _rules() -> Rules:
 @lru_cache(256)
 def _source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
-    from hpctl.agent.checks.table_kernel import KERNEL
+    from hpctl.core.faults.table import KERNEL_CHECKS
 
-    printed = next((f"{row.source}; " for row in KERNEL if row.name == check), "")
+    printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"
 
 
@@ -265,10 +266,6 @@ def _json(view: LineView) -> str:
 
 def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _Reader) -> None:
     """Equal lines as one row, then what hpctl would do about each boot."""
-    from rich.text import Text
-
-    from hpctl.cli.render import columns, wrapped
-
     folded: dict[LineView, tuple[int, int]] = {}
     for view in views:
         same = replace(view, line=0, text="")
@@ -279,16 +276,16 @@ def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _R
             "LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY", wrapped("MEANING, SOURCE")
         )
         for view, (first, times) in list(folded.items())[:_SHOWN]:
-            code = Text(f"{view.check.removeprefix('kernel.')} {view.code}".strip())
-            meaning = Text(f"{view.meaning} [{view.rule}]\n{view.source}")
-            device = Text(view.device)
-            rows.add_row(str(first), str(times), code, device, view.condition, view.remedy, meaning)
+            code = f"{view.check.removeprefix('kernel.')} {view.code}".strip()
+            meaning = f"{view.meaning} [{view.rule}]\n{view.source}"
+            cells = (code, view.device, view.condition, view.remedy)
+            rows.add_row(str(first), str(times), *cells, meaning)
         out.print(rows)
         out.print()
     for boot in boots:
-        out.print(Text(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}"))
+        out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}")
     left = f", {reader.others} not the kernel's" if reader.others else ""
-    out.print(Text(f"{len(views)} of {reader.lines} lines mean something{left}"))
+    out.print(f"{len(views)} of {reader.lines} lines mean something{left}")
 
 
 def _would_do(assessment: Assessment) -> str:

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
+from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, heading, styled, word, wrapped
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.recovery import StepRecord, Trail
 from hpctl.core.retire import RECENT_S
-from hpctl.core.tell import headline
+from hpctl.core.tell import duration, headline
 from hpctl.core.tell_change import opened
 from hpctl.core.trouble import Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,3 +325,89 @@ def _wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None
     if since is not None:
         return rec.since >= since
     return ended or not rec.ended
+
+
+def left_out(out: Console, count: int) -> None:
+    """How many ended recoveries a table leaves out."""
+    if count:
+        out.print(styled(f"{count} ended, not shown (--all, --since 7d).", DIM))
+
+
+def _steps(steps: Sequence[StepView]) -> Text:
+    """The steps in order; `?` for one in doubt, `!` for one refused."""
+    parts = []
+    for s in steps:
+        refused = s.outcome == "rejected"
+        again = f"#{s.attempt}" if s.attempt > 1 else ""
+        tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
+        parts.append(styled(f"{s.kind}{again}{tail}", style))
+    return styled(" ").join(parts) if parts else styled("-", DIM)
+
+
+def node_table(out: Console, title: str, rows: Sequence[NodeRecoveryView], now: datetime) -> None:
+    """Recoveries of nodes below a title; nothing where there are none."""
+    if not rows:
+        return
+    heading(out, title)
+    wide = out.width >= WIDE
+    table = columns(
+        "ID", "NODE", "PHASE", "FOR", "RULE", *(("REMEDY",) if wide else ()), wrapped("STEPS")
+    )
+    for r in rows:
+        lasted = ((r.since if r.ended else now) - r.opened).total_seconds()
+        table.add_row(
+            r.id,
+            r.node,
+            word(r.phase),
+            duration(lasted),
+            r.rule,
+            *((styled(r.remedy),) if wide else ()),
+            _steps(r.steps),
+        )
+    out.print(table)
+
+
+def job_table(out: Console, title: str, rows: Sequence[JobRecoveryView], now: datetime) -> None:
+    """Recoveries of jobs below a title; nothing where there are none."""
+    if not rows:
+        return
+    if title:
+        heading(out, title)
+    wide = out.width >= WIDE
+    extra = ("NAME", "RULE") if wide else ()
+    table = columns("ID", "JOB", "USER", *extra, "PHASE", "FOR", "CAUSE", wrapped("STEPS"))
+    for r in rows:
+        lasted = ((r.since if r.ended else now) - r.opened).total_seconds()
+        table.add_row(
+            r.id,
+            str(r.job),
+            r.user or "-",
+            *((styled(r.name or "-"), styled(r.cause_rule or "-")) if wide else ()),
+            word(r.phase),
+            duration(lasted),
+            r.cause or (r.trouble.kind if r.trouble else "-"),
+            _steps(r.steps),
+        )
+    out.print(table)
+
+
+def hold_table(out: Console, rows: Sequence[HoldView], now: datetime) -> None:
+    """What gates block; nothing where nothing is blocked."""
+    if not rows:
+        return
+    heading(out, "Held back")
+    table = columns("TARGET", "GATE", "FOR", wrapped("WHY"))
+    for h in rows:
+        lasted = duration((now - h.since).total_seconds())
+        why = h.why + (f" (hpctl approve {h.target})" if h.approvable else "")
+        table.add_row(h.target, h.gate, lasted, why)
+    out.print(table)
+
+
+def change_table(rows: Sequence[ChangeView]) -> Table:
+    """Changes of capacity, one a row."""
+    table = columns("CHANGE", "BEGUN", wrapped("WHAT"), "PHASE", wrapped("WHY"))
+    for change in rows:
+        begun = f"{change.at:%m-%d %H:%M:%S}"
+        table.add_row(change.id, begun, change.what, change.phase, change.why)
+    return table

@@ -17,7 +17,7 @@ from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
 from hpctl.clusters.spec.cluster import AccountingDatabase, TieredStorage
 from hpctl.clusters.spec.group import AutoPatch, Lifecycle, ScheduledUpdate, Storage
 from hpctl.clusters.spec.words import ApiSection
-from hpctl.clusters.validate.model_facts import ServiceModel
+from hpctl.clusters.validate.facts import ServiceModel
 from hpctl.clusters.written import to_yaml
 from hpctl.errors import HpctlError
 

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 
 from hpctl.core.bounds import span
-from hpctl.core.catalogue_data import TABLE
-from hpctl.core.catalogue_row import Row
+from hpctl.core.faults.row import FaultRow
+from hpctl.core.faults.table import ROWS
 from hpctl.core.model import FaultClass, Remedy, RuleId, Urgency
 
 _TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
     "I": (Urgency.NONE, (Remedy.NONE,)),
+    "W": (Urgency.NONE, (Remedy.NONE,)),
     "J": (Urgency.NONE, (Remedy.RESTART_JOB,)),
     "H": (Urgency.NONE, (Remedy.ASK_HUMAN,)),
     "R1": (Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)),
     "R2": (Urgency.NOW, (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)),
     "B": (Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE)),
+    "A": (Urgency.AFTER_JOBS, (Remedy.REBOOT, Remedy.REPLACE)),
     "X": (Urgency.NOW, (Remedy.REPLACE,)),
 }
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-OWN_HARDWARE = frozenset(
-    map(
-        RuleId,
-        (
-            *("xid-48", "xid-48-contained", "xid-64", "xid-79", "xid-94", "xid-95", "xid-140"),
-            *("gpu-xid-79", "gpu-lost-lost", "gpu-ecc-uncorrectable", "gpu-ecc-contained"),
-            *("gpu-remap-failure", "gpu-remap-uncorrectable", "kernel-memory-uncorrected"),
-            *("kernel-nvme-down", "host-edac-ue", "host-nvme-dead", "host-nvme-smart-failing"),
-        ),
-    )
-)
+OWN_HARDWARE = frozenset(rule for rule, row in ROWS.items() if row.own)
 """The rules of what only a node's own hardware can produce: a bus, memory or a disk that is lost.
 
 Many of these at once are no broken check. Such a node stays closed while their number keeps its
@@ -99,52 +90,31 @@ class Rules:
     apart: timedelta = timedelta(seconds=300)
 
 
-def expand(codes: str) -> Iterator[int]:
-    """The numbers in `11 25 39-41`."""
-    for low, high in _RANGE.findall(codes):
-        yield from range(int(low), int(high or low) + 1)
-
-
-def _ids(row: Row) -> tuple[RuleId, ...]:
-    if not row.codes:
-        return (RuleId(row.rule),)
-    return tuple(RuleId(f"{row.rule}-{code}") for code in expand(row.codes))
-
-
-def _source(row: Row) -> str:
-    guide = "Fabric Manager guide" if row.rule.startswith("sxid") else "Xid catalogue"
-    said = "hpctl" if row.nvidia == "not NVIDIA's" else f"NVIDIA {guide}: {row.nvidia}"
+def _source(row: FaultRow) -> str:
+    guide = "Fabric Manager guide" if row.check == "kernel.sxid" else "Xid catalogue"
+    said = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
     return f"{said}; hpctl differs: {row.differs}" if row.differs else said
 
 
-def _fault_class(row: Row, rule: RuleId) -> FaultClass:
+def _fault_class(row: FaultRow, rule: RuleId) -> FaultClass:
     urgency, ladder = _TREATMENTS[row.treatment]
     if row.ladder:
         ladder = tuple(Remedy[name] for name in row.ladder.split())
     return FaultClass(rule, row.meaning, urgency, ladder, row.settle_s, row.window_s, _source(row))
 
 
-def _index() -> dict[RuleId, Row]:
-    index: dict[RuleId, Row] = {}
-    for row in TABLE:
-        for rule in _ids(row):
-            if rule in index:
-                raise ValueError(f"rule {rule} is in the fault table twice")
-            index[rule] = row
-    return index
-
-
-_ROWS: Mapping[RuleId, Row] = MappingProxyType(_index())
 SHIPPED: Mapping[RuleId, FaultClass] = MappingProxyType(
-    {rule: _fault_class(row, rule) for rule, row in _ROWS.items()}
+    {rule: _fault_class(row, rule) for rule, row in ROWS.items()}
 )
 """Every rule as shipped, in order of precedence."""
 
-_WATCHED = frozenset(rule for rule, row in _ROWS.items() if row.watch)
+_WATCHED = frozenset(rule for rule, row in ROWS.items() if row.suspect)
 _FOLLOWS = frozenset(
     rule
-    for rule, row in _ROWS.items()
-    if row.treatment in ("R1", "R2") and rule.startswith("xid-") and not rule.startswith("xid-154")
+    for rule, row in ROWS.items()
+    if row.check == "kernel.xid"
+    and row.treatment in ("R1", "R2")
+    and not rule.startswith("xid-154")
 )
 
 
@@ -241,17 +211,7 @@ def deviations(mine: Rules) -> tuple[Deviation, ...]:
 def vendor_deviations() -> tuple[Deviation, ...]:
     """Every rule in which the shipped table departs from what NVIDIA says, and why."""
     return tuple(
-        Deviation(rule, "treatment", row.nvidia, row.differs)
-        for rule, row in _ROWS.items()
+        Deviation(rule, "treatment", row.nvidia or "not NVIDIA's", row.differs)
+        for rule, row in ROWS.items()
         if row.differs
     )
-
-
-def table() -> tuple[Row, ...]:
-    """The rows as written, for the documentation."""
-    return TABLE
-
-
-def treatment_of(row: Row) -> FaultClass:
-    """What a row amounts to (its first code's class): one line of the documentation."""
-    return SHIPPED[_ids(row)[0]]

@@ -188,11 +188,11 @@ class Reader:
                 raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
             return ran.out
 
-        with ThreadPoolExecutor(1) as pool:
-            lists = pool.submit(ask, squeue.of_lists(mark))
-            out = ask(squeue.environ(mark, fields))
+        out = ask(squeue.environ(mark, fields))
+        apart = "ExcNodes" not in fields and out.strip()
+        lists = ask(squeue.of_lists(mark)) if apart else b""
         try:
-            return squeue.jobs(out, lists.result(), mark, self._hosts, fields)
+            return squeue.jobs(out, lists, mark, self._hosts, fields)
         except squeue.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 

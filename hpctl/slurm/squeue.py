@@ -10,6 +10,7 @@ ArrayJobID, and a pending one its TRES in `tres-alloc`. All times are UTC, becau
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from hpctl.core.bounds import EARLIEST, at_text, natural, printable
@@ -26,7 +27,9 @@ FIELDS: Final = (
     "NTPerNode", "OverSubscribe", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
     "tres-per-socket", "ReqNodes", "Feature", "Comment", "Name",
 )  # fmt: skip
-"""Of squeue's --Format. The excluded nodes are not among them on 22.05: see `of_lists`."""
+"""Of squeue's --Format."""
+EXCLUDED_SINCE: Final = (24, 5)
+"""--Format has ExcNodes from here on; before, `of_lists` asks for them."""
 EXCLUSIVE_SINCE: Final = (26, 5)
 """OverSubscribe is NO for every job that did not ask for it from here on, and Exclusive tells."""
 UNKNOWN: Final = "Invalid job format specification"
@@ -41,9 +44,10 @@ class FrameError(ValueError):
 
 def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
     """What is asked of a release's squeue."""
-    if release < EXCLUSIVE_SINCE:
-        return FIELDS
-    return tuple("Exclusive" if name == "OverSubscribe" else name for name in FIELDS)
+    fields: tuple[str, ...] = FIELDS
+    if release >= EXCLUSIVE_SINCE:
+        fields = tuple("Exclusive" if name == "OverSubscribe" else name for name in FIELDS)
+    return fields if release < EXCLUDED_SINCE else (*fields[:-2], "ExcNodes", *fields[-2:])
 
 
 def environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
@@ -53,14 +57,14 @@ def environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
 
 
 def of_lists(mark: str) -> dict[str, str]:
-    """The same for the nodes that each job excludes, which --format alone knows."""
+    """The same for the nodes that each job excludes, which --format alone knows before 24.05."""
     return {"SQUEUE_FORMAT": f"%Am{mark};%xm{mark}."}
 
 
 def jobs(
     out: bytes, lists: bytes, mark: str, hosts: Hostlists, fields: tuple[str, ...] = FIELDS
 ) -> tuple[list[JobRecord], list[Flaw]]:
-    """The jobs that squeue printed in both formats, and the records that cannot be read.
+    """The jobs that squeue printed, `lists` by `of_lists`, and the records that cannot be read.
 
     Raises FrameError.
     """
@@ -69,7 +73,7 @@ def jobs(
         "parse",
         _rows(out, mark),
         lambda row: row[0].strip(),
-        lambda row: _record(row, fields, excluded.get(row[0].strip(), ""), hosts),
+        lambda row: _record(row, fields, excluded, hosts),
     )
 
 
@@ -80,7 +84,9 @@ def _rows(out: bytes, mark: str) -> list[list[str]]:
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
-def _record(row: list[str], fields: tuple[str, ...], excluded: str, hosts: Hostlists) -> JobRecord:
+def _record(
+    row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: Hostlists
+) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
     said = dict(zip(fields, row, strict=True))
     for name in fields[:-2]:
@@ -101,9 +107,9 @@ def _record(row: list[str], fields: tuple[str, ...], excluded: str, hosts: Hostl
         user=printable(said["UserName"]),
         partition=said["Partition"],
         nodes=hosts(said["NodeList"]),
-        excluded=hosts.of_user(uid, excluded),
+        excluded=hosts.of_user(uid, said.get("ExcNodes", excluded.get(row[0].strip(), ""))),
         batch_host=NodeName(said["BatchHost"]) if said["BatchHost"] else None,
-        batch=said["BatchFlag"] == "1",
+        batch=said["BatchFlag"] not in ("", "0"),  # 2, 3, ...: so often its launch has failed
         requeue=said["Requeue"] == "1",
         reason=reason,
         exit_code=exit_code,

@@ -76,10 +76,11 @@ def passing(error: sqlite3.Error) -> bool:
     """Whether the trouble is with reaching the file, not with what is in it."""
     if isinstance(error, sqlite3.InterfaceError):
         return True
-    # SQLite says OperationalError to a missing table and to a text that is not UTF-8 as well;
-    # the first has the generic code, the second is Python's and has none.
-    code = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
-    return isinstance(error, sqlite3.OperationalError) and code != "SQLITE_ERROR"
+    # SQLite says OperationalError to a missing table and to a text that is not UTF-8 as well. The
+    # first has the generic code, the second is Python's and has none; 3.10 tells no codes.
+    unreadable = str(error).startswith(("no such ", "Could not decode "))
+    generic = getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR"
+    return isinstance(error, sqlite3.OperationalError) and not (unreadable or generic)
 
 
 @contextmanager

@@ -53,8 +53,12 @@ def texts() -> bytes:
     "pickled",
     [
         pytest.param(lambda: b"(" * SIZE, id="marks"),
-        pytest.param(lambda: b"N" * SIZE, id="values"),
-        pytest.param(lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6), id="objects"),
+        pytest.param(lambda: b"N" * SIZE, id="values", marks=pytest.mark.nightly),
+        pytest.param(
+            lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6),
+            id="objects",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(texts, id="texts"),
     ],
 )

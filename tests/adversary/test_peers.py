@@ -63,6 +63,7 @@ def test_a_gigabyte_is_not_taken(siege: Siege, announced: int) -> None:
     siege.holds()
 
 
+@pytest.mark.nightly
 def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(
     siege: Siege,
 ) -> None:
@@ -78,6 +79,7 @@ def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(
     assert sum(one.result()["open"] for one in crowds) <= 600
 
 
+@pytest.mark.nightly
 def test_a_flood_of_unknown_jobs_wakes_the_loop_seldom(siege: Siege) -> None:
     flood = begin(
         "flood",
@@ -93,6 +95,7 @@ def test_a_flood_of_unknown_jobs_wakes_the_loop_seldom(siege: Siege) -> None:
     siege.holds()
 
 
+@pytest.mark.nightly
 def test_a_flood_of_words_fills_no_journal(siege: Siege) -> None:
     job = siege.sbatch()
     until(lambda: siege.job(job).running, 20, "the stranger's job runs")
@@ -218,6 +221,7 @@ TIMES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(TIMES))
 def test_a_finding_of_no_clock_is_refused_or_bounded(
     siege: Siege, pair: tuple[Node, Node], name: str
@@ -240,6 +244,7 @@ def test_an_agent_that_begins_in_2099_is_refused(siege: Siege, pair: tuple[Node,
     siege.holds()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_costs_nobody_else(
     siege: Siege, pair: tuple[Node, Node], hours: int
@@ -253,6 +258,7 @@ def test_a_clock_that_is_an_hour_off_costs_nobody_else(
     siege.stands()
 
 
+@pytest.mark.nightly
 def test_after_all_of_this_a_restart_reads_its_journal(siege: Siege) -> None:
     siege.sandbox.kill_daemon()
     siege.sandbox.start_daemon()
@@ -260,6 +266,7 @@ def test_after_all_of_this_a_restart_reads_its_journal(siege: Siege) -> None:
     siege.stands()
 
 
+@pytest.mark.nightly
 def test_a_stranger_who_takes_the_port_is_believed_by_nobody(siege: Siege) -> None:
     """While no daemon runs; afterwards it says why it cannot start, or it has its port."""
     if os.geteuid() != 0:

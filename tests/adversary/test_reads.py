@@ -72,6 +72,7 @@ def test_a_user_reads_what_root_reads(siege: Siege, closed: Path) -> None:
         assert text
 
 
+@pytest.mark.nightly
 def test_what_a_user_reads_is_of_now(siege: Siege, closed: Path) -> None:
     siege.live.hpctl("pause")
     try:
@@ -80,6 +81,7 @@ def test_what_a_user_reads_is_of_now(siege: Siege, closed: Path) -> None:
         siege.live.hpctl("resume")
 
 
+@pytest.mark.nightly
 def test_a_lock_on_the_copy_holds_nobody_up(siege: Siege, closed: Path) -> None:
     """On the journal itself the same lock keeps the daemon from writing."""
     copy = closed / "public" / "journal.db"

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.chaos import cluster, stays
 from tests.integration.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 LIMIT = 3
 
 

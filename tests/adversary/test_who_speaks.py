@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.agent.client import Answer, HeadClient
+from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
@@ -98,6 +98,7 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(
     assert EARLIEST <= told.at <= LATEST
 
 
+@pytest.mark.nightly
 def test_a_node_that_writes_all_the_time_is_told_to_wait(
     munges: Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from hpctl.cli import output, render_cluster_change, render_cluster_progress
-from hpctl.cli.cluster.change_view import CallView, ClusterChangeView, RemovalView, followed
+from hpctl.cli import output
+from hpctl.cli.cluster import change, screen
+from hpctl.cli.cluster.change import CallView, ClusterChangeView, RemovalView, followed
 from hpctl.clusters.diff import Change, Kind
 from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
 from hpctl.clusters.trouble import Cause, Trouble, Where, understand
@@ -147,7 +148,7 @@ def test_the_end_of_a_change_is_as_before(
     name: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    output.show("cluster-change", VIEWS[name], False, render_cluster_change.change)
+    output.show("cluster-change", VIEWS[name], False, change.draw)
     text = capsys.readouterr().out
     compare(f"cluster-change-{name}.{width}.txt", text)
     assert all(len(line) <= width for line in text.splitlines())
@@ -155,8 +156,8 @@ def test_the_end_of_a_change_is_as_before(
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_live_screen_is_as_before(width: int) -> None:
-    screen = render_cluster_progress.screen(LOOK, [EVENT])
-    text = drawn(width, lambda out: out.print(screen))
+    live = screen.screen(LOOK, [EVENT])
+    text = drawn(width, lambda out: out.print(live))
     compare(f"cluster-progress-live.{width}.txt", text)
     assert all(len(line) <= width for line in text.splitlines())
 
@@ -166,7 +167,7 @@ def test_the_live_screen_is_never_higher_than_the_terminal() -> None:
     for height, said in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
         console = Console(file=io.StringIO(), width=80, height=height)
         live = Live(console=console)
-        render_cluster_progress.Screenful(live).show(many)
+        screen.Screenful(live).show(many)
         lines = console.render_lines(live.renderable, pad=False)
         assert len(lines) < height
         assert any(said in segment.text for line in lines for segment in line)
@@ -177,7 +178,7 @@ def test_a_code_that_the_words_end_with_is_not_said_twice(
 ) -> None:
     gone = replace(GONE[1], text="Node not found (ValidationException)", code="ValidationException")
     shown = view("scale", "failed", removals=(gone,))
-    output.show("cluster-change", shown, False, render_cluster_change.change)
+    output.show("cluster-change", shown, False, change.draw)
     assert capsys.readouterr().out.count("ValidationException") == 1
 
 
@@ -188,7 +189,7 @@ def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
     unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
     shown = view("create", **followed(replace(LOOK, failures=(SCRIPT, SHORT, same, unread))))
-    output.show("cluster-change", shown, False, render_cluster_change.change)
+    output.show("cluster-change", shown, False, change.draw)
     text = capsys.readouterr().out
     assert text.count("log: hpctl lifecycle: FAILED") == 1
     assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
@@ -198,7 +199,7 @@ def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str
 def test_of_many_calls_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     order = CallView("BatchAddClusterNodes", {"ClusterName": "llm-prod"})
     shown = view("scale", "dry_run", orders=(order,) * 60)
-    output.show("cluster-change", shown, False, render_cluster_change.change)
+    output.show("cluster-change", shown, False, change.draw)
     text = capsys.readouterr().out
     assert text.count("BatchAddClusterNodes") == 3
     assert "and 57 more calls" in text
@@ -207,7 +208,7 @@ def test_of_many_calls_some_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
 def test_lines_are_written_when_something_changes_and_once_a_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = render_cluster_progress.Lines()
+    lines = screen.Lines()
     calm = replace(LOOK, events=(), waited_s=0.0)
     for seconds, look in [(0, LOOK), (10, calm), (20, calm), (61, calm)]:
         moment = NOW + timedelta(seconds=seconds)

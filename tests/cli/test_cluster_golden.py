@@ -62,8 +62,7 @@ def test_a_failure_that_repeats_is_told_once() -> None:
 
     from rich.console import Console
 
-    from hpctl.cli.cluster.events import ClusterEventsView, EventLine
-    from hpctl.cli.render_cluster import events
+    from hpctl.cli.cluster.events import ClusterEventsView, EventLine, draw
     from hpctl.clusters.events import ClusterEvent
     from hpctl.core.compat import UTC
 
@@ -75,7 +74,7 @@ def test_a_failure_that_repeats_is_told_once() -> None:
         for n in range(3)
     ]
     out = StringIO()
-    events(Console(file=out, width=80), ClusterEventsView(at, "llm", tuple(again)))
+    draw(Console(file=out, width=80), ClusterEventsView(at, "llm", tuple(again)))
     assert out.getvalue().count("no such disk") == 1
     assert out.getvalue().count("as above") == 2
 
@@ -86,8 +85,7 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
 
     from rich.console import Console
 
-    from hpctl.cli.cluster.events import ClusterEventsView, folded, lines
-    from hpctl.cli.render_cluster import events
+    from hpctl.cli.cluster.events import ClusterEventsView, draw, folded, lines
     from hpctl.clusters.events import ClusterEvent
     from hpctl.core.compat import UTC
 
@@ -108,7 +106,7 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
     ]
     assert shown[0].first == begun
     out = StringIO()
-    events(Console(file=out, width=100), ClusterEventsView(begun, "llm", shown, len(told)))
+    draw(Console(file=out, width=100), ClusterEventsView(begun, "llm", shown, len(told)))
     assert "40 times of 40 instances, first at 2026-01-01 00:00:00" in " ".join(
         out.getvalue().split()
     )

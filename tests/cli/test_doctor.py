@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.cli import doctor_checks as checks
-from hpctl.cli.doctor import DoctorView, read_config, verdict
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli import doctor as checks
+from hpctl.cli.doctor import CheckView, DoctorView, read_config, verdict
 from hpctl.cli.output import Exit, load_config
 from hpctl.config import AutoscaleSection, Config, GroupScale
 from hpctl.core.instance_group import InstanceGroup

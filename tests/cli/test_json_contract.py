@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from hpctl.cli import doctor
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli.doctor import CheckView
 from tests.cli.conftest import Head
 from tests.cli.test_cluster_file import PLAIN
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 SECTION = re.compile(r"^#{2,3} (.+)$")
-ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|")
-LINK = re.compile(r"\[[^]]+\]\(#([\w-]+)\)")
+ROW = re.compile(r"^(\w+): ([^#]+?)(?:  # .*)?$")
+LINK = re.compile(r"\(#([\w.]+)\)")
 
 LOG = Path(__file__).parent / "kmsg"
 LAST_LINE = Path(__file__).parent / "last_line"
@@ -76,8 +76,22 @@ def sections() -> dict[str, dict[str, str]]:
             here = found.setdefault(heading[1], {})
         elif row := ROW.match(line):
             assert row[1] not in here, f"{row[1]} is documented twice"
-            here[row[1]] = row[2]
-    return {name: fields for name, fields in found.items() if fields}
+            here[row[1]] = kind_of(row[2])
+    fields = {name: fields for name, fields in found.items() if fields}
+    return {n: {"schema": "text"} | f if n.startswith("hpctl.") else f for n, f in fields.items()}
+
+
+def kind_of(written: str) -> str:
+    """`Node[]` is a list of [Node](#Node), `text?` is text or null."""
+    kind = written.removesuffix("?")
+    one = kind.removesuffix("[]")
+    if one[0].isupper() or "." in one:
+        said = f"[{one}](#{one})"
+    else:
+        said = {"{text: number}": "map"}.get(one, "object" if one[0] == "{" else one)
+    if kind != one:
+        said = "list of numbers" if one == "number" else f"list of {said}"
+    return said if kind == written else f"{said} or null"
 
 
 PARTS = sections()
@@ -90,7 +104,7 @@ def documented(section: str, prefix: str = "") -> dict[str, str]:
         paths[prefix + field] = kind
         if link := LINK.search(kind):
             dots = "[]." if kind.startswith("list") else "."
-            paths |= documented(link[1].replace("-", " "), f"{prefix}{field}{dots}")
+            paths |= documented(link[1], f"{prefix}{field}{dots}")
     return paths
 
 
@@ -140,6 +154,8 @@ IS = {
     "boolean": lambda v: isinstance(v, bool),
     "map": lambda v: isinstance(v, dict) and all(isinstance(n, int) for n in v.values()),
     "object": lambda v: isinstance(v, dict),
+    "list of object": lambda v: all(isinstance(one, dict) for one in v),
+    "any": lambda v: True,
     "list of text": lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v),
     "list of numbers": lambda v: isinstance(v, list) and all(isinstance(n, int) for n in v),
 }
@@ -161,7 +177,7 @@ def test_every_value_has_the_type_that_is_documented(history: Head, name: str) -
 
 def test_every_part_is_used() -> None:
     links = {
-        link[1].replace("-", " ")
+        link[1]
         for fields in PARTS.values()
         for kind in fields.values()
         if (link := LINK.search(kind))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpctl.agent.budget import Budget, Usage
-from hpctl.cli import render
+from hpctl.cli import nodes
 from hpctl.cli.explain import HOLD_MENDS, explain_view
 from hpctl.cli.output import Exit
 from hpctl.cli.status import status_view, verdict
@@ -207,8 +207,8 @@ def test_a_table_of_many_nodes_says_the_same(
     history: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = history.run("nodes").stdout
-    monkeypatch.setattr(render, "MANY", 0)
-    monkeypatch.setattr(render, "columns", None)
+    monkeypatch.setattr(nodes, "MANY", 0)
+    monkeypatch.setattr(nodes, "columns", None)
     many = history.run("nodes").stdout
     assert [line.split() for line in many.splitlines()] == [x.split() for x in few.splitlines()]
     assert len(many.splitlines()) > 5

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpctl.cli import explain_job
+from hpctl.cli import explain
 from hpctl.cli.main import cli
 from hpctl.config import load
+from hpctl.jobs.checkpoints import search
 from hpctl.jobs.job_comment import JobRegistration
 from tests.fakes.values import slurm_job
 
@@ -82,8 +83,8 @@ def test_root_opens_no_checkpoint_of_a_user(
         opened.append(place)
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(explain_job.search, "last_complete", look)
+    monkeypatch.setattr(search, "last_complete", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
-    said = explain_job.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner))
+    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner))
     assert (opened == [tmp_path]) is looks
     assert ("hpctl checkpoint last" in said) is not looks

@@ -41,8 +41,8 @@ class Buyer:
 @pytest.fixture
 def buyer(bed: AwsBed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Buyer]:
     monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: bed.aws)
-    monkeypatch.setattr("hpctl.cli.training_plans.open_aws", lambda *_: bed.aws)
-    monkeypatch.setattr("hpctl.cli.training_plans.EVERY_S", 0.02)
+    monkeypatch.setattr("hpctl.cli.capacity.open_aws", lambda *_: bed.aws)
+    monkeypatch.setattr("hpctl.cli.capacity.EVERY_S", 0.02)
     bed.forget_calls()
     yield Buyer(bed)
     plans = bed.emulator.training_plans

@@ -11,16 +11,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.checks.table import CHECKS
+from hpctl.agent.check import CannotTell, DriverHung, Expected, Machine, NotHere
 from hpctl.agent.conditions import Conditions
 from hpctl.agent.fold import Findings
 from hpctl.agent.nvml.client import DEADLINE_S, MISSES
-from hpctl.agent.nvml.snapshot import DriverHung, Gpu, NvmlError, Snapshot
+from hpctl.agent.nvml.snapshot import Gpu, NvmlError, Snapshot
 from hpctl.agent.runner import Check, load
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import (
     Assessment,
     BootId,
@@ -140,10 +140,10 @@ class _Run:
 
 
 def _from_kernel(case: Case) -> Iterable[Finding]:
-    from hpctl.agent.checks import kernel
+    from hpctl.agent.checks.kernel_log import Kernel
     from hpctl.agent.kmsg import Record
 
-    folded = Findings()
+    kernel, folded = Kernel(lambda _pid, _at: ""), Findings()
     for number, (seconds, text) in enumerate(line for w in case.kernel for line in _lines(w)):
         facility = 1 if text.startswith("user: ") else 0
         at = T0 + timedelta(seconds=seconds)

@@ -1,8 +1,50 @@
 """The pages that come from tables in the code say what the code says."""
 
-from docs.generate import TABLES, stale
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from docgen import commands
+from docgen.generate import PAGES, TABLES, stale
+from hpctl.core.gates import GATES
 
 
 def test_generated_pages_are_fresh() -> None:
     assert TABLES
     assert stale() == [], "run `make docs`"
+
+
+def test_a_command_or_an_option_without_a_help_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for child in (click.Command("mute"), click.Command("x", help="X.", params=[OPTION])):
+        group = click.Group("hpctl", commands=[child])
+        monkeypatch.setattr(commands, "cli", group)
+        with pytest.raises(ValueError, match="has no help"):
+            commands.page()
+
+
+OPTION = click.Option(["--mute"])
+
+
+def test_troubleshooting_names_every_gate() -> None:
+    page = (PAGES / "troubleshooting.md").read_text(encoding="utf-8")
+    section = page.partition("## A node is sick")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    assert named == {gate.name for gate in GATES}
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.rglob("*.md")), ids=lambda path: path.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    root = PAGES.parent
+    roots = "hpctl|docgen|tests|examples|slurm_plugins|lifecycle_scripts|benchmarks"
+    named = re.findall(rf"`((?:{roots})/[\w/.-]*)`", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (root / path).exists()] == []
+
+
+def test_the_documentation_stays_short() -> None:
+    readme = (PAGES.parent / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 90
+    assert len(re.findall(r"\]\(", readme)) <= 10
+    texts = [readme, *(path.read_text(encoding="utf-8") for path in PAGES.rglob("*.md"))]
+    assert sum(len(re.findall(r"\w+", text)) for text in texts) <= 40_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpctl.agent.check import Expected, Machine, Observation
-from hpctl.agent.checks.table_fabric import FABRIC
 from hpctl.agent.counters import Reading, Sweep, Trace
+from hpctl.core.faults.fabric import CHECKS as FABRIC
 
 BORN = (64768, 4711)
 

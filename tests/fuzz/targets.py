@@ -19,8 +19,8 @@ import msgspec
 from hpctl import config, policies
 from hpctl.agent import kmsg
 from hpctl.agent.check import CannotTell as NoVerdict
-from hpctl.agent.checks.kernel import Kernel
-from hpctl.agent.outside import hma_records, plugin_json, request
+from hpctl.agent.checks.kernel_log import Kernel
+from hpctl.agent.outside import hma_records, plugins, reported
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.core import hostlist, model
 from hpctl.core.bounds import duration_s
@@ -225,13 +225,13 @@ TARGETS: dict[str, Target] = {
          b',"condition: ":"XID Error","data: ":{"ErrNum":79},"ts":"0001-01-01T00:00:00Z"}',),
     ),
     "plugin": Target(
-        plugin_json.findings,
+        plugins.findings,
         (NoVerdict,),
         (b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',),
     ),
-    "plugin-description": Target(plugin_json.description, (NoVerdict,), (b'{"every_s":60}',)),
+    "plugin-description": Target(plugins.description, (NoVerdict,), (b'{"every_s":60}',)),
     "local-report": Target(
-        request.decode,
+        reported.decode,
         (HpctlError,),
         (b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',),
     ),

@@ -4,7 +4,7 @@ Everything comes from one seed (`random.Random`, whose stream is the same on eve
 Each node keeps cumulative counters (throttle nanoseconds, PCIe replays, EFA packets sent and sent
 again, remote events) and instant readings (clock, power, utilisation), read every 10 s as an
 agent would: rates are differences, and one that is negative (a counter that began again) is left
-out. The shapes and their ranges are told in docs/grey.md.
+out. The package says which shapes and ranges.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from hpctl.cli import output
-from hpctl.cli.doctor_view import CheckView
+from hpctl.cli.doctor import CheckView
 from hpctl.cli.install import InstallView
 from hpctl.cli.install_steps import StepView
 from hpctl.cli.main import cli
@@ -84,6 +84,22 @@ def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path: Path) -> None:
     assert (tmp_path / "etc/hpctl/hpctl.yaml").exists()
     assert run(tmp_path, "uninstall", "--yes", "--purge").exit_code == 0
     assert not (tmp_path / "etc/hpctl").exists()
+
+
+def test_a_site_s_scheduler_parameters_are_added_to_when_asked_and_restored(tmp_path: Path) -> None:
+    own = "ClusterName=x\nSchedulerParameters=defer,bf_interval=5 # ours\n"
+    conf = tmp_path / "opt/slurm/etc/slurm.conf"
+    write(conf, own)
+    assert run(tmp_path, "install", "head", "--slurm").exit_code == 0  # nobody is there to ask
+    assert "SchedulerParameters=defer,bf_interval=5 # ours" in conf.read_text()
+    assert run(tmp_path, "install", "head", "--slurm", "--yes").exit_code == 0
+    assert (
+        "\nSchedulerParameters=defer,bf_interval=5,batch_sched_delay=0 # ours" in conf.read_text()
+    )
+    again = run(tmp_path, "install", "head", "--slurm", "--yes")
+    assert conf.read_text().count("batch_sched_delay=0") == 1, again.output
+    assert run(tmp_path, "uninstall", "--yes").exit_code == 0
+    assert conf.read_text() == own
 
 
 def test_the_json_is_as_documented() -> None:

@@ -16,6 +16,7 @@ from tests.lifecycle.chroot import Machine
 
 MISSING = chroot.missing() or WRONG_PYTHON
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.slurm,  # where root and Slurm's packages are at hand
     pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED: {MISSING}"),
 ]

@@ -20,6 +20,7 @@ from tests.lifecycle.live import eventually
 
 MISSING = booted.missing() or WRONG_PYTHON
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED WITH SYSTEMD: {MISSING}"),
 ]

@@ -58,7 +58,7 @@ WHERE = """
 import sys
 from pathlib import Path
 from hpctl.agent.check import Machine
-from hpctl.agent.checks.host_dstate import _where
+from hpctl.agent.checks.check_host_processes import _where
 print(_where(Machine(), int(sys.argv[1])))
 """
 

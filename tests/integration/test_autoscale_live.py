@@ -9,7 +9,7 @@ from hpctl.core.model import SlurmJob
 from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 AUTOSCALE = {
     "enabled": True,

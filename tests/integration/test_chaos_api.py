@@ -41,6 +41,7 @@ def test_a_lost_reply_earns_no_second_replacement(live: Chaos) -> None:
     assert live.job(job).restarts == 1
 
 
+@pytest.mark.nightly
 def test_ten_seconds_of_latency_delay_nobody_elses_job(live: Chaos) -> None:
     job = live.start("sleep 600")
     quick = str(live.job(job).nodes[0])
@@ -59,22 +60,7 @@ def test_ten_seconds_of_latency_delay_nobody_elses_job(live: Chaos) -> None:
     live.returned(quick)
 
 
-def test_one_of_two_fails_in_the_batch_and_is_asked_for_again(live: Chaos) -> None:
-    good, bad = live.victims(2)
-    old = {n: live.instance(n) for n in (good, bad)}
-    live.hpctl("pause")
-    live.sandbox.inject_api("partial", nodes=[bad], code="InternalServerError")
-    live.xid(good, bad)
-    until(lambda: {good, bad} <= set(live.state().holds), 15, "both are held")
-    live.hpctl("resume")
-    live.returned(good)
-    live.returned(bad)
-    (first,) = live.asked(old[good])
-    assert set(first["request"]["NodeIds"]) == set(old.values()), "equal steps go out in one call"
-    assert len(live.asked(old[bad])) == 2
-    assert live.accepted(old[bad]) == 1
-
-
+@pytest.mark.nightly
 def test_in_use_means_that_somebody_else_acts_and_a_person_hears_when_nobody_does(
     live: Chaos,
 ) -> None:
@@ -89,16 +75,7 @@ def test_in_use_means_that_somebody_else_acts_and_a_person_hears_when_nobody_doe
     live.put_back(node)
 
 
-def test_throttling_is_waited_out(live: Chaos) -> None:
-    (node,) = live.victims(1)
-    old = live.instance(node)
-    live.sandbox.inject_api("throttle", operations=[REPLACE], calls=2)
-    live.xid(node)
-    recovery = live.returned(node)
-    assert [s.attempt for s in recovery.steps if s.kind is StepKind.REPLACE] == [1, 2, 3]
-    assert live.accepted(old) == 1
-
-
+@pytest.mark.nightly
 def test_no_capacity_is_told_then_breaks_the_circuit_until_a_person_approves(live: Chaos) -> None:
     first, second, third = live.victims(3)
     live.reconfigure(node={"replace_deadline_s": 8.0}, budgets={"launch_failures": 2})
@@ -119,6 +96,7 @@ def test_no_capacity_is_told_then_breaks_the_circuit_until_a_person_approves(liv
     live.returned(second)
 
 
+@pytest.mark.nightly
 def test_a_stuck_replacement_is_waited_for_and_not_repeated(live: Chaos) -> None:
     (node,) = live.victims(1)
     old = live.instance(node)
@@ -132,21 +110,7 @@ def test_a_stuck_replacement_is_waited_for_and_not_repeated(live: Chaos) -> None
     assert len(live.asked(old)) == 1
 
 
-def test_a_node_that_vanished_from_the_list_is_not_acted_on(live: Chaos) -> None:
-    job = live.start("sleep 600")
-    node = str(live.job(job).nodes[0])
-    old = live.instance(node)
-    live.sandbox.inject_api("vanish", nodes=[node])
-    time.sleep(2.5)
-    live.xid(node)
-    until(lambda: live.running(job, restarts=1), 15, "its job runs elsewhere all the same")
-    time.sleep(2)
-    assert live.asked(old) == []
-    live.sandbox.inject_api("clear")
-    live.returned(node)
-    assert live.accepted(old) == 1
-
-
+@pytest.mark.nightly
 def test_a_list_that_lags_earns_no_second_replacement(live: Chaos) -> None:
     (node,) = live.victims(1)
     old = live.instance(node)

@@ -66,6 +66,7 @@ def test_slurmctld_restarts_in_the_middle_of_a_drain(live: Chaos) -> None:
     live.returned(victim)
 
 
+@pytest.mark.nightly
 def test_a_slurmctld_that_does_not_answer_moves_nothing(live: Chaos) -> None:
     (victim,) = live.victims(1)
     live.sandbox.signal_service("slurmctld", "SIGSTOP")
@@ -79,6 +80,7 @@ def test_a_slurmctld_that_does_not_answer_moves_nothing(live: Chaos) -> None:
     live.returned(victim)
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_slept_past_its_lease_goes_on(live: Chaos) -> None:
     (victim,) = live.victims(1)
     pid = live.daemon().pid
@@ -90,13 +92,7 @@ def test_a_daemon_that_slept_past_its_lease_goes_on(live: Chaos) -> None:
     assert live.daemon().pid == pid
 
 
-def test_a_second_daemon_refuses_and_says_who_is_there(live: Chaos) -> None:
-    done = live.second_daemon()
-    assert done.returncode != 0
-    assert f"pid {live.daemon().pid}" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("harm", ["event", "header", "pages"])
 def test_a_corrupt_journal_is_refused_and_nothing_is_done(live: Chaos, harm: str) -> None:
     (victim,) = live.victims(1)
@@ -140,6 +136,7 @@ def spoil(journal: Path, harm: str) -> None:
                 f.write(os.urandom(64))
 
 
+@pytest.mark.nightly
 def test_a_broken_file_keeps_the_last_good_configuration(live: Chaos) -> None:
     good = live.sandbox.config_path.read_text()
     live.sandbox.config_path.write_text(good + "\nmodee: own\n")
@@ -156,6 +153,7 @@ def test_a_broken_file_keeps_the_last_good_configuration(live: Chaos) -> None:
     until(lambda: "modee" not in live.daemon().trouble, 10, "it is reloaded")
 
 
+@pytest.mark.nightly
 def test_a_full_disk_loses_no_report_and_heals_when_there_is_room(live: Chaos) -> None:
     (victim,) = live.victims(1)
     pid = live.daemon().pid
@@ -182,6 +180,7 @@ def fill(path: Path) -> None:
                 continue
 
 
+@pytest.mark.nightly
 def test_sigterm_is_an_orderly_end_and_the_next_daemon_goes_on(live: Chaos) -> None:
     (victim,) = live.victims(1)
     live.sandbox.inject_api("stuck-replace")

@@ -58,17 +58,6 @@ def test_a_job_that_is_completing_is_requeued_only_after_it(live: Chaos) -> None
     assert live.sandbox.status()["services"]["slurmctld"] == pid, "slurmctld died"
 
 
-def test_a_slow_epilog_on_a_survivor_does_not_bring_the_delay_back(live: Chaos) -> None:
-    job = live.start("srun sleep 600", "--nodes=2")
-    victim = str(live.job(job).nodes[1])
-    slow_flag(live).touch()
-    begun = time.monotonic()
-    live.xid(victim)
-    until(lambda: live.running(job, restarts=1), 25, "it runs again, without Slurm's 121 s")
-    assert time.monotonic() - begun > 5, "the epilog was to be slow"
-    assert live.job(job).restarts == 1
-
-
 def test_of_an_array_only_the_task_on_the_node_moves(live: Chaos) -> None:
     whole = live.submit("sleep 600", "--array=0-2")
     until(lambda: len(tasks(live, whole)) == 3, 20, "three tasks run")
@@ -91,25 +80,7 @@ def tasks(live: Chaos, whole: int) -> dict[int, str]:
     return {int(i): n for i, n in (line.split() for line in listed.stdout.splitlines())}
 
 
-def test_the_users_own_exclusions_stay_and_healed_nodes_are_forgiven(live: Chaos) -> None:
-    own = set(live.victims(5))
-    job = live.start("srun sleep 600", "--nodes=2", f"--exclude={','.join(sorted(own))}")
-    first = str(live.job(job).nodes[0])
-    live.xid(first)
-    until(lambda: live.running(job, restarts=1), 20, "moved once")
-    # A node that has healed before the job is started again needs no exclusion any more.
-    assert own <= set(live.job(job).excluded) <= own | {first}
-    live.returned(first)
-    until(lambda: not live.state().open_jobs, 10, "the job has proved itself")
-    second = str(live.job(job).nodes[1])
-    live.xid(second)
-    # Of the three nodes that the user allows only the healed one is left beside the survivor.
-    until(lambda: live.running(job, restarts=2), 20, "moved again, to the node that has healed")
-    assert first in live.job(job).nodes
-    assert own <= set(live.job(job).excluded) <= own | {second}
-    live.returned(second)
-
-
+@pytest.mark.nightly
 def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chaos) -> None:
     live.reconfigure(job={"max_restarts": 1})
     job = live.start("sleep 600", "--comment=mine")
@@ -128,6 +99,7 @@ def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chao
     until(lambda: live.running(job), 20, "released, it goes on")
 
 
+@pytest.mark.nightly
 def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     said = Path(live.sandbox.state_dir) / "saved"
     task = f'trap "echo saved by $SLURM_PROCID >> {said}" USR1; while :; do sleep 0.2; done'
@@ -147,6 +119,7 @@ def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     assert live.accepted(old) == 1
 
 
+@pytest.mark.nightly
 def test_beside_a_job_that_cannot_be_requeued_the_other_is_moved_alone(live: Chaos) -> None:
     stays_header = HALF.replace("--requeue", "--no-requeue")
     fixed = live.start("sleep 600", header=stays_header)
@@ -164,6 +137,7 @@ def test_beside_a_job_that_cannot_be_requeued_the_other_is_moved_alone(live: Cha
     live.returned(str(node))
 
 
+@pytest.mark.nightly
 def test_a_job_that_insists_on_the_node_waits_for_it_and_runs_when_it_is_back(live: Chaos) -> None:
     (node,) = live.victims(1)
     job = live.start("sleep 600", f"--nodelist={node}")
@@ -173,6 +147,7 @@ def test_a_job_that_insists_on_the_node_waits_for_it_and_runs_when_it_is_back(li
     assert live.job(job).restarts == 1
 
 
+@pytest.mark.nightly
 def test_a_job_as_wide_as_the_cluster_runs_again_when_the_node_is_back(live: Chaos) -> None:
     job = live.start("srun sleep 600", f"--nodes={len(live.sandbox.nodes)}")
     node = str(live.job(job).nodes[3])

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

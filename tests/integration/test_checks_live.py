@@ -142,6 +142,7 @@ def test_a_lost_efa_device_moves_the_job_and_reboots_the_node(live: Chaos) -> No
     healed(live, hurt, "efa-devices-fewer")
 
 
+@pytest.mark.nightly
 def test_a_device_that_no_reboot_brings_back_is_replaced(live: Chaos) -> None:
     (victim,) = live.victims(1)
     old = live.instance(victim)
@@ -153,6 +154,7 @@ def test_a_device_that_no_reboot_brings_back_is_replaced(live: Chaos) -> None:
     assert live.instance(victim) != old
 
 
+@pytest.mark.nightly
 def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> None:
     """One node's driver asks for a reboot, the other's does not come back from a call."""
     silent, asking = under_a_job(live), under_a_job(live)
@@ -173,6 +175,7 @@ def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> Non
     healed(live, silent, "gpu-hung-hung")
 
 
+@pytest.mark.nightly
 def test_a_file_system_that_went_read_only_reboots_the_node(live: Chaos) -> None:
     hurt = under_a_job(live)
     line = "EXT4-fs (nvme0n1p1): Remounting filesystem read-only"
@@ -180,6 +183,7 @@ def test_a_file_system_that_went_read_only_reboots_the_node(live: Chaos) -> None
     healed(live, hurt, "kernel-fs-readonly")
 
 
+@pytest.mark.nightly
 def test_what_is_benign_is_shown_and_left_alone(live: Chaos) -> None:
     (victim,) = live.victims(1)
     job = live.start("srun sleep 600", f"--nodelist={victim}")
@@ -198,6 +202,7 @@ def test_what_is_benign_is_shown_and_left_alone(live: Chaos) -> None:
     assert live.job(job).restarts == 0
 
 
+@pytest.mark.nightly
 def test_a_warning_that_goes_makes_a_suspect_healthy_again(live: Chaos) -> None:
     (victim,) = live.victims(1)
     live.mark(victim)
@@ -212,6 +217,7 @@ def test_a_warning_that_goes_makes_a_suspect_healthy_again(live: Chaos) -> None:
     assert live.of(victim) == []
 
 
+@pytest.mark.nightly
 def test_an_agent_that_starts_again_reads_its_file_again(live: Chaos) -> None:
     (victim,) = live.victims(1)
     live.mark(victim)
@@ -228,6 +234,7 @@ def test_an_agent_that_starts_again_reads_its_file_again(live: Chaos) -> None:
     assert live.of(victim) == []
 
 
+@pytest.mark.nightly
 def test_a_check_that_half_of_the_nodes_fail_takes_none_of_them(live: Chaos) -> None:
     live.reconfigure(
         budgets={"correlated_min": 3, "correlated_fraction": 0.1}, node={"remedy_after_s": 60.0}

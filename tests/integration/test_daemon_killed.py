@@ -10,7 +10,7 @@ from hpctl.core.node_recovery import ENDS, Phase
 from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 # A phase that lasts long enough to be hit: the daemon is killed the moment it is journaled.
 PHASES = [p for p in Phase if p not in ENDS]
 SLOW = {**FAST, "node": {**FAST["node"], "verify_healthy_s": 3.0}}

@@ -18,7 +18,7 @@ import pytest
 from hpctl.protocol.heads import SLURM_USER
 from tests.integration.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 Hpctl = Callable[..., Any]

@@ -13,7 +13,7 @@ from hpctl.errors import HpctlError
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def closed(live: Chaos, node: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.chaos import cluster
 from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_a_drain_that_was_lifted_is_lifted_again() -> None:

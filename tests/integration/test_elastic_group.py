@@ -70,16 +70,6 @@ def test_one_dead_rank_restarts_them_all(start: Start) -> None:
     assert trouble.why == "rank 3 on node-1 ended with signal 9 (SIGKILL)"
 
 
-def test_the_restart_is_a_matter_of_tenths(start: Start) -> None:
-    group = start("wait()")
-    all_wait(group)
-    begun = time.monotonic()
-    os.kill(group.rank_pids()[0], signal.SIGKILL)
-    all_wait(group, count=1)
-    # A bare python takes 0.02 to 0.1 s here. The bar is wide: this machine may be busy.
-    assert time.monotonic() - begun < 3.0
-
-
 def test_restarts_used_up_end_with_the_ranks_code_and_the_last_error(start: Start) -> None:
     group = start("wait() if rank else fail(7)", "--max-restarts=2")
     assert group.wait() == [7, 7]

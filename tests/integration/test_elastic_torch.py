@@ -79,6 +79,7 @@ def test_a_killed_rank_changes_no_bit(
     assert until_gone(run) == []
 
 
+@pytest.mark.nightly
 def test_an_exception_and_a_hang_change_no_bit(
     calm: dict[int, Launchers], launchers: list[Launchers], tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_an_exception_and_a_hang_change_no_bit(
     assert until_gone(run) == []
 
 
+@pytest.mark.nightly
 def test_a_sharded_run_comes_back_from_its_distributed_checkpoint(
     launchers: list[Launchers], tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> Non
     until(lambda: cycles(cluster) > before, AT_ONCE_S, "the daemon looks, 30 s too early")
 
 
+@pytest.mark.nightly
 @pytest.mark.slurm
 @pytest.mark.parametrize("left", ["the FIFO", "no FIFO", "a file", "a daemon that is stopped"])
 def test_without_a_daemon_a_job_ends_as_ever(cluster: Sandbox, tmp_path: Path, left: str) -> None:

@@ -103,6 +103,7 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
     assert pointer.read_text() == said
 
 
+@pytest.mark.nightly
 @pytest.mark.slurm
 def test_megatron_comes_back_from_a_lost_rank_and_a_torn_checkpoint(
     live: Chaos, shared: Path

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import SandboxFactory
 from tests.integration.chaos import Chaos, cluster, stays
-from tests.integration.live import FAST, SLEEPER, Live, until
+from tests.integration.live import SLEEPER, until
 
 pytestmark = pytest.mark.slurm
 NO_REQUEUE = SLEEPER.replace("--requeue", "--no-requeue")
 
 
-@pytest.fixture(scope="module", params=["ip", "group"])
+@pytest.fixture(scope="module", params=["ip", pytest.param("group", marks=pytest.mark.nightly)])
 def shared(request: pytest.FixtureRequest) -> Iterator[Chaos]:
     """Slurm's names made from addresses, and names that tell nothing of moving instances."""
     with cluster(node_names=request.param) as live:
@@ -36,6 +35,7 @@ def assert_off_the_fault(live: Chaos, job: int, victim: str) -> None:
     assert victim not in live.job(job).nodes or victim in returned
 
 
+@pytest.mark.nightly
 def test_slurmctld_and_the_cloud_may_be_away(live: Chaos) -> None:
     """First: a slurmctld that is killed forgets what it has not saved, a node's return say."""
     (victim,) = live.victims(1)
@@ -83,36 +83,6 @@ def test_a_job_that_the_fault_killed_is_requeued_once_completing_is_over(live: C
     assert_off_the_fault(live, job, victim)
 
 
-def test_codes_that_blame_the_application_cause_nothing(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    for code in (13, 31, 43, 45):
-        live.xid(victim, code=code)
-    time.sleep(6)
-    assert live.of(victim) == []
-    assert not live.node(victim).drained
-
-
-def test_half_of_the_nodes_at_once_is_not_half_of_the_nodes_sick(
-    sandbox_factory: SandboxFactory,
-) -> None:
-    patient = {**FAST, "node": {**FAST["node"], "remedy_after_s": 60.0}}
-    live = Live(sandbox_factory(nodes=8, mode="own", daemon=True, config=patient))
-    for victim in live.sandbox.nodes[:4]:
-        live.sandbox.inject(victim, "xid", code=119)
-    until(lambda: len(live.state().holds) == 4, 15, "four holds")
-    holds = live.state().holds.values()
-    assert {h.gate for h in holds} == {"correlated"}
-    assert all("of 8 nodes report xid-119" in h.why for h in holds)
-    until(
-        lambda: not any(n.drained for n in live.scheduler.view().nodes.values()),
-        10,
-        "no drain remains",
-    )
-    # One that was opened before the others had reported was given back, untouched.
-    assert {r.phase for r in live.node_recoveries()} <= {"cancelled"}
-    assert live.calls("BatchReplaceClusterNodes") == 0
-
-
 def test_an_operators_drain_is_never_touched(live: Chaos) -> None:
     (victim,) = live.victims(1)
     live.sandbox.scontrol("update", f"NodeName={victim}", "State=DRAIN", "Reason=disk swap, Ann")
@@ -141,6 +111,7 @@ def test_an_operator_who_resumes_our_node_cancels_the_recovery(live: Chaos) -> N
     assert live.running(job)
 
 
+@pytest.mark.nightly
 def test_a_job_without_requeue_is_not_killed(live: Chaos) -> None:
     (victim,) = live.victims(1)
     job = live.start("sleep 600", f"--nodelist={victim}", header=NO_REQUEUE)
@@ -152,6 +123,7 @@ def test_a_job_without_requeue_is_not_killed(live: Chaos) -> None:
     live.returned(victim)
 
 
+@pytest.mark.nightly
 def test_a_reboot_heals_what_a_reboot_can(live: Chaos) -> None:
     (victim,) = live.victims(1)
     before = live.instance(victim)
@@ -162,6 +134,7 @@ def test_a_reboot_heals_what_a_reboot_can(live: Chaos) -> None:
     assert live.asked(before) == []
 
 
+@pytest.mark.nightly
 def test_observe_says_and_does_nothing(live: Chaos) -> None:
     live.reconfigure(mode="observe")
     (victim,) = live.victims(1)
@@ -174,6 +147,7 @@ def test_observe_says_and_does_nothing(live: Chaos) -> None:
     live.returned(victim)
 
 
+@pytest.mark.nightly
 def test_pause_approve_and_the_kill_switch(live: Chaos) -> None:
     live.hpctl("pause")
     (victim,) = live.victims(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from benchmarks.hma import Mode, play
 from hpctl.daemon.main import MARKS_S
 from tests.conftest import SandboxFactory
-from tests.integration.chaos import REPLACE, Chaos, cluster, stays
+from tests.integration.chaos import REPLACE, Chaos, cluster
 from tests.integration.live import Live, until
 
 pytestmark = pytest.mark.slurm
@@ -57,6 +56,7 @@ def test_a_mark_before_our_own_finding_is_no_operators_drain(live: Chaos) -> Non
     healed(live, victim, before)
 
 
+@pytest.mark.nightly
 def test_a_mark_after_our_own_drain_ends_no_recovery(live: Chaos) -> None:
     (victim,) = live.victims(1)
     before = live.instance(victim)
@@ -72,6 +72,7 @@ def test_a_mark_after_our_own_drain_ends_no_recovery(live: Chaos) -> None:
     healed(live, victim, before)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("state", ["FAIL", "DRAIN"])
 def test_a_mark_alone_is_enough(live: Chaos, state: str) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
@@ -86,6 +87,7 @@ def test_a_mark_alone_is_enough(live: Chaos, state: str) -> None:
     assert "Action:Replace" in live.hpctl("explain", recovery.id)
 
 
+@pytest.mark.nightly
 def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
     (victim,) = live.victims(1)
     before = live.instance(victim)
@@ -97,6 +99,7 @@ def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
     assert live.accepted(before, "BatchRebootClusterNodes") == 1
 
 
+@pytest.mark.nightly
 def test_a_mark_that_asks_for_more_than_our_rung_gets_it(live: Chaos) -> None:
     """Xid 95 would be a reboot; the agent knows better: one replacement, and no reboot."""
     (victim,) = live.victims(1)
@@ -109,39 +112,6 @@ def test_a_mark_that_asks_for_more_than_our_rung_gets_it(live: Chaos) -> None:
     live.sandbox.run(["scancel", str(job)])
     healed(live, victim, before)
     assert live.accepted(before, "BatchRebootClusterNodes") == 0
-
-
-def test_an_operators_own_words_are_no_mark(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    live.mark(victim)
-    reason = "Reason=action: replace please, Ann"
-    live.sandbox.scontrol("update", f"NodeName={victim}", "State=FAIL", reason)
-    live.sandbox.inject(victim, "xid", code=79)
-    until(lambda: victim in live.state().holds, 10, "a hold")
-    assert live.state().holds[victim].gate == "foreign_drain"
-    states = json.loads(live.hpctl("status", "--json", check=False))["nodes"]["by_state"]
-    assert states["IDLE+FAIL"] == 1
-    assert live.of(victim) == []
-    live.sandbox.scontrol("update", f"NodeName={victim}", "State=RESUME")
-    live.returned(victim)
-
-
-def test_mode_observe_says_what_it_would_do(live: Chaos) -> None:
-    live.reconfigure(mode="observe")
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    live.mark(victim)
-    mark(live, victim)
-    until(lambda: victim in live.state().holds, 10, "a hold")
-    told = live.hpctl("explain", victim)
-    assert f"would drain {victim} and replace it" in told
-    assert "Action:Replace" in told
-    assert "whoever closed the node" not in told
-    states = json.loads(live.hpctl("status", "--json", check=False))["nodes"]["by_state"]
-    assert states["IDLE+FAIL"] == 1
-    stays(lambda: live.node(victim).reason == "Action:Replace", 1, "nothing is done")
-    live.reconfigure(mode="own")
-    healed(live, victim, before)
 
 
 def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None:
@@ -178,6 +148,7 @@ exec {scontrol} "$@"
 """
 
 
+@pytest.mark.nightly
 def test_mode_assist_leaves_a_mark_that_came_a_moment_before_our_drain(tmp_path: Path) -> None:
     armed = tmp_path / "armed"
     for name in ("scontrol", "squeue", "sinfo", "scancel"):
@@ -203,6 +174,7 @@ def test_mode_assist_leaves_a_mark_that_came_a_moment_before_our_drain(tmp_path:
         live.settle()
 
 
+@pytest.mark.nightly
 def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
     config = {"loop": {"reconcile_s": 30.0, "lease_s": 90.0}}
     with cluster(config, nodes=3) as live:
@@ -217,6 +189,7 @@ def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
             live.returned(victim)
 
 
+@pytest.mark.nightly
 def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(
     sandbox_factory: SandboxFactory,
 ) -> None:
@@ -240,6 +213,7 @@ def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(
     assert live.sandbox.inject(well[0], "hma-replace").endswith("Reason=Action:Replace")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["own", "assist"])
 def test_a_slice_of_the_hundred_faults(mode: Mode) -> None:
     account = play(mode, 6, seed=79)

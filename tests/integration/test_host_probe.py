@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import Machine
-from hpctl.agent.checks import host_dstate, host_mounts
-from hpctl.agent.checks.table_host import HOST
+from hpctl.agent.checks import check_host_filesystems, check_host_processes
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.agent.procs import Scan
 from hpctl.agent.runner import load, once
+from hpctl.core.faults.host import CHECKS as HOST
 from hpctl.core.model import Verdict
 from tests.waiting import until
 
@@ -110,8 +110,8 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(
     stand_in.chmod(0o755)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text(FSX + EFS)
-    monkeypatch.setattr(host_mounts, "_probes", probes)
-    monkeypatch.setattr(host_mounts, "_turns", iter([(str(stand_in),)] * 20))
+    monkeypatch.setattr(check_host_filesystems, "_mount_probes", probes)
+    monkeypatch.setattr(check_host_filesystems, "_turns", iter([(str(stand_in),)] * 20))
     check = load(next(spec for spec in HOST if spec.name == "host.mounts"), {"silent_s": 0.5})
     before = children()
     began = time.monotonic()
@@ -164,7 +164,7 @@ def test_a_child_in_state_d_is_left_alone(probes: Probes, frozen: Path) -> None:
     (pid,) = children() - before
     # Killed, and still there: nothing but the disk can end it.
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
-    assert host_dstate.driver(host_dstate._where(Machine(), pid)) == ""
+    assert check_host_processes.driver(check_host_processes._where(Machine(), pid)) == ""
     subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True, timeout=60)
     try:
         until(lambda: probes.out() == 0)
@@ -185,24 +185,28 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])
 def test_a_task_in_state_d_is_seen_with_its_age_and_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_child_stays: None
 ) -> None:
-    monkeypatch.setattr(host_dstate, "_scan", Scan())
-    monkeypatch.setattr(host_dstate, "_known", {})
+    monkeypatch.setattr(check_host_processes, "_scan", Scan())
+    monkeypatch.setattr(check_host_processes, "_known", {})
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     sleeper = subprocess.Popen([sys.executable, "-c", ASLEEP, fifo])
 
-    def stuck() -> list[host_dstate.Stuck]:
-        return [s for s in host_dstate.gather(Machine()) if s.pid == sleeper.pid]
+    def stuck() -> list[check_host_processes.Stuck]:
+        return [s for s in check_host_processes.gather_dstate(Machine()) if s.pid == sleeper.pid]
 
     try:
         # A process that is just being loaded is in D now and then, too, and not for long.
         until(lambda: any(each.asleep_s >= 0.2 for each in stuck()))
         (seen,) = stuck()
-        assert host_dstate.driver(seen.where) == ""
+        assert check_host_processes.driver(seen.where) == ""
         limits = {"asleep_s": 0.1}
-        assert list(host_dstate.judge((seen,), None, limits)) == []
-        theirs = host_dstate.Stuck(seen.pid, seen.comm, seen.asleep_s, "nv_ioctl+0x1 [nvidia]")
-        assert [o.code for o in host_dstate.judge((theirs,), None, limits)] == ["nvidia"]
+        assert list(check_host_processes.judge_dstate((seen,), None, limits)) == []
+        theirs = check_host_processes.Stuck(
+            seen.pid, seen.comm, seen.asleep_s, "nv_ioctl+0x1 [nvidia]"
+        )
+        assert [o.code for o in check_host_processes.judge_dstate((theirs,), None, limits)] == [
+            "nvidia"
+        ]
     finally:
         writer = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # does not wait for a reader itself
         try:

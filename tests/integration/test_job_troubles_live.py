@@ -22,11 +22,10 @@ import yaml
 
 from hpctl.core.bounds import later
 from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs import daemon_client as telling
 from hpctl.jobs.daemon_client import DaemonReply, send_report
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import EAGER, FAST, Live, until
@@ -158,6 +157,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
 
 
+@pytest.mark.nightly
 def test_a_final_exit_code_and_a_job_that_never_registered_are_left_alone(live: Live) -> None:
     over = live.submit("exit 93", registered(), header=PLAIN)
     strange = live.submit("exit 3", header=PLAIN)
@@ -170,6 +170,7 @@ def test_a_final_exit_code_and_a_job_that_never_registered_are_left_alone(live: 
     assert live.job(over).restarts == live.job(strange).restarts == 0
 
 
+@pytest.mark.nightly
 def test_the_same_crash_twice_is_held_with_the_reason_in_squeue(live: Live) -> None:
     job = live.submit("exit 3", registered(), header=PLAIN)
     until(lambda: live.job(job).reason == "JobHeldUser", 40, "the job is held")
@@ -182,6 +183,7 @@ def test_the_same_crash_twice_is_held_with_the_reason_in_squeue(live: Live) -> N
     assert "held for its owner" in told
 
 
+@pytest.mark.nightly
 def test_what_a_supervisor_wishes_is_granted_at_once(live: Live) -> None:
     job = live.submit(TELLER + "sleep 600", registered(), header=PLAIN)
     until(lambda: live.running(job, restarts=1), 40, "the job runs again")
@@ -197,35 +199,6 @@ def test_what_a_supervisor_wishes_is_granted_at_once(live: Live) -> None:
     assert "told of hang: rank 3 stands still; wishes a requeue (no spare is left)" in story
     shown = json.loads(live.hpctl("jobs", "--json"))
     assert [r["wish"] for r in shown["reports"] if r["job"] == job] == ["requeue"]
-    live.sandbox.run(["scancel", str(job)])
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")
-def test_another_user_is_refused(live: Live) -> None:
-    job = live.submit("sleep 600", registered(), header=PLAIN)
-    until(lambda: live.running(job), 20, "the job runs")
-    node = live.sandbox.spec.layout.of_node(live.sandbox.nodes[0])
-    for directory in (live.sandbox.spec.layout.state, node.parent, node):
-        directory.chmod(0o755)
-    with at_node(live):
-        asked = report(job, wish=Wish.REQUEUE, action=Action.REQUEUE)
-        "host".encode("idna")  # imported now: the other user may not be able to read Python's files
-        os.seteuid(65534)
-        try:
-            refused = send_report(asked)
-        finally:
-            os.seteuid(0)
-        assert refused is not None
-        assert not refused.ok
-        assert not refused.again
-        assert "forbidden_uid: uid 65534 does not own job" in refused.text
-        assert JobId(job) not in live.state().reports
-        until(
-            lambda: send_report(report(job)) == DaemonReply(True, acts=True),
-            5,
-            "the owner is believed",
-        )
-    assert live.job(job).restarts == 0
     live.sandbox.run(["scancel", str(job)])
 
 
@@ -246,6 +219,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live: Live) -> None:
     live.sandbox.run(["scancel", str(job)])
 
 
+@pytest.mark.nightly
 def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None:
     comment = registered(spares=1)
     loyal, silent = (
@@ -270,33 +244,3 @@ def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None
     assert [m.signal for m in recoveries(live, loyal)[0].trail][-1] == "went_on"
     assert "no word from its supervisor" in unwrapped(live.hpctl("explain", str(silent)))
     live.sandbox.run(["scancel", str(loyal), str(silent)])
-
-
-def test_observe_does_nothing_and_says_what_it_would_do(live: Live) -> None:
-    path = live.sandbox.config_path
-    said = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**said, "mode": "observe"}))
-    log = live.sandbox.spec.layout.logs / "daemon.out"
-    live.sandbox.signal_service("daemon", "SIGHUP")
-    until(lambda: "configuration reloaded mode=observe" in log.read_text(), 10, "reloaded")
-    job = live.submit("exit 3", registered(), header=PLAIN)
-    until(lambda: str(job) in live.state().holds, 20, "the hold is noted")
-    with at_node(live):
-        reply = send_report(report(job, wish=Wish.REQUEUE))
-    assert reply is not None
-    assert (reply.ok, reply.acts) == (True, False)
-    assert "observe" in reply.text
-    time.sleep(1.5)
-    assert live.job(job).restarts == 0
-    assert recoveries(live, job) == []
-    story = unwrapped(live.hpctl("explain", str(job)))
-    assert f"mode observe: would start job {job}" in story
-    assert "exit code 3" in story or "stands still" in story
-
-
-def test_nobody_to_tell_is_no_harm() -> None:
-    assert send_report(report(1), head="http://127.0.0.1:9", timeout_s=0.5) is None
-    assert telling.head_settings({"HPCTL_HEAD": "http://a:1, http://b"}).heads == (
-        "http://a:1",
-        "http://b",
-    )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
-from hpctl.agent.slurm_job import Jobs
+from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until

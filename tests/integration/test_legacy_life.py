@@ -19,7 +19,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.integration import provision
 from tests.integration.provision import NAME, client, counts, hpctl, script, states, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 LOOK = ("--yes", "--every", "0.3s", "--timeout", "60s")
 

@@ -17,13 +17,15 @@ import pytest
 from hpctl.agent.outside import trust
 from hpctl.agent.outside.hma import (
     JOURNALCTL,
+    MAX_KEPT,
     MAX_LINE,
     UNIT,
     HealthAgentFile,
     HealthAgentJournal,
+    HealthAgentWatch,
     Source,
+    booted_at,
 )
-from hpctl.agent.outside.hma_watch import MAX_KEPT, HealthAgentWatch, booted_at
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 from hpctl.errors import Unavailable
@@ -140,7 +142,7 @@ def test_a_line_that_is_too_long_takes_no_other_with_it(log: Log) -> None:
 def test_a_trouble_that_is_over_is_forgotten(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.write(dcgm(79)[:-20])
     assert set(log.found()) == {"hma.log-malformed"}
-    monkeypatch.setattr("hpctl.agent.outside.hma_watch.TROUBLE_S", -1.0)
+    monkeypatch.setattr("hpctl.agent.outside.hma.TROUBLE_S", -1.0)
     assert log.found() == {}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import stat
 import subprocess
@@ -20,16 +19,15 @@ import pytest
 from hpctl.agent.outside import ask as asking
 from hpctl.agent.outside import local
 from hpctl.agent.outside.ask import Refused, ask
-from hpctl.agent.outside.local import MAX_PEERS, LocalServer
+from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.reported import MAX_REPORTED, Reported
-from hpctl.agent.outside.verdict import NodeVerdict, judge
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
 from hpctl.errors import Unavailable
+from tests.cli.test_json_contract import PARTS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "cli-json.md"
 NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
 
 
@@ -88,14 +86,6 @@ def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
     assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
     assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
     assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
-
-
-def test_words_that_are_too_long_or_strange_are_reported_all_the_same(node: Node) -> None:
-    told = node.hpctl(
-        *("report", "--check", "nhc", "--code", "ERROR: é" * 50, "--evidence", "z" * 100_000)
-    )
-    assert (told.returncode, told.stderr) == (0, "")
-    assert len(node.reported.findings()) == 1
 
 
 def test_the_longest_time_and_what_an_operator_must_clear(node: Node) -> None:
@@ -192,30 +182,9 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
 def test_the_verdict_as_json_is_what_the_page_says(node: Node) -> None:
     node.sees("kernel.xid", "79")
     document = json.loads(node.hpctl("agent", "verdict", "--json").stdout)
-    text = PAGE.read_text()
-
-    def fields(heading: str) -> set[str]:
-        section = text.partition(f" {heading}\n")[2].partition("\n#")[0]
-        return set(re.findall(r"^\| `(\w+)` \|", section, flags=re.M))
-
-    assert set(document) == fields("hpctl.verdict/1")
-    assert set(document["findings"][0]) == fields("shown finding")
+    assert set(document) == set(PARTS["hpctl.verdict/1"])
+    assert set(document["findings"][0]) == set(PARTS["ShownFinding"])
     assert document["schema"] == "hpctl.verdict/1"
-
-
-def test_answers_come_within_a_tenth_of_a_second(node: Node) -> None:
-    for number in range(400):
-        node.sees("kernel.xid", str(number))
-    took = []
-    for number in range(40):
-        for request in (
-            {"op": "verdict"},
-            {"op": "report", "check": f"report.c{number}", "verdict": "fail"},
-        ):
-            begun = time.monotonic()
-            node.ask(request)
-            took.append(time.monotonic() - begun)
-    assert sorted(took)[int(len(took) * 0.95)] < 0.1
 
 
 # --- peers ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.integration.test_training_slurm import (
 )
 
 __all__ = ["shared"]
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 PYTHON = """
 import importlib.util, json, os, sys, time

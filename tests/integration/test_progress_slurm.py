@@ -12,7 +12,7 @@ import pytest
 from hpctl.jobs.progress.listen import ReceivedNote, listen
 from hpctl.sandbox.api import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 ROOT = str(Path(__file__).resolve().parents[2])
 CODE = "from hpctl import progress; progress.step(7, loss=0.5); progress.done()"
 BASH = (

@@ -15,7 +15,7 @@ from tests.integration.test_run_inside import job as job
 from tests.integration.test_run_inside import slurm as slurm
 from tests.integration.test_run_live import SETTLED_S, Job, quarantine
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 SUPERVISOR = """
 import sys

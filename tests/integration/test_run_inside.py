@@ -38,6 +38,7 @@ def job(slurm: Sandbox) -> Iterator[Job]:
     shutil.rmtree(one.dir, ignore_errors=True)
 
 
+@pytest.mark.nightly
 def test_a_supervisor_of_another_run_of_the_job_launches_nothing(job: Job) -> None:
     # Slurm has started the job again since, as after the loss of its batch host.
     job.submit("sleep 60\n", batch="export SLURM_RESTART_COUNT=3")
@@ -47,6 +48,7 @@ def test_a_supervisor_of_another_run_of_the_job_launches_nothing(job: Job) -> No
     assert job.past() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("command", "run"),
     [("no-such-command --lr 1", ""), ("no_such_script.py", "--torch --nproc 1")],
@@ -95,6 +97,7 @@ def test_a_hang_is_mended_by_new_ranks_in_the_same_step(job: Job) -> None:
     assert all((job.dir / f"finished.{rank}").exists() for rank in (0, 1))
 
 
+@pytest.mark.nightly
 def test_where_the_launcher_does_not_answer_a_new_step_is_made(job: Job) -> None:
     _hanging(job, batch="export FREEZE=1")
     log = job.ended(timeout=50)
@@ -104,6 +107,7 @@ def test_where_the_launcher_does_not_answer_a_new_step_is_made(job: Job) -> None
     assert [line["action"] for line in job.past() if line["type"] == "treated"] == ["step"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("batch", "say"),
     [
@@ -147,6 +151,7 @@ def test_a_job_that_slurmctld_does_not_know_is_told_at_once(slurm: Sandbox, job:
     assert not (job.dir / "ran").exists()
 
 
+@pytest.mark.nightly
 def test_a_signal_ends_the_wait_for_a_slurmctld_that_is_away(slurm: Sandbox, job: Job) -> None:
     slurm.kill_slurmctld()
     try:

@@ -233,6 +233,7 @@ def quarantine(slurm: Sandbox, node: str) -> float:
     return at
 
 
+@pytest.mark.nightly
 def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
     job = quiet["signals"]
 
@@ -248,6 +249,7 @@ def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
     assert not (job.dir / "first.2.0").exists()
 
 
+@pytest.mark.nightly
 def test_a_crash_is_run_again_and_the_others_are_not_waited_for(quiet: dict[str, Job]) -> None:
     job = quiet["crash"]
     took = job.first(2, 1) - float((job.dir / "crashed").read_text())
@@ -260,6 +262,7 @@ def test_a_crash_is_run_again_and_the_others_are_not_waited_for(quiet: dict[str,
     assert (trouble["exit_code"], trouble["rank"]) == (5, 1)
 
 
+@pytest.mark.nightly
 def test_93_of_any_rank_ends_the_run_with_93(quiet: dict[str, Job]) -> None:
     job = quiet["final"]
     job.ended("FAILED")
@@ -267,6 +270,7 @@ def test_93_of_any_rank_ends_the_run_with_93(quiet: dict[str, Job]) -> None:
     assert not (job.dir / "first.2.0").exists()
 
 
+@pytest.mark.nightly
 def test_0_without_progress_is_run_again_until_it_says_done(quiet: dict[str, Job]) -> None:
     job = quiet["idler"]
     log = job.ended()
@@ -276,6 +280,7 @@ def test_0_without_progress_is_run_again_until_it_says_done(quiet: dict[str, Job
     assert f"resume {job.dir}/ck/step-7" in log
 
 
+@pytest.mark.nightly
 def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
     job = quiet["hang"]
     log = job.ended()
@@ -291,15 +296,7 @@ def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
     assert (job.dir / "finished").exists()
 
 
-def test_the_same_crash_twice_without_progress_holds_the_job(quiet: dict[str, Job]) -> None:
-    job = quiet["same crash"]
-    until(lambda: "held" in job.field("Reason"), SETTLED_S, "it is held")
-    shown = job.slurm.scontrol("--oneliner", "show", "job", str(job.id))
-    assert "Comment=mine | hpctl: the same crash 2 times" in shown
-    assert (job.dir / "first.2.0").exists()
-    assert not (job.dir / "first.3.0").exists()
-
-
+@pytest.mark.nightly
 def test_dead_ranks_are_restarted_inside_the_step(quiet: dict[str, Job]) -> None:
     job = quiet["torch"]
     log = job.ended(timeout=40)
@@ -329,6 +326,7 @@ def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:
     assert listed[3] == "2"
 
 
+@pytest.mark.nightly
 def test_a_frozen_node_does_not_hold_up_the_next_step(slurm: Sandbox, job: Job) -> None:
     body = """[ "$HPCTL_ATTEMPT" = 2 ] && exit 0
 host=$SLURMD_NODENAME
@@ -354,6 +352,7 @@ sleep 60
     assert f"node {victim}" in job.log()
 
 
+@pytest.mark.nightly
 def test_without_a_node_to_go_on_it_asks_for_a_requeue(slurm: Sandbox, job: Job) -> None:
     job.submit("sleep 60\n", run="--spares 0", nodes=2)
     job.first(1, 1)
@@ -387,6 +386,7 @@ def test_training_through_two_faults_ends_with_the_same_bits(slurm: Sandbox, job
     assert len(got["resumed_from"]) == 2
 
 
+@pytest.mark.nightly
 def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(slurm: Sandbox, job: Job) -> None:
     job.submit('[ "$HPCTL_ATTEMPT" = 2 ] || sleep 60\n', run="--nodes 2-3")
     job.first(1, 2)

@@ -91,7 +91,10 @@ def test_down_leaves_no_process_and_no_file(state: Path) -> None:
     sandbox.down()
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "keeper", "both"])
+@pytest.mark.parametrize(
+    "victim",
+    ["both", *(pytest.param(v, marks=pytest.mark.nightly) for v in ("supervisor", "keeper"))],
+)
 def test_a_killed_sandbox_leaves_nothing(state: Path, victim: str) -> None:
     sandbox = Sandbox("x", state_dir=state, **SMALL).up()
     escaped = with_escaping_job(sandbox)
@@ -108,6 +111,7 @@ def test_a_killed_sandbox_leaves_nothing(state: Path, victim: str) -> None:
         os.kill(escaped, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_a_killed_starter_takes_its_sandbox_along(state: Path) -> None:
     code = (
         "import sys, time; from hpctl.sandbox.api import Sandbox\n"
@@ -124,6 +128,7 @@ def test_a_killed_starter_takes_its_sandbox_along(state: Path) -> None:
     assert_all_gone(state)
 
 
+@pytest.mark.nightly
 def test_a_starter_killed_half_way_leaves_nothing(state: Path) -> None:
     code = (
         "from hpctl.sandbox.api import Sandbox\n"
@@ -139,6 +144,7 @@ def test_a_starter_killed_half_way_leaves_nothing(state: Path) -> None:
     assert_all_gone(state)
 
 
+@pytest.mark.nightly
 def test_a_generous_umask_is_no_trouble(sandbox_factory: SandboxFactory) -> None:
     umask = os.umask(0o002)
     try:
@@ -148,6 +154,7 @@ def test_a_generous_umask_is_no_trouble(sandbox_factory: SandboxFactory) -> None
     assert "idle" in sandbox.run(["sinfo", "-h", "-o", "%T"]).stdout
 
 
+@pytest.mark.nightly
 def test_two_sandboxes_side_by_side(sandbox_factory: SandboxFactory) -> None:
     first, second = sandbox_factory(name="a", **SMALL), sandbox_factory(name="b", **SMALL)
     first.scontrol("update", f"NodeName={first.nodes[0]}", "State=DRAIN", "Reason=test")
@@ -160,6 +167,7 @@ def test_two_sandboxes_side_by_side(sandbox_factory: SandboxFactory) -> None:
         Sandbox("b", state_dir=second.state_dir, **SMALL).up()
 
 
+@pytest.mark.nightly
 def test_missing_packages_are_named_with_their_mend(
     monkeypatch: pytest.MonkeyPatch, state: Path
 ) -> None:
@@ -171,6 +179,7 @@ def test_missing_packages_are_named_with_their_mend(
     assert not state.exists()
 
 
+@pytest.mark.nightly
 def test_a_refused_configuration_is_quoted_and_nothing_stays(
     sandbox_factory: SandboxFactory,
 ) -> None:
@@ -181,11 +190,13 @@ def test_a_refused_configuration_is_quoted_and_nothing_stays(
     assert not sandbox.running
 
 
+@pytest.mark.nightly
 def test_a_prefix_without_slurm_is_named(tmp_path: Path) -> None:
     with pytest.raises(HpctlError, match=f"{tmp_path}/bin"):
         packages.find(str(tmp_path))
 
 
+@pytest.mark.nightly
 def test_a_prefix_is_used(sandbox_factory: SandboxFactory, tmp_path: Path) -> None:
     for place, names in {
         "bin": ("scontrol", "sinfo", "sbatch"),
@@ -202,6 +213,7 @@ def test_a_prefix_is_used(sandbox_factory: SandboxFactory, tmp_path: Path) -> No
     assert sandbox.env["PATH"].startswith(f"{tmp_path}/bin:")
 
 
+@pytest.mark.nightly
 def test_names_and_long_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(HpctlError, match="no name for a sandbox"):
         state_directory("../x")
@@ -237,6 +249,7 @@ def test_an_ordinary_user_can_run_one(state: Path) -> None:
     assert not state.exists()
 
 
+@pytest.mark.nightly
 def test_the_command_line_starts_shows_and_ends_one(tmp_path: Path) -> None:
     home = Path(tempfile.mkdtemp(prefix="hpctl-"))
     home.chmod(0o755)

@@ -206,6 +206,7 @@ def field_with_spaces(slurm: Sandbox, job: str, name: str) -> str:
     return re.findall(rf"^ +{name}=(.*?) *$", text, re.MULTILINE)[0]
 
 
+@pytest.mark.nightly
 def test_a_wrapped_command_resumes_too(slurm: Sandbox, shared: Path) -> None:
     saved, out = shared / "ck", shared / "out"
     command = (
@@ -239,6 +240,7 @@ def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Pat
     assert "resuming" not in (shared / "out-1").read_text()
 
 
+@pytest.mark.nightly
 def test_requeue_is_expedited_where_the_controller_can(sandbox_factory: SandboxFactory) -> None:
     """From 25.11 on, where it is enabled; older releases pass over the parameter."""
     conf = "SlurmctldParameters=enable_expedited_requeue\n"
@@ -251,12 +253,14 @@ def test_requeue_is_expedited_where_the_controller_can(sandbox_factory: SandboxF
     assert field(slurm, done.stdout.strip(), "Requeue") == "1"
 
 
+@pytest.mark.nightly
 def test_slurm_takes_a_comment_as_long_as_we_think(slurm: Sandbox, shared: Path) -> None:
     words = ["sbatch", "--test-only", "--wrap=true"]
     assert slurm.run([*words, f"--comment={'x' * LONGEST}"], check=False).returncode == 0
     assert slurm.run([*words, f"--comment={'x' * (LONGEST + 1)}"], check=False).returncode != 0
 
 
+@pytest.mark.nightly
 def test_spares_are_not_taken_back_by_ntasks(slurm: Sandbox) -> None:
     """Why --spares with --ntasks is refused: sbatch itself makes fewer nodes of it."""
     done = slurm.run(["sbatch", "-H", "--parsable", "-N3", "-n2", "--wrap=true"])
@@ -267,6 +271,7 @@ def test_spares_are_not_taken_back_by_ntasks(slurm: Sandbox) -> None:
     slurm.run(["scancel", done.stdout.strip()])
 
 
+@pytest.mark.nightly
 def test_a_save_is_asked_for_before_the_time_limit(slurm: Sandbox, limited: Limited) -> None:
     """slurmctld looks at limits every 30 s or so, and gives the signal up to a minute early."""
     wait_for_text(limited.place / "saved", "saved", timeout=90)

@@ -132,6 +132,7 @@ def test_a_resilient_job_is_registered_and_resumes(cluster: Cluster) -> None:
     assert "done: 30 steps" in text
 
 
+@pytest.mark.nightly
 def test_the_option_in_the_script_and_a_policy(cluster: Cluster) -> None:
     policy = cluster.base / "policy.yaml"
     policy.write_text("restarts: 4\n")
@@ -151,6 +152,7 @@ def test_the_option_in_the_script_and_a_policy(cluster: Cluster) -> None:
     assert not cluster.registered(nested), "the option is not the job's own sbatch's"
 
 
+@pytest.mark.nightly
 def test_scripts_from_elsewhere(cluster: Cluster) -> None:
     text = f"#!/bin/sh\n#HPCTL --checkpoint-dir {cluster.base}/ck2\ntrue\n"
     given = cluster.base / "stdin.sh"
@@ -234,6 +236,7 @@ def of_another_release(cluster: Cluster) -> str:
     return str(other)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["no line", "no file", "garbage", "another release"])
 def test_without_a_plugin_that_fits_jobs_go_as_ever(cluster: Cluster, kind: str) -> None:
     garbage = cluster.base / "garbage.so"
@@ -249,6 +252,7 @@ def test_without_a_plugin_that_fits_jobs_go_as_ever(cluster: Cluster, kind: str)
     assert cluster.ended(job).splitlines()[-1] == "hello"
 
 
+@pytest.mark.nightly
 def test_hyperpods_own_option_is_left_to_it(cluster: Cluster) -> None:
     source, other = cluster.base / "auto.c", cluster.base / "auto.so"
     source.write_text(AUTO_RESUME)
@@ -267,6 +271,7 @@ def test_hyperpods_own_option_is_left_to_it(cluster: Cluster) -> None:
     assert "HyperPod's --auto-resume is asked for as well" in text
 
 
+@pytest.mark.nightly
 def test_a_resilient_step_comes_back(cluster: Cluster) -> None:
     mark = cluster.base / "crashed"
     (cluster.base / "rank.sh").write_text(
@@ -282,6 +287,7 @@ def test_a_resilient_step_comes_back(cluster: Cluster) -> None:
     assert text.splitlines()[-1] == "0"
 
 
+@pytest.mark.nightly
 def test_a_resilient_step_gets_signals(cluster: Cluster) -> None:
     """srun has blocked nearly all of them when the plugin makes another program of it."""
     ready = cluster.base / "ready"
@@ -297,6 +303,7 @@ def test_a_resilient_step_gets_signals(cluster: Cluster) -> None:
     assert "saved" in cluster.ended(job)
 
 
+@pytest.mark.nightly
 def test_installing_it_keeps_what_plugstack_has(tmp_path: Path) -> None:
     etc = tmp_path / "etc"
     etc.mkdir()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpctl.agent.budget import CPU_PERCENT
-from tests.conftest import SandboxFactory
 from tests.integration.chaos import Chaos, cluster, merged
-from tests.integration.live import Live, until
+from tests.integration.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 SOONER = {
     "ages": {"silent_s": 12.0},
     "catalogue": {"slurm-down": {"settle_s": 5.0}, "agent-silent": {"settle_s": 15.0}},
@@ -51,20 +47,6 @@ def named(live: Chaos, what: str, timeout_s: float = 60.0) -> list[str]:
     return found
 
 
-def test_agents_that_wait_use_less_than_makes_them_shed_checks(live: Chaos) -> None:
-    """Over a quarter of a minute; the budget is looked at by the minute."""
-    pids = [node["agent_pid"] for node in live.sandbox.status()["nodes"]]
-    before = [_cpu_s(pid) for pid in pids]
-    time.sleep(15)
-    used = [100 * (_cpu_s(pid) - b) / 15 for pid, b in zip(pids, before, strict=True)]
-    assert max(used) < CPU_PERCENT, used
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def test_a_dead_slurmd_is_named_rebooted_and_given_back(live: Chaos) -> None:
     (victim,) = live.victims(1)
     instance = live.instance(victim)
@@ -76,25 +58,6 @@ def test_a_dead_slurmd_is_named_rebooted_and_given_back(live: Chaos) -> None:
     assert live.returned(victim).rule == "slurm-down"
     assert live.accepted(instance, "BatchRebootClusterNodes") == 1
     until(lambda: said(live) == ([], 0), 20, "all is well again")
-
-
-def test_an_agent_that_hangs_closes_its_node_until_it_is_heard(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    job = live.start("sleep 600", f"--nodelist={victim}")
-    live.mark(victim)
-    live.sandbox.inject(victim, "hang-agent")
-    named(live, victim)
-    until(lambda: live.node(victim).drained, 60, "closed to new work")
-    time.sleep(3)
-    assert live.running(job), "Slurm reaches the node: its job is no one's to stop"
-    named(live, victim, 10)
-    live.sandbox.inject(victim, "thaw-node")
-    until(lambda: live.node(victim).in_service, 30, "given back")
-    assert live.last(victim).rule == "agent-silent"
-    assert live.last(victim).phase == "cancelled"
-    assert live.running(job)
-    until(lambda: said(live) == ([], 0), 20, "all is well again")
-    live.sandbox.run(["scancel", str(job)])
 
 
 def test_a_node_that_an_operator_closed_and_killed_is_no_problem(live: Chaos) -> None:
@@ -151,34 +114,6 @@ def test_what_the_cloud_says_of_a_failed_replacement_is_said(live: Chaos) -> Non
     assert "Mend: " in told["next"]["what"]
 
 
-def test_explain_of_a_healthy_job_says_whether_it_is_protected(live: Chaos) -> None:
-    """The newest whole checkpoint, and that a newer one is torn."""
-    from tests.soak.jobs import SHAPES, submit
-
-    plain = live.start("sleep 600", "--nodes=1")
-    told = json.loads(live.hpctl("explain", str(plain), "--json"))
-    assert "protected from faults of its nodes alone" in told["headline"]
-    base = Path(live.sandbox.state_dir).parent
-    job = submit(live, base, SHAPES[2], 400, 0)
-    until(lambda: len(list(job.directory.glob("step-*[0-9]/rank-*.npz"))) >= 3, 60, "three saved")
-
-    def headline() -> str:
-        shown = json.loads(live.hpctl("explain", str(job.number), "--json"))
-        assert "crash now: requeue" in shown["next"]["what"]
-        return str(shown["headline"])
-
-    assert f"its newest whole checkpoint is {job.directory}/step-" in headline()
-    live.sandbox.run(["scancel", "--signal=STOP", str(job.number)])
-    time.sleep(1)
-    newest = sorted(job.directory.glob("step-*[0-9]/rank-*.npz"))[-1]
-    os.truncate(newest, newest.stat().st_size // 2)
-    assert f"newer and not whole: {newest.parent.name}" in headline()
-    live.sandbox.run(["scancel", str(plain), str(job.number)])
-
-
-SOAK_KINDS = ("xid-79", "xid-48", "xid-154", "hma-reboot", "hma-replace", "kill-node")
-
-
 @pytest.fixture(scope="module")
 def soaked() -> Iterator[Chaos]:
     """The soak's own site: budgets out of the way, remedies that take a moment."""
@@ -187,31 +122,6 @@ def soaked() -> Iterator[Chaos]:
     slow = merged(SITE, SOONER)
     with cluster(slow, slurm_conf=SLURM, nodes=5) as found:
         yield found
-
-
-@pytest.mark.parametrize("kind", [*SOAK_KINDS, "freeze-node", "hang-agent"])
-def test_status_names_a_fault_of_the_soak_until_it_is_over(soaked: Chaos, kind: str) -> None:
-    """Named within a minute, and exit code 1 for as long as it is not over."""
-    import random
-
-    from tests.soak.faults import FAULTS, Scene
-
-    until(lambda: said(soaked) == ([], 0), 60, "all is well before")
-    (fault,) = [f for f in FAULTS if f.name == kind]
-    struck = fault.strike(Scene(soaked, [], random.Random(7)))
-    assert struck is not None
-    (victim,) = [n for n in soaked.sandbox.nodes if n in struck.line]
-    named(soaked, victim)
-    if kind == "hang-agent":
-        soaked.sandbox.inject(victim, "thaw-node")
-    limit = time.monotonic() + 90
-    while (now := said(soaked)) != ([], 0):
-        assert now[1] == 1, now
-        assert any(victim in line for line in now[0]), now
-        assert time.monotonic() < limit, now
-        time.sleep(0.5)
-    assert soaked.node(victim).in_service
-    assert not soaked.state().open_nodes
 
 
 def test_status_names_a_dead_slurmctld_and_a_dead_daemon(soaked: Chaos) -> None:
@@ -231,24 +141,3 @@ def _code_and_unknowns(live: Chaos) -> tuple[int, str]:
 
     done = live.sandbox.run([sys.executable, "-m", "hpctl", "status", "--json"], check=False)
     return done.returncode, " ".join(json.loads(done.stdout)["unknowns"])
-
-
-def test_a_sandbox_takes_another_mode_and_checks_of_ones_own(
-    tmp_path: Path, sandbox_factory: SandboxFactory
-) -> None:
-    checks = tmp_path / "checks.d"
-    checks.mkdir()
-    (checks / "fan.sh").write_text("#!/bin/sh\necho 'the fan stands still'\nexit 1\n")
-    (checks / "fan.sh").chmod(0o755)
-    live = Live(sandbox_factory(nodes=2, daemon=True, plugins=str(checks)))
-    node = live.sandbox.nodes[0]
-    until(
-        lambda: "fan" in live.hpctl("explain", node, "--json", check=False), 60, "the check speaks"
-    )
-    assert json.loads(live.hpctl("status", "--json", check=False))["mode"] == "observe"
-    live.sandbox.set_mode("own")
-    until(
-        lambda: json.loads(live.hpctl("status", "--json", check=False))["mode"] == "own",
-        20,
-        "mode own",
-    )

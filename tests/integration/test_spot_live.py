@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
 
 

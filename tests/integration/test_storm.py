@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent import pace
+from hpctl.agent import send
 from hpctl.core.model import Report
 from hpctl.protocol import munge
 from tests import unvouched
@@ -176,5 +176,5 @@ def test_a_storm_hides_no_fault_and_costs_few_reports(
     assert sum(device == "0000:66:00.0" for device, _ in head.heard) == SMALL_FRY
     # The first goes out at once, and at the end nothing is left waiting.
     assert head.heard["0000:10:00.0", "95"] - begun < 2
-    assert sent <= pace.BURST + took / pace.EVERY_S + took / 2 + 2
+    assert sent <= send.BURST + took / send.EVERY_S + took / 2 + 2
     assert grown < 6 * 1024

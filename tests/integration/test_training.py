@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.checkpoints.search import last_complete
-from hpctl.sandbox.training.group import PeerLost, Place, join
+from hpctl.sandbox.training.group import Place, join
 from hpctl.sandbox.training.record import attempts, last_step
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -139,50 +139,6 @@ def test_another_seed_gives_other_bits(tmp_path: Path, runs: list[Run]) -> None:
     assert final(tmp_path / "1")["sha256"] != final(tmp_path / "2")["sha256"]
 
 
-def test_the_bits_do_not_depend_on_how_blas_is_tuned(tmp_path: Path, runs: list[Run]) -> None:
-    """Two nodes of one cluster may differ in it: BLAS picks kernels by CPU and by variables."""
-    for name, blas in (("plain", {}), ("tuned", {"OPENBLAS_CORETYPE": "Prescott"})):
-        runs.append(Run(tmp_path / name, 2, "--steps", "20", **blas))
-        assert runs[-1].wait()[0] == [0, 0]
-    assert final(tmp_path / "plain")["sha256"] == final(tmp_path / "tuned")["sha256"]
-
-
-def test_the_record_of_an_attempt(tmp_path: Path, runs: list[Run]) -> None:
-    runs.append(Run(tmp_path, 2, "--steps", "4", "--checkpoint-every", "3"))
-    codes, output = runs[-1].wait()
-    assert codes == [0, 0], output
-    start, first = attempts(tmp_path)
-    assert (start["event"], start["start_step"]) == ("start", 0)
-    assert start["hosts"] == ["ip-127-0-1-1", "ip-127-0-1-2"]
-    assert (first["event"], first["step"]) == ("first_step", 1)
-    assert start["attempt"] == first["attempt"]
-    assert start["attempt"].startswith("7.0.0-")
-    assert first["at"] >= start["at"]
-    steps = sorted(p.name for p in tmp_path.glob("step-*"))
-    assert steps == ["step-00000003", "step-00000004"]
-    assert not list(tmp_path.glob("rendezvous*"))
-    found = last_complete(tmp_path, deep=True).found
-    assert found is not None
-    assert (found.step, found.world_size) == (4, 2)
-
-
-def test_a_run_that_resumes_at_its_last_step_says_that_it_is_done(
-    tmp_path: Path, runs: list[Run]
-) -> None:
-    """As after a fault between its last save and its end: it takes no step any more."""
-    words = ("--steps", "2", "--checkpoint-every", "2")
-    told = tmp_path / "told"
-    for restart in (0, 1):
-        told.unlink(missing_ok=True)
-        run = Run(tmp_path / "ck", 1, *words, restart=restart, HPCTL_PROGRESS=f"file:{told}")
-        runs.append(run)
-        assert run.wait()[0] == [0]
-    assert run.start_step == 2
-    said = "".join(path.read_text() for path in tmp_path.glob("told*"))
-    assert "done=1" in said
-    assert "step=" not in said
-
-
 def test_sigusr1_saves_at_the_next_step(tmp_path: Path, runs: list[Run]) -> None:
     words = ("--steps", "40", "--checkpoint-every", "1000", "--step-s", "0.03")
     runs.append(Run(tmp_path, 2, *words))
@@ -202,38 +158,6 @@ def test_a_checkpoint_that_cannot_be_used_stops_the_run(tmp_path: Path, runs: li
     codes, output = runs[-1].wait()
     assert codes == [2, 2]
     assert "is of another model" in output
-
-
-def test_a_rank_that_never_comes_ends_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hpctl.sandbox.training.group.JOIN_S", 0.3)
-    for rank, message in ((0, "1 of 2 ranks came"), (1, "did not open its door")):
-        with pytest.raises(PeerLost, match=message):
-            join(Place(rank, 2, "1.0.0", "here", "127.0.0.1"), tmp_path)
-
-
-def test_a_stale_rendezvous_is_never_used(tmp_path: Path) -> None:
-    """The file of an earlier cluster's job of the same number, its port now someone else's."""
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        stranger.settimeout(5)
-        (tmp_path / "rendezvous-1.0.0.json").write_text(
-            json.dumps({"host": "127.0.0.1", "port": stranger.getsockname()[1], "nonce": "0" * 16})
-        )
-        groups = {}
-
-        def meet(rank: int) -> None:
-            place = Place(rank, 2, "1.0.0", "here", "127.0.0.1")
-            groups[rank] = join(place, tmp_path)
-
-        late = threading.Thread(target=meet, args=(1,))
-        late.start()
-        stranger.accept()[0].close()  # rank 1 did fall for the file, and learns better
-        meet(0)
-        late.join(10)
-        assert groups[1].nonce == groups[0].nonce != "0" * 16
-        for group in groups.values():
-            group.close()
 
 
 def test_a_stranger_with_the_wrong_nonce_is_not_admitted(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
 from tests.integration.test_training import ROOT, Run, final
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
 WORDS = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
 

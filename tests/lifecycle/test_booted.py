@@ -39,6 +39,7 @@ MISSING = booted.missing() or (
 )
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(
         bool(MISSING),

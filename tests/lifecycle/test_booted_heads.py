@@ -15,6 +15,7 @@ from tests.lifecycle.live import birth, eventually
 from tests.lifecycle.node import BUCKET, PARAMETERS, bundle, resources
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(
         bool(booted.missing()),

@@ -81,7 +81,10 @@ def last_line(out: str) -> str:
     return out.rstrip().rpartition("\n")[2]
 
 
-@pytest.mark.parametrize("role", ADDRESSES)
+@pytest.mark.parametrize(
+    "role",
+    [r if r != "login" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES],
+)
 def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, role: str) -> None:
     name = "ip-" + ADDRESSES[role].replace(".", "-")
     said = last_line(birth(machine, role))
@@ -209,6 +212,7 @@ def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
     machine.write("/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so", "")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("role", KILLED)
 def test_killed_in_every_step_it_finishes_when_it_is_run_again(
     made: Bundle, tmp_path: Path, role: str
@@ -254,6 +258,7 @@ def killed_in(machine: Machine, role: str, step: str, dice: random.Random) -> bo
     return in_time
 
 
+@pytest.mark.nightly
 def test_a_file_that_is_not_the_manifests_is_named(machine: Machine) -> None:
     machine.write(f"{BUCKET}/lifecycle/steps/users.py", "print('other')\n")
     code, out = machine.run(*command("compute"), env=ENVIRONMENT)
@@ -272,6 +277,7 @@ exit $(cat /root/broken 2>/dev/null || echo 0)
 """
 
 
+@pytest.mark.nightly
 def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
     machine: Machine,
 ) -> None:
@@ -308,6 +314,7 @@ def test_a_required_step_that_fails_keeps_the_node_out_and_says_why(machine: Mac
     assert "users" not in states(machine)
 
 
+@pytest.mark.nightly
 def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine: Machine) -> None:
     birth(machine, "compute")
     key = machine.path("/home/ada/.ssh/id_ed25519.pub").read_text()
@@ -325,6 +332,7 @@ def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine:
     assert machine.says("stat", "-c", "%U", "/home/ada/.ssh/known_hosts") == "ada"
 
 
+@pytest.mark.nightly
 def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(
     machine: Machine,
 ) -> None:
@@ -343,6 +351,7 @@ def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(
         assert machine.says("/opt/hpctl/bin/hpctl", "--version") == "hpctl, version 0.1.0"
 
 
+@pytest.mark.nightly
 def test_where_the_ami_has_set_slurm_up_it_is_left_alone(machine: Machine) -> None:
     machine.says("systemctl", "enable", "slurmd")
     code, out = machine.run(*command("compute", "on_init_complete.sh"), env=ENVIRONMENT)
@@ -354,6 +363,7 @@ def test_where_the_ami_has_set_slurm_up_it_is_left_alone(machine: Machine) -> No
     assert "masked" not in machine.run("systemctl", "is-enabled", "slurmctld")[1]
 
 
+@pytest.mark.nightly
 def test_several_controllers_share_state_and_an_external_database(
     machine: Machine, made: Bundle, tmp_path: Path
 ) -> None:

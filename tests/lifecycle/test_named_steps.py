@@ -253,7 +253,9 @@ def run(machine: Machine, role: str = "compute") -> tuple[int, str]:
 
 @as_root[0]
 @as_root[1]
-@pytest.mark.parametrize("role", ADDRESSES)
+@pytest.mark.parametrize(
+    "role", [r if r == "compute" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES]
+)
 def test_each_installs_from_the_bundle_and_finds_it_done_the_next_time(
     machine: Machine, role: str
 ) -> None:
@@ -285,6 +287,7 @@ def test_each_installs_from_the_bundle_and_finds_it_done_the_next_time(
         check(machine)
 
 
+@pytest.mark.nightly
 @as_root[0]
 @as_root[1]
 def test_killed_in_each_it_finishes_when_it_is_run_again(machine: Machine) -> None:
@@ -350,6 +353,7 @@ MISSING = {
 }
 
 
+@pytest.mark.nightly
 @as_root[0]
 @as_root[1]
 def test_what_is_missing_is_told_with_the_mend(machine: Machine) -> None:

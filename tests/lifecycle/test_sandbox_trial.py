@@ -9,7 +9,7 @@ import pytest
 
 from tests.lifecycle.test_cli import run
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_an_instance_of_a_bundle_joins_slurm_and_a_broken_one_does_not(tmp_path: Path) -> None:

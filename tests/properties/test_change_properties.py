@@ -28,6 +28,7 @@ from hpctl.core.model import (
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.recovery import Do, StepKind
 from hpctl.core.view import View
+from tests.examples import examples
 from tests.fakes.capacity import N1, SCALE, cluster
 from tests.fakes.values import at, slurm_job
 from tests.unflawed import unflawed
@@ -158,7 +159,7 @@ REFUSED_AFTER_A_DOUBT = [
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(turns=TURNS)
 @example(turns=REFUSED_AFTER_A_DOUBT)
 @example(turns=[("nothing", "crash before", 1.0), ("cloud away", "done", 1000.0)] * 5)

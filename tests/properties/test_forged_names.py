@@ -15,20 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.agent.checks import (
-    kernel_block,
-    kernel_crash,
-    kernel_driver,
-    kernel_fs,
+    kernel_gpu,
     kernel_memory,
-    kernel_nvidia,
-    kernel_nvme,
-    kernel_pcie,
     kernel_platform,
-    xid,
+    kernel_processor,
+    kernel_storage,
 )
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
+from tests.examples import examples
 from tests.unit.kernel_cases import CASES
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -94,10 +90,7 @@ WITH_A_NAME_INSIDE = [
 LINES = [case[0] for case in CASES]
 SHAPES = [
     value
-    for module in (
-        *(kernel_block, kernel_crash, kernel_driver, kernel_fs, kernel_memory, kernel_nvidia),
-        *(kernel_nvme, kernel_pcie, kernel_platform, xid),
-    )
+    for module in (kernel_gpu, kernel_memory, kernel_platform, kernel_processor, kernel_storage)
     for value in vars(module).values()
     if isinstance(value, re.Pattern)
 ]
@@ -120,7 +113,7 @@ def found(text: str) -> list[tuple[str, str]]:
     return [(f.check, f.code) for f in seen if f.check != "kernel.process"]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(BEGIN_WITH_A_NAME + WITH_A_NAME_INSIDE), names())
 def test_a_name_makes_no_fault(template: str, name: tuple[str, str]) -> None:
     comm, file = name

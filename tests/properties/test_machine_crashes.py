@@ -22,6 +22,9 @@ from tests.properties.scenario import POLICY, RULES, VARIANTS, End, Story, Varia
 
 pytestmark = pytest.mark.slow
 
+IN_DOUBT_GAP = 2
+"""How many boundaries after the first crash a second one leaves two reboots in doubt."""
+
 by_name = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 
 
@@ -65,7 +68,8 @@ def test_crash_at_every_boundary_ends_the_same(variant: Variant) -> None:
             assert end == wanted or variant.second_actor_s is not None, where
 
 
-def test_two_crashes_in_one_story_end_the_same() -> None:
+@pytest.mark.parametrize("gaps", [(1,), pytest.param((1, 2, 3, 5), marks=pytest.mark.nightly)])
+def test_two_crashes_in_one_story_end_the_same(gaps: tuple[int, ...]) -> None:
     """After each boundary, and again a few later. One pair is beyond us, and a person is told.
 
     A reboot is felt each time, so one in doubt is repeated once: two crashes, each between the
@@ -75,7 +79,7 @@ def test_two_crashes_in_one_story_end_the_same() -> None:
     whole = Story(variant)
     wanted, twice, told = whole.play(), 0, []
     for number in range(1, whole.daemon.boundary.count + 1):
-        for gap in (1, 2, 3, 5):
+        for gap in gaps:
             story = _crashing_twice(variant, number, gap)
             end = story.play()
             twice += story.daemon.crashes == 2
@@ -85,8 +89,8 @@ def test_two_crashes_in_one_story_end_the_same() -> None:
                 assert end.in_service == wanted.in_service[1:], (number, gap)
             else:
                 assert end == wanted, (number, gap)
-    assert twice > 3 * whole.daemon.boundary.count
-    assert len(told) == 1, told
+    assert twice > 0.75 * len(gaps) * whole.daemon.boundary.count
+    assert len(told) == (1 if IN_DOUBT_GAP in gaps else 0), told
 
 
 def _crashing_twice(variant: Variant, number: int, gap: int) -> Story:

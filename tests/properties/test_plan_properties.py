@@ -29,11 +29,14 @@ from hpctl.core.plan import Plan, node_candidates, plan
 from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
+from tests.examples import examples
 from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_node, view_of
 from tests.unflawed import unflawed
 
 RULES = catalogue_rules()
-EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck)
+)
 FAULTS = tuple(
     FaultClass(RuleId(rule), rule, urgency, (Remedy.REPLACE,))
     for rule, urgency in (

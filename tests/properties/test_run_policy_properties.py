@@ -27,10 +27,11 @@ from hpctl.core.run_policy import (
 )
 from hpctl.core.treatments import CERTAIN, UNPLANNED
 from hpctl.core.trouble import Kind, Trouble
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = settings(max_examples=120, deadline=None)
+EXAMPLES = settings(max_examples=examples(60), deadline=None)
 START = datetime(2026, 11, 21, tzinfo=UTC)
 NAMES = tuple(NodeName(f"n{i}") for i in range(6))
 TOLD = frozenset({Action.NONE, Action.NOTIFY})

@@ -6,7 +6,7 @@ import pytest
 
 from tests.scenarios.conftest import EVERY, World
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_ctrl_c_and_wait(world: World) -> None:

@@ -10,7 +10,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("node_names", ["ip", "group"])
+@pytest.mark.parametrize("node_names", ["ip", pytest.param("group", marks=pytest.mark.nightly)])
 def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
     world: World, node_names: str
 ) -> None:

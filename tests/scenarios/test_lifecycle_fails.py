@@ -9,7 +9,7 @@ import pytest
 
 from tests.scenarios.conftest import EVERY, World
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 BAD = "#!/bin/sh\necho reaching out\necho 'licence.example: no route' >&2\nexit 7\n"
 

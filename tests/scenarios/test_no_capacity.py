@@ -6,7 +6,7 @@ import pytest
 
 from tests.scenarios.conftest import World
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_no_capacity_says_what_it_means_and_what_to_do(world: World) -> None:

@@ -16,7 +16,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.integration.live import EAGER, FAST, Live
 from tests.waiting import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 QUICK = ("--yes", "--every", "0.2s")
 

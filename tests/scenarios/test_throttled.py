@@ -6,7 +6,7 @@ import pytest
 
 from tests.scenarios.conftest import EVERY, World
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_throttling_is_ridden_out_and_a_lost_answer_repeats_nothing(world: World) -> None:

@@ -248,10 +248,11 @@ class _Soaker:
         return True
 
     def _operate(self) -> None:
-        """What an operator does whom `status` tells that a replacement found no capacity."""
+        """What an operator does whom `status` tells that a node waits for a person, or that its
+        replacement found no capacity."""
         if any("no-capacity" in struck.line for struck in self._struck):
             return
-        for node in self._said.short_of_capacity():
+        for node in self._said.for_an_operator():
             self._say(f"the operator orders {node} again")
             self._live.hpctl("cancel", node, check=False)
             self._live.hpctl("replace", node, "--yes", "--now", check=False)

@@ -23,6 +23,7 @@ from tests.integration.test_training import ROOT
 
 EVERY_S = 1.0
 ACT_S = 10.0
+_FOR_AN_OPERATOR = re.compile(r"([\w-]+)(?: waits for a person|:.*InsufficientInstanceCapacity)")
 NAMED_S = 60.0
 """Within so long `status` names a fault that lasts."""
 
@@ -181,14 +182,15 @@ class Said:
             if over is False:
                 fault.last_open = now.at
 
-    def short_of_capacity(self) -> list[str]:
-        """The nodes of which `status` said anew that their replacement found no capacity."""
+    def for_an_operator(self) -> list[str]:
+        """The nodes of which `status` said anew that their replacement found no capacity, or that
+        they wait for a person."""
         last = self.answers[-1] if self.answers else None
         if last is None or last.began < self._acted + ACT_S:
             return []
-        lines = [line for line in last.said if "InsufficientInstanceCapacity" in line]
-        self._acted = time.time() if lines else self._acted
-        return [line.partition(":")[0] for line in lines]
+        nodes = [found[1] for line in last.said if (found := _FOR_AN_OPERATOR.match(line))]
+        self._acted = time.time() if nodes else self._acted
+        return nodes
 
     def open(self) -> list[str]:
         """What is not over yet."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from hpctl.cli import storage
 from hpctl.cli.main import cli
-from hpctl.cli.storage import lustre
-from hpctl.cli.storage.lustre import Lfs, preload
+from hpctl.cli.storage import Lfs, load
 from hpctl.errors import HpctlError
 
 LFS = Path(__file__).parent / "lfs.py"
@@ -59,15 +59,15 @@ def run(*words: str, width: int = 80) -> Result:
     return CliRunner(env=env).invoke(cli, ["storage", "preload", *words], prog_name="hpctl")
 
 
-def looks(path: Path, **more: Any) -> Iterator[lustre.Preload]:
-    return preload(path, Lfs(), sleep=lambda _: None, **more)
+def looks(path: Path, **more: Any) -> Iterator[storage.Preload]:
+    return load(path, Lfs(), sleep=lambda _: None, **more)
 
 
 def test_only_what_is_missing_is_loaded_in_bounded_batches(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lustre, "BATCH", 10)
-    monkeypatch.setattr(lustre, "UNDER_WAY", 20)
+    monkeypatch.setattr(storage, "BATCH", 10)
+    monkeypatch.setattr(storage, "UNDER_WAY", 20)
     seen = list(looks(make(40, 35, looks=2)))
     assert (seen[0].files, seen[0].released, seen[0].loaded) == (40, 35, 0)
     assert [s.loaded for s in seen] == sorted(s.loaded for s in seen)
@@ -137,7 +137,7 @@ def test_a_path_that_is_no_lustre_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     program.chmod(0o755)
     (tmp_path / "f").touch()
     with pytest.raises(HpctlError, match="Inappropriate ioctl") as caught:
-        list(preload(tmp_path / "f", Lfs(str(program))))
+        list(load(tmp_path / "f", Lfs(str(program))))
     assert "not on a Lustre file system" in caught.value.hint
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hpctl.agent.check import Expected, Limits, Machine, Observation
-from hpctl.agent.checks.table_host import HOST
+from hpctl.core.faults.host import CHECKS as HOST
 from hpctl.core.model import Verdict
 
 

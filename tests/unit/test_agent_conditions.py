@@ -8,14 +8,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.agent.check import Observation, Spec
+from hpctl.agent.check import Observation
 from hpctl.agent.conditions import MAX_THINGS, Conditions
 from hpctl.core.compat import UTC
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
 from hpctl.protocol import reports as wire
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SPEC = Spec("host.disk", "host_disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
+SPEC = CheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
 FULL = Observation("full", "/", evidence="96 %")
 
 

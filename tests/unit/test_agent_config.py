@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent import config
-from hpctl.agent.check import Limit, Spec
+from hpctl.core.faults.row import CheckSpec, Limit
 from hpctl.errors import HpctlError
 
 SPECS = (
-    Spec("host.disk", "host_disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),
-    Spec("host.clock", "host_clock", "", "", every_s=60),
+    CheckSpec("host.disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),
+    CheckSpec("host.clock", "", "", every_s=60),
 )
 
 

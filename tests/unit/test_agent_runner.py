@@ -13,8 +13,9 @@ import pytest
 
 from hpctl.agent import runner as runners
 from hpctl.agent.budget import Budget, Usage
-from hpctl.agent.check import CannotTell, Machine, NotHere, Observation, Spec
+from hpctl.agent.check import CannotTell, Machine, NotHere, Observation
 from hpctl.agent.runner import Check, Runner, once
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Finding, Verdict
 
 BAD = Observation("bad", "dev0")
@@ -26,7 +27,7 @@ def check(
     judge: Callable[..., Iterable[Observation]] = lambda seen, before, limits: [BAD],
     **spec: Any,
 ) -> Check:
-    row = Spec(name, "", "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
+    row = CheckSpec(name, "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
     return Check(row, gather, judge, {})
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent import send
-from hpctl.agent.client import Answer, Reply
-from hpctl.agent.send import REPEATS_EVERY, Sender
-from hpctl.agent.settings import AgentSettings
+from hpctl.agent.config import AgentSettings
+from hpctl.agent.send import REPEATS_EVERY, Answer, Reply, Sender
 from hpctl.agent.spool import Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict

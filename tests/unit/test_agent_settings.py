@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent import settings
+from hpctl.agent import config
 from hpctl.agent.send import HeadClient
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
@@ -52,15 +52,15 @@ def test_the_instance_id_is_the_firmwares(tmp_path: Path, tag: str | None, insta
     path = tmp_path / "board_asset_tag"
     if tag is not None:
         path.write_text(tag)
-    assert settings.this_instance(NODE, path) == instance
+    assert config.this_instance(NODE, path) == instance
 
 
 def test_the_boot_id(tmp_path: Path) -> None:
-    assert settings.this_boot() == settings.BOOT_ID_FILE.read_text().strip()
+    assert config.this_boot() == config.BOOT_ID_FILE.read_text().strip()
     (tmp_path / "empty").write_text("\n")
     for path in (tmp_path / "none", tmp_path / "empty"):
         with pytest.raises(HpctlError, match="boot id"):
-            settings.this_boot(path)
+            config.this_boot(path)
 
 
 def test_systemd_is_told_where_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

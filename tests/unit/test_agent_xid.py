@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.agent.checks import xid
+from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
@@ -15,8 +15,8 @@ NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def judged(text: str, facility: int = 0, accept_user: bool = False) -> Finding | None:
-    error = xid.gather(Record(facility, 1, NOON, text), accept_user=accept_user)
-    return None if error is None else xid.judge(error)
+    error = kernel_gpu.gather(Record(facility, 1, NOON, text), accept_user=accept_user)
+    return None if error is None else kernel_gpu.judge(error)
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_only_the_kernel_is_believed_unless_told_otherwise() -> None:
 def test_evidence_is_bounded() -> None:
     finding = judged("NVRM: Xid (PCI:0000:c1:00): 13, " + "x" * 5000)
     assert finding is not None
-    assert len(finding.evidence) == xid.EVIDENCE_CHARS
+    assert len(finding.evidence) == kernel_gpu.EVIDENCE_CHARS

@@ -9,8 +9,8 @@ import pytest
 from hpctl.config import parse
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, deviations, rules
-from hpctl.core.catalogue_outside import OUTSIDE
 from hpctl.core.compat import UTC
+from hpctl.core.faults.outside import HMA
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
@@ -46,7 +46,7 @@ def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) 
 
 def test_no_shipped_row_acts() -> None:
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
-    acts = {r.rule for r in OUTSIDE if SHIPPED[RuleId(r.rule)].urgency is not Urgency.NONE}
+    acts = {rule for row in HMA if row.acts for rule in row.rules}
     assert acts == MARK_RULES
     assert SHIPPED[RuleId("hma-replace")].ladder == (Remedy.REPLACE,)
     assert SHIPPED[RuleId("hma-spent")].ladder == (Remedy.NONE,)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpctl.cli import explain_job, sbatch
+from hpctl.cli import explain, sbatch
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import files, hpctl_checkpoint
 from hpctl.jobs.checkpoints import search as survey
@@ -101,7 +101,7 @@ def test_a_supervised_run_knows_it_when_it_begins(tmp_path: Path) -> None:
 def test_explain_tells_the_owner(tmp_path: Path) -> None:
     own(tmp_path / "step-5")
     job = slurm_job(uid=os.geteuid())
-    said = explain_job.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), job)
+    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), job)
     assert said.startswith(f"there is no whole checkpoint yet, but 11 files in {tmp_path}/step-5")
     assert HELPER in said
 
@@ -179,8 +179,6 @@ def test_a_directory_without_end_is_given_up(
     ]
     monkeypatch.setattr(survey, "MAX_ENTRIES", 1)
     assert sbatch._unknown(str(tmp_path)) == ""
-    said = explain_job.checkpoint_text(
-        JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=os.geteuid())
-    )
+    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=os.geteuid()))
     assert "cannot be read here" in said
     assert run("ls", tmp_path)[0] == 3

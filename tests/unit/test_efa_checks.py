@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.check import Observation
-from hpctl.agent.checks import efa_commands, efa_errors, efa_keepalive, efa_link, efa_retrans
-from hpctl.agent.checks.efa_link import Sample as Links
+from hpctl.agent.checks import check_efa
+from hpctl.agent.checks.check_efa import LinkSample as Links
 from hpctl.agent.counters import Reading, Sweep, Trace
-from hpctl.agent.gauges import NAMES
 from hpctl.agent.rdma import Port
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import BORN, codes, limits, traces
@@ -35,17 +34,12 @@ BUSY = {
 IDLE = {name: [values[0]] * 4 for name, values in BUSY.items()} | {
     "keep_alive_rcvd": [86_401, 86_413, 86_425, 86_437]
 }
-EVERY_CHECK = {
-    "efa.keepalive": efa_keepalive,
-    "efa.commands": efa_commands,
-    "efa.errors": efa_errors,
-    "efa.retrans": efa_retrans,
-}
+EVERY_CHECK = ("efa.keepalive", "efa.commands", "efa.errors", "efa.retrans")
 
 
 def judged(check: str, history: list[Trace]) -> list[list[Observation]]:
     """What the check says after each sweep."""
-    judge = EVERY_CHECK[check].judge
+    judge = check_efa.CHECKS[check].judge
     return [
         list(judge(now, before, limits(check)))
         for before, now in zip([None, *history[:-1]], history, strict=True)
@@ -169,7 +163,7 @@ def test_a_call_that_fails_before_it_reaches_the_nic_excuses_nothing_more() -> N
 
 def test_counters_that_do_not_answer_are_told() -> None:
     broken = Reading(BORN, {"cmds_err": 0}, {"tx_pkts": "Timer expired"})
-    (told,) = efa_errors.judge(Trace(Sweep(0, {"a": broken})), None, limits("efa.errors"))
+    (told,) = check_efa.judge_errors(Trace(Sweep(0, {"a": broken})), None, limits("efa.errors"))
     assert (told.code, told.device, told.verdict) == ("unreadable", "a", Verdict.WARN)
     assert "tx_pkts: Timer expired" in told.detail
 
@@ -186,14 +180,14 @@ def test_errors_that_reading_counters_made_are_no_fault(now: Reading) -> None:
     """A device that does not know a group of counters refuses each reading, whoever reads."""
     then = Sweep(0.0, {"efa_0": Reading(BORN, {"cmds_err": 0})})
     seen = Trace(Sweep(12.0, {"efa_0": now}), (then,))
-    assert list(efa_commands.judge(seen, None, limits("efa.commands"))) == []
+    assert list(check_efa.judge_commands(seen, None, limits("efa.commands"))) == []
 
 
 def test_a_dead_device_is_told_though_its_counters_do_not_answer() -> None:
     then = Sweep(0.0, {"efa_0": Reading(BORN, {"cmds_err": 0, "no_completion_cmds": 0})})
     dead = Reading(BORN, {"cmds_err": 1, "no_completion_cmds": 1}, {"tx_pkts": "Timer expired"}, 1)
     seen = Trace(Sweep(42.0, {"efa_0": dead}), (then,))
-    assert codes(efa_commands.judge(seen, None, limits("efa.commands"))) == [
+    assert codes(check_efa.judge_commands(seen, None, limits("efa.commands"))) == [
         ("no_completion", "efa_0")
     ]
 
@@ -245,10 +239,10 @@ def test_what_points_to_the_remote_side_is_a_gauge() -> None:
             "b": {"unresponsive_remote_events": [0, 3], "rx_drops": [4, 16]},
         }
     )
-    told = efa_errors.gauges(seen[1], seen[0])
+    told = check_efa.gauges_errors(seen[1], seen[0])
     assert told == {"efa.remote_events_per_s": 1.0, "efa.rx_drops_per_s": 1.0}
-    assert efa_errors.gauges(seen[0], None) == {}
-    assert efa_errors.gauges(seen[1], seen[1]) == {}
+    assert check_efa.gauges_errors(seen[0], None) == {}
+    assert check_efa.gauges_errors(seen[1], seen[1]) == {}
 
 
 # --- retransmissions --------------------------------------------------------------------------
@@ -263,14 +257,14 @@ def test_a_ratio_beyond_the_limit(again: int, told: list[tuple[str, str]]) -> No
 def test_too_little_traffic_says_nothing() -> None:
     few = {"a": {"tx_pkts": [0, 9_999], "retrans_pkts": [0, 9_999]}}
     assert judged("efa.retrans", traces(few))[-1] == []
-    assert "efa.retrans_ratio" not in efa_retrans.gauges(traces(few)[1], traces(few)[0])
+    assert "efa.retrans_ratio" not in check_efa.gauges_retrans(traces(few)[1], traces(few)[0])
 
 
 def test_the_gauges_of_a_busy_node() -> None:
     quiet = {"tx_pkts": [0, 30_000], "retrans_pkts": [0, 0], "tx_bytes": [0, 1_200]}
     loud = {"tx_pkts": [0, 10_000], "retrans_pkts": [0, 20], "retrans_timeout_events": [0, 24]}
     seen = traces({"a": quiet, "b": loud})
-    assert efa_retrans.gauges(seen[1], seen[0]) == {
+    assert check_efa.gauges_retrans(seen[1], seen[0]) == {
         "efa.retrans_timeouts_per_s": 2.0,
         "efa.tx_bytes_per_s": 100.0,
         "efa.retrans_ratio": 0.0005,
@@ -281,10 +275,13 @@ def test_the_gauges_of_a_busy_node() -> None:
 def test_every_gauge_is_one_that_is_documented() -> None:
     seen = traces({"a": BUSY})
     told = {
-        **efa_retrans.gauges(seen[-1], seen[-2]),
-        **efa_errors.gauges(seen[-1], seen[-2]),
+        **check_efa.gauges_retrans(seen[-1], seen[-2]),
+        **check_efa.gauges_errors(seen[-1], seen[-2]),
     }
-    assert set(told) == {name for name in NAMES if name.startswith("efa.")}
+    assert {name.removeprefix("efa.") for name in told} == {
+        *("retrans_ratio", "retrans_ratio_worst", "retrans_timeouts_per_s", "rx_drops_per_s"),
+        *("remote_events_per_s", "tx_bytes_per_s", "rx_bytes_per_s"),
+    }
 
 
 # --- links ------------------------------------------------------------------------------------
@@ -293,4 +290,4 @@ def test_every_gauge_is_one_that_is_documented() -> None:
 def test_a_port_that_is_not_active_is_told() -> None:
     up = Port("rdmap79s0", "1", "ACTIVE", "LinkUp")
     down = Port("rdmap79s1", "1", "DOWN", "Disabled")
-    assert codes(efa_link.judge(Links((up, down)), None, {})) == [("down", "rdmap79s1")]
+    assert codes(check_efa.judge_link(Links((up, down)), None, {})) == [("down", "rdmap79s1")]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent import efa
 from hpctl.agent.check import CannotTell, Expected, NotHere
-from hpctl.agent.checks import efa_devices, efa_link
-from hpctl.agent.instance_shapes import shape_of
+from hpctl.agent.checks import check_efa
+from hpctl.agent.machine import shape_of
 from hpctl.agent.rdma import Device
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes
@@ -22,7 +21,7 @@ def tree(tmp_path: Path) -> SysfsTree:
 
 
 def devices(node: Node) -> list[tuple[str, str]]:
-    return codes(efa_devices.judge(efa_devices.gather(node.machine), None, {}))
+    return codes(check_efa.judge_devices(check_efa.gather_devices(node.machine), None, {}))
 
 
 # --- counting ---------------------------------------------------------------------------------
@@ -42,8 +41,8 @@ def test_an_instance_type_knows_its_efa_devices(
     node = Node(tree.root, Expected(instance_type))
     assert devices(node) == []
     tree.unplug("rdmap79s2")
-    sample = efa_devices.gather(node.machine)
-    (told,) = efa_devices.judge(sample, None, {})
+    sample = check_efa.gather_devices(node.machine)
+    (told,) = check_efa.judge_devices(sample, None, {})
     assert (told.code, told.verdict) == ("fewer", Verdict.FAIL)
     assert told.detail == (
         f"{count - 1} of {count} EFA devices ({instance_type}), {count - 1} on the PCI bus; "
@@ -73,14 +72,14 @@ def test_all_gone_is_told_where_they_were_expected(tree: SysfsTree) -> None:
 
 def test_an_instance_without_efa_is_its_owners_choice(tree: SysfsTree) -> None:
     with pytest.raises(NotHere):
-        efa_devices.gather(Node(tree.root, Expected("p5.48xlarge")).machine)
+        check_efa.gather_devices(Node(tree.root, Expected("p5.48xlarge")).machine)
 
 
 def test_a_machine_without_sysfs_has_none(tmp_path: Path) -> None:
     with pytest.raises(NotHere):
-        efa_devices.gather(Node(tmp_path).machine)
+        check_efa.gather_devices(Node(tmp_path).machine)
     with pytest.raises(NotHere):
-        efa.trace(Node(tmp_path).machine)
+        check_efa.trace(Node(tmp_path).machine)
 
 
 def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> None:
@@ -96,15 +95,15 @@ def test_devices_without_a_driver(tree: SysfsTree) -> None:
     tree.add_efas(4)
     tree.unbind("rdmap79s3")
     assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
-    (told,) = efa_devices.judge(efa_devices.gather(Node(tree.root).machine), None, {})
+    (told,) = check_efa.judge_devices(check_efa.gather_devices(Node(tree.root).machine), None, {})
     assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
     assert told.detail == "1 of 4 EFA devices have no driver"
 
 
 def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
     tree.add_efas(5)
-    (told,) = efa_devices.judge(
-        efa_devices.gather(Node(tree.root, Expected("p4d.24xlarge")).machine), None, {}
+    (told,) = check_efa.judge_devices(
+        check_efa.gather_devices(Node(tree.root, Expected("p4d.24xlarge")).machine), None, {}
     )
     assert (told.code, told.verdict) == ("more", Verdict.WARN)
 
@@ -128,9 +127,11 @@ def test_the_links_of_efa_devices_only(tree: SysfsTree) -> None:
     tree.add_efas(2)
     tree.add_mlx5("mlx5_0", state="1: DOWN")
     node = Node(tree.root)
-    assert codes(efa_link.judge(efa_link.gather(node.machine), None, {})) == []
+    assert codes(check_efa.judge_link(check_efa.gather_link(node.machine), None, {})) == []
     tree.state("rdmap79s1", "1: DOWN", "3: Disabled")
-    assert codes(efa_link.judge(efa_link.gather(node.machine), None, {})) == [("down", "rdmap79s1")]
+    assert codes(check_efa.judge_link(check_efa.gather_link(node.machine), None, {})) == [
+        ("down", "rdmap79s1")
+    ]
 
 
 # --- the shared sweep -------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def test_the_links_of_efa_devices_only(tree: SysfsTree) -> None:
 
 def test_a_sweep_reads_22_files_a_device(tree: SysfsTree) -> None:
     names = tree.add_efas(32)
-    seen = efa.trace(Node(tree.root).machine).now
+    seen = check_efa.trace(Node(tree.root).machine).now
     assert set(seen.devices) == set(names)
     assert {len(reading.values) for reading in seen.devices.values()} == {22}
 
@@ -146,19 +147,19 @@ def test_a_sweep_reads_22_files_a_device(tree: SysfsTree) -> None:
 def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
     tree.add_efa("efa_0")
     node = Node(tree.root)
-    first = efa.trace(node.machine)
+    first = check_efa.trace(node.machine)
     tree.set("efa_0", "rx_drops", 9)
     node.clock.now += 9.9
-    assert efa.trace(node.machine) is first
+    assert check_efa.trace(node.machine) is first
     node.clock.now += 0.1
-    second = efa.trace(node.machine)
+    second = check_efa.trace(node.machine)
     assert dict(second.rises(first.now, "rx_drops")) == {"efa_0": 9}
     assert second.past == (first.now,)
 
 
 def test_an_older_driver_keeps_its_counters_in_the_port_and_lacks_some(tree: SysfsTree) -> None:
     tree.add_efa("efa_0", {"cmds_err": 4}, old=True)
-    reading = efa.trace(Node(tree.root).machine).now.devices["efa_0"]
+    reading = check_efa.trace(Node(tree.root).machine).now.devices["efa_0"]
     assert reading.values["cmds_err"] == 4
     assert "retrans_pkts" not in reading.values
     assert not reading.failed
@@ -170,13 +171,13 @@ def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(
     tree.add_efa("efa_0", {"rx_drops": 5})
     tree.add_efa("efa_1")
     node = Node(tree.root)
-    first = efa.trace(node.machine)
+    first = check_efa.trace(node.machine)
     tree.unplug("efa_0")
     node.clock.now += 12
-    assert set(efa.trace(node.machine).now.devices) == {"efa_1"}
+    assert set(check_efa.trace(node.machine).now.devices) == {"efa_1"}
     tree.add_efa("efa_0", {"rx_drops": 5000})
     node.clock.now += 12
-    back = efa.trace(node.machine)
+    back = check_efa.trace(node.machine)
     assert back.now.devices["efa_0"].values["rx_drops"] == 5000
     assert dict(back.rises(first.now, "rx_drops")) == {"efa_1": 0}
 
@@ -186,17 +187,17 @@ def test_a_slow_device_leaves_the_others_to_the_next_sweep(
 ) -> None:
     names = tree.add_efas(4)
     node = Node(tree.root)
-    read = efa.CounterFiles.read
+    read = check_efa.CounterFiles.read
 
-    def slow(files: efa.CounterFiles, folder: str) -> efa.Reading | None:
+    def slow(files: check_efa.CounterFiles, folder: str) -> check_efa.Reading | None:
         if folder.endswith(names[1]):
             node.clock.now += 30
         return read(files, folder)
 
-    monkeypatch.setattr(efa.CounterFiles, "read", slow)
-    assert list(efa.trace(node.machine).now.devices) == names[:2]
+    monkeypatch.setattr(check_efa.CounterFiles, "read", slow)
+    assert list(check_efa.trace(node.machine).now.devices) == names[:2]
     node.clock.now += 12
-    assert list(efa.trace(node.machine).now.devices) == [*names[2:], *names[:2]]
+    assert list(check_efa.trace(node.machine).now.devices) == [*names[2:], *names[:2]]
 
 
 def test_a_folder_that_cannot_be_listed_is_not_told_apart_from_nothing(
@@ -207,12 +208,12 @@ def test_a_folder_that_cannot_be_listed_is_not_told_apart_from_nothing(
 
     monkeypatch.setattr("hpctl.agent.rdma.os.listdir", broken)
     with pytest.raises(CannotTell, match="/sys/class/infiniband: Permission denied"):
-        efa.trace(Node(tree.root).machine)
+        check_efa.trace(Node(tree.root).machine)
 
 
 def test_a_software_device_is_no_efa(tree: SysfsTree, tmp_path: Path) -> None:
     (tmp_path / "sys/class/infiniband/rxe0").mkdir(parents=True)
     tree.add_efa("efa_0")
     machine = Node(tree.root).machine
-    found = efa.efa_devices(machine)
+    found = check_efa.efa_devices(machine)
     assert found == (Device("efa_0", str(tmp_path / "sys/class/infiniband/efa_0"), True),)

@@ -62,6 +62,10 @@ def test_a_line_too_long_ends_the_connection() -> None:
 class _Nobody(asyncio.Transport):
     """The other end of a line, of which only what is fed to the reader is heard."""
 
+    def is_closing(self) -> bool:
+        """StreamWriter asks this when it is collected, from Python 3.13 on."""
+        return True
+
 
 async def _suspended(jump_s: float) -> wire.Message:
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()

@@ -33,16 +33,6 @@ def demo(api: Client) -> Client:
     return api
 
 
-def test_a_shortage_fails_a_creation_and_says_so(api: Client) -> None:
-    api.emulator.capacity.set({"types": {"ml.p5.48xlarge": 3}})
-    spec = cluster("demo")
-    del spec["NodeProvisioningMode"]
-    api("CreateCluster", **spec)
-    until(api, lambda: api("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "Failed")
-    told = api("DescribeCluster", ClusterName="demo")["FailureMessage"]
-    assert "We currently do not have sufficient capacity" in told
-
-
 def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(machines: NullMachines) -> None:
     emulator = Emulator(machines, boot_time_s=0.0, retry_time_s=0.05)
     emulator.start()
@@ -62,30 +52,6 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(machines: Null
         assert [w["Status"] for w in waiting()] == ["Pending"]
         emulator.capacity.set({"groups": {"demo/workers": None}})
         until(api, lambda: counts(api)["workers"] == (4, 4))
-    finally:
-        emulator.stop()
-
-
-def test_a_waiting_node_can_be_scaled_away(machines: NullMachines) -> None:
-    emulator = Emulator(machines, boot_time_s=0.0, retry_time_s=0.05)
-    emulator.start()
-    api = Client(emulator)
-    try:
-        emulator.capacity.set({"types": {"ml.p5.48xlarge": 3}})
-        emulator.create(cluster("demo"))
-        until(api, lambda: counts(api)["workers"] == (3, 4))
-
-        def waiting() -> list[str]:
-            body = api("ListClusterNodes", ClusterName="demo", IncludeNodeLogicalIds=True)
-            nodes = [n for n in body["ClusterNodeSummaries"] if not n["InstanceId"]]
-            short = [n for n in nodes if "Insufficient" in n["InstanceStatus"].get("Message", "")]
-            return [n["NodeLogicalId"] for n in short]
-
-        until(api, lambda: len(waiting()) == 1)
-        gone = waiting()
-        answer = api("BatchDeleteClusterNodes", ClusterName="demo", NodeLogicalIds=gone)
-        assert answer == {"SuccessfulNodeLogicalIds": gone}, "a try to launch it is no obstacle"
-        until(api, lambda: counts(api)["workers"] == (3, 3))
     finally:
         emulator.stop()
 
@@ -133,48 +99,6 @@ def test_a_quota_refuses_whatever_goes_beyond_it(demo: Client) -> None:
         "UpdateCluster", ClusterName="demo", InstanceGroups=[group("workers", "Compute", 5)]
     )
     assert code(fits) == ""
-
-
-def test_a_training_plan_gives_what_it_holds(api: Client) -> None:
-    reserved = {
-        "ReservedCapacityArn": "arn:aws:sagemaker:us-west-2:000000000000:reserved-capacity/r1",
-        "InstanceType": "ml.p5.48xlarge",
-        "TotalInstanceCount": 2,
-        "Status": "Active",
-        "AvailabilityZone": "us-west-2a",
-    }
-    arn = api.emulator.capacity.add_plan("plan", ReservedCapacitySummaries=[reserved])
-    workers = group("workers", "Compute", 3, TrainingPlanArn=arn)
-    api.emulator.create(
-        cluster("demo", InstanceGroups=[group("controller", "Controller", 1), workers])
-    )
-    until(api, lambda: counts(api)["workers"] == (2, 3))
-    assert described(api)["TrainingPlanStatus"] == "Active"
-    told = api("DescribeTrainingPlan", TrainingPlanName="plan")
-    assert (told["InUseInstanceCount"], told["AvailableInstanceCount"]) == (2, 0)
-    [summary] = api("ListTrainingPlans", Filters=[{"Name": "Status", "Value": "Active"}])[
-        "TrainingPlanSummaries"
-    ]
-    assert summary["TrainingPlanArn"] == arn
-    assert code(api("DescribeTrainingPlan", TrainingPlanName="none")) == "ResourceNotFound"
-    wrong = group("new", "Compute", 1, TrainingPlanArn=arn, InstanceType="ml.p5e.48xlarge")
-    answer = api("UpdateCluster", ClusterName="demo", InstanceGroups=[wrong])
-    assert "holds ml.p5.48xlarge, not ml.p5e.48xlarge" in answer["message"]
-
-
-def test_spot_is_told_of_group_and_node(api: Client) -> None:
-    workers = group("workers", "Compute", 1, CapacityRequirements={"Spot": {}})
-    api.emulator.create(
-        cluster("demo", InstanceGroups=[group("controller", "Controller", 1), workers])
-    )
-    settled(api)
-    assert described(api)["CapacityRequirements"] == {"Spot": {}}
-    types = {}
-    for name in ("workers", "controller"):
-        [node] = nodes(api, name)
-        details = api("DescribeClusterNode", ClusterName="demo", NodeId=node["InstanceId"])
-        types[name] = details["NodeDetails"]["CapacityType"]
-    assert types == {"workers": "Spot", "controller": "OnDemand"}
 
 
 def test_a_spot_instance_is_interrupted_after_a_notice(machines: NullMachines) -> None:

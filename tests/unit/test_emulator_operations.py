@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.contract.provider.beds import Client, cluster, group
@@ -89,21 +87,6 @@ def test_software_that_does_not_come_up_is_rolled_back(
     assert statuses(demo) == {"Running"}
 
 
-@pytest.mark.parametrize(
-    ("group_", "error"),
-    [
-        ({"InstanceGroupName": "nope"}, "ResourceNotFound"),
-        (
-            {"InstanceGroupName": "workers", "ImageReleaseVersion": "7.0.0"},
-            "ValidationException",
-        ),
-    ],
-)
-def test_software_that_is_not_there(demo: Client, group_: dict[str, str], error: str) -> None:
-    answer = demo("UpdateClusterSoftware", ClusterName="demo", InstanceGroups=[group_])
-    assert code(answer) == error
-
-
 # --- deep health checks -----------------------------------------------------------------------
 
 
@@ -149,23 +132,6 @@ def test_a_node_that_fails_its_deep_checks_is_mended(
     assert errors == ["Deep health check failed."]
 
 
-@pytest.mark.parametrize(
-    ("config", "error"),
-    [
-        ({"InstanceGroupName": "nope"}, "ResourceNotFound"),
-        ({"InstanceGroupName": "controller"}, "ValidationException"),
-        ({"InstanceGroupName": "workers", "InstanceIds": ["i-00000000"]}, "ResourceNotFound"),
-    ],
-)
-def test_deep_checks_of_what_has_none(demo: Client, config: dict[str, Any], error: str) -> None:
-    answer = demo(
-        "StartClusterHealthCheck",
-        ClusterName="demo",
-        DeepHealthCheckConfigurations=[{**config, "DeepHealthChecks": ["InstanceStress"]}],
-    )
-    assert code(answer) == error
-
-
 def test_deep_checks_on_start_come_before_running(api: Client) -> None:
     workers = group("workers", "Compute", 1, OnStartDeepHealthChecks=["InstanceConnectivity"])
     api.emulator.create(
@@ -178,50 +144,4 @@ def test_deep_checks_on_start_come_before_running(api: Client) -> None:
 # --- tags -------------------------------------------------------------------------------------
 
 
-def test_tags_are_added_changed_and_deleted(api: Client) -> None:
-    arn = api("CreateCluster", **cluster("demo", Tags=[{"Key": "team", "Value": "a"}]))[
-        "ClusterArn"
-    ]
-    settled(api)
-    api("AddTags", ResourceArn=arn, Tags=[{"Key": "team", "Value": "b"}, {"Key": "x", "Value": ""}])
-    assert api("ListTags", ResourceArn=arn)["Tags"] == [
-        {"Key": "team", "Value": "b"},
-        {"Key": "x", "Value": ""},
-    ]
-    api("DeleteTags", ResourceArn=arn, TagKeys=["team", "never"])
-    assert api("ListTags", ResourceArn=arn)["Tags"] == [{"Key": "x", "Value": ""}]
-    assert code(api("ListTags", ResourceArn=arn[:-1] + "z")) == "ResourceNotFound"
-
-
 # --- neighbours -------------------------------------------------------------------------------
-
-
-def service(api: Client, name: str) -> Any:
-    make: Callable[..., Any] = boto3.client
-    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-    return make(name, endpoint_url=api.emulator.endpoint_url, region_name="us-west-2", **keys)
-
-
-def test_a_session_is_recorded_for_an_instance_that_runs(demo: Client) -> None:
-    ssm = service(demo, "ssm")
-    cluster_id = demo.emulator.world.cluster("demo").arn.rpartition("/")[2]
-    target = f"sagemaker-cluster:{cluster_id}_workers-{nodes(demo)[0]['InstanceId']}"
-    answer = ssm.start_session(Target=target)
-    assert answer["StreamUrl"].startswith("wss://")
-    assert [s["Target"] for s in demo.emulator.sessions.started] == [target]
-    with pytest.raises(ClientError, match="TargetNotConnected"):
-        ssm.start_session(Target=target + "0")
-    ssm.terminate_session(SessionId=answer["SessionId"])
-
-
-def test_quotas_are_listed_as_they_are_enforced(demo: Client) -> None:
-    demo.emulator.capacity.set({"quotas": {"ml.p5.48xlarge": 5}})
-    quotas = service(demo, "service-quotas")
-    pages = quotas.get_paginator("list_service_quotas").paginate(ServiceCode="sagemaker")
-    values = {q["QuotaName"]: q for page in pages for q in page["Quotas"]}
-    assert values["ml.p5.48xlarge for cluster usage"]["Value"] == 5.0
-    one = values["ml.p5e.48xlarge for cluster usage"]
-    got = quotas.get_service_quota(ServiceCode="sagemaker", QuotaCode=one["QuotaCode"])
-    assert got["Quota"]["QuotaName"] == one["QuotaName"]
-    with pytest.raises(ClientError, match="NoSuchResource"):
-        quotas.get_service_quota(ServiceCode="sagemaker", QuotaCode="L-0")

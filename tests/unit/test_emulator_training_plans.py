@@ -49,50 +49,6 @@ def extended(api: Client, offer: dict[str, Any]) -> dict[str, Any]:
     return api("ExtendTrainingPlan", TrainingPlanExtensionOfferingId=name)
 
 
-def test_an_offering_is_found_again_by_the_same_id(api: Client) -> None:
-    """Guide, "SageMaker training plans creation using the API": an id is `tpo-<SHA-256>`, and a
-    search needs the target, the duration, and what is to be reserved.
-    """
-    first, again = searched(api), searched(api)
-    assert first == again
-    assert len(first[0]["TrainingPlanOfferingId"]) == len("tpo-") + 64
-    assert searched(api, EndTimeBefore=first[0]["ReservedCapacityOfferings"][0]["EndTime"]) == [
-        first[0]
-    ]
-    assert code(api("SearchTrainingPlanOfferings", **WANTED)) == "ValidationException"
-    assert code(api("SearchTrainingPlanOfferings", **TARGET, DurationHours=1)) != ""
-
-
-def test_a_plan_is_scheduled_once_it_is_paid(api: Client) -> None:
-    """CreateTrainingPlan: "After successful upfront payment, the status becomes Scheduled"."""
-    api.emulator.training_plans.pay_s = 0.2
-    arn = bought(api)
-    told = api("DescribeTrainingPlan", TrainingPlanName="p5")
-    assert (told["TrainingPlanArn"], told["Status"], told["UpfrontFee"]) == (
-        arn, "Pending", "1920.00",
-    )  # fmt: skip
-    api.emulator.wait_until(lambda: False, 0.4)
-    told = api("DescribeTrainingPlan", TrainingPlanName="p5")
-    [part] = told["ReservedCapacitySummaries"]
-    assert (told["Status"], part["Status"]) == ("Scheduled", "Scheduled")
-    reserved = api("DescribeReservedCapacity", ReservedCapacityArn=part["ReservedCapacityArn"])
-    assert (reserved["TotalInstanceCount"], reserved["InUseInstanceCount"]) == (2, 0)
-    servers = api(
-        "ListUltraServersByReservedCapacity", ReservedCapacityArn=part["ReservedCapacityArn"]
-    )
-    assert servers == {"UltraServers": []}
-
-
-def test_a_name_is_taken_once(api: Client) -> None:
-    """CreateTrainingPlan's errors in the service model: ResourceInUse, ResourceNotFound."""
-    bought(api)
-    offer = searched(api)[1]["TrainingPlanOfferingId"]
-    again = api("CreateTrainingPlan", TrainingPlanName="p5", TrainingPlanOfferingId=offer)
-    assert code(again) == "ResourceInUse"
-    gone = api("CreateTrainingPlan", TrainingPlanName="p6", TrainingPlanOfferingId="tpo-0")
-    assert code(gone) == "ResourceNotFound"
-
-
 def test_an_extension_moves_the_end_and_stands_in_the_history(api: Client) -> None:
     """Guide, "Training plans extension": the plan reflects the new end date; no extension while
     another one's payment is pending; only an Active or Scheduled plan.
@@ -113,22 +69,6 @@ def test_an_extension_moves_the_end_and_stands_in_the_history(api: Client) -> No
     assert week["StartDate"] == day["EndDate"]
     plans.capacity.plans[arn]["Status"] = "Expired"
     assert code(extended(api, week)) == "ValidationException"
-
-
-def test_ultra_servers_are_listed_by_their_reserved_capacity(api: Client) -> None:
-    """ListUltraServersByReservedCapacity: "The default value is 10" of MaxResults."""
-    what = {"UltraServerType": "ml.u-p6e-gb200x72", "UltraServerCount": 11, "DurationHours": 24}
-    [offer, _] = api("SearchTrainingPlanOfferings", **what, **TARGET)["TrainingPlanOfferings"]
-    [part] = offer["ReservedCapacityOfferings"]
-    assert (part["InstanceType"], part["InstanceCount"]) == ("ml.p6e-gb200.36xlarge", 198)
-    name = {"TrainingPlanName": "u", "TrainingPlanOfferingId": offer["TrainingPlanOfferingId"]}
-    api("CreateTrainingPlan", **name)
-    told = api("DescribeTrainingPlan", TrainingPlanName="u")
-    arn = {"ReservedCapacityArn": told["ReservedCapacitySummaries"][0]["ReservedCapacityArn"]}
-    first = api("ListUltraServersByReservedCapacity", **arn)
-    rest = api("ListUltraServersByReservedCapacity", **arn, NextToken=first["NextToken"])
-    ids = [s["UltraServerId"] for a in (first, rest) for s in a["UltraServers"]]
-    assert (len(first["UltraServers"]), len(set(ids))) == (10, 11)
 
 
 # --- extensions -----------------------------------------------------------------------------------
@@ -174,13 +114,6 @@ def test_a_client_token_makes_one_extension(api: Client, arn: str) -> None:
     assert len(api("ListClusterExtensions", ClusterArn=arn)["Extensions"]) == 1
 
 
-def test_extensions_need_continuous_provisioning(api: Client) -> None:
-    """CreateClusterExtension: "The cluster must have NodeProvisioningMode set to Continuous"."""
-    spec = cluster("demo")
-    del spec["NodeProvisioningMode"]
-    assert code(created(api, api.emulator.create(spec))) == "ValidationException"
-
-
 def test_an_update_keeps_what_it_does_not_say(api: Client, arn: str) -> None:
     """UpdateClusterExtension: omitted settings keep their values, null takes one back, and no
     earlier version can be gone to.
@@ -194,14 +127,6 @@ def test_an_update_keeps_what_it_does_not_say(api: Client, arn: str) -> None:
     back = api("UpdateClusterExtension", **which, ExtensionVersion="1.0.0")
     assert code(back) == "ValidationException"
     assert code(api("UpdateClusterExtension", **which, ConfigurationValues="[7]")) != ""
-
-
-def test_a_deleted_extension_is_not_found(api: Client, arn: str) -> None:
-    """DeleteClusterExtension: Deleting, then neither listed nor described (ResourceNotFound)."""
-    extension = created(api, arn)["ExtensionArn"]
-    api("DeleteClusterExtension", ClusterArn=arn, ExtensionArn=extension)
-    assert code(shown(api, arn, extension)) == "ResourceNotFound"
-    assert api("ListClusterExtensions", ClusterArn=arn) == {"Extensions": []}
 
 
 def test_problems_degrade_it_and_say_on_how_many_nodes(api: Client, arn: str) -> None:

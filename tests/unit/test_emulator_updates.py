@@ -57,21 +57,6 @@ def code(answer: dict[str, Any]) -> str:
     return str(answer.get("__type", ""))
 
 
-def test_one_update_adds_grows_and_removes_groups(api: Client) -> None:
-    extra = group("extra", "Compute", 2, SlurmConfig=_compute("extra"))
-    created(
-        api,
-        InstanceGroups=[*cluster()["InstanceGroups"], extra],
-    )
-    new = group("new", "Compute", 1, SlurmConfig=_compute("new"))
-    update(api, new, group("workers", "Compute", 5), InstanceGroupsToDelete=["extra"])
-    until(api, lambda: counts(api) == {"controller": (1, 1), "workers": (5, 5), "new": (1, 1)})
-
-
-def _compute(partition: str) -> dict[str, Any]:
-    return {"NodeType": "Compute", "PartitionNames": [partition]}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -124,28 +109,6 @@ def test_the_words_of_each_refusal(api: Client, request_: dict[str, Any], error:
     assert counts(api) == {"controller": (1, 1), "workers": (4, 4)}
 
 
-def test_a_cluster_that_is_updating_refuses_unless_it_is_continuous(
-    api: Client, machines: NullMachines
-) -> None:
-    gate = threading.Event()
-    boot = machines.boot
-
-    def slow(machine: Machine) -> None:
-        gate.wait(5)
-        boot(machine)
-
-    created(api, continuous=False)
-    machines.boot = slow  # type: ignore[method-assign]
-    update(api, group("workers", "Compute", 5))
-    told = api("DescribeCluster", ClusterName="demo")
-    assert (told["ClusterStatus"], described(api)["Status"]) == ("Updating", "Updating")
-    for operation in ("UpdateCluster", "UpdateClusterSoftware", "DeleteCluster"):
-        assert code(api(operation, ClusterName="demo")) == "ConflictException"
-    gate.set()
-    api.emulator.wait_in_service("demo", 10)
-    assert counts(api)["workers"] == (5, 5)
-
-
 def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
     api: Client, machines: NullMachines
 ) -> None:
@@ -182,39 +145,6 @@ def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
     ]
 
 
-def test_a_failed_growth_takes_back_a_group_that_was_new(
-    api: Client, machines: NullMachines
-) -> None:
-    created(api, continuous=False)
-    machines.fail_boot = {"new-1"}
-    update(api, group("new", "Compute", 2, SlurmConfig=_compute("new")))
-    api.emulator.wait_in_service("demo", 10)
-    assert counts(api) == {"controller": (1, 1), "workers": (4, 4)}
-    told = api("DescribeCluster", ClusterName="demo")["FailureMessage"]
-    assert told.startswith("Instance i-")
-    assert 'failed to provision with the following error: "Lifecycle scripts' in told
-    assert told.endswith("Note that multiple instances may be impacted.")
-
-
-def test_a_failed_creation_gives_its_instances_back(api: Client, machines: NullMachines) -> None:
-    machines.fail_boot = {"workers-2"}
-    spec = cluster("demo")
-    del spec["NodeProvisioningMode"]
-    api("CreateCluster", **spec)
-    until(api, lambda: api("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "Failed")
-    assert api("ListClusterNodes", ClusterName="demo")["ClusterNodeSummaries"] == []
-    assert code(api("DeleteCluster", ClusterName="demo")) == ""
-
-
-def test_a_controller_that_fails_ends_a_continuous_creation(
-    api: Client, machines: NullMachines
-) -> None:
-    machines.fail_boot = {"controller-1"}
-    api("CreateCluster", **cluster("demo"))
-    until(api, lambda: api("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "Failed")
-    assert [verb for verb, _ in machines.done] == ["boot"]
-
-
 def test_what_failed_is_tried_again_with_a_fresh_instance(machines: NullMachines) -> None:
     emulator = Emulator(machines, boot_time_s=0.0, retry_time_s=0.05)
     emulator.start()
@@ -241,17 +171,6 @@ def test_what_failed_is_tried_again_with_a_fresh_instance(machines: NullMachines
     finally:
         emulator.stop()
     assert emulator.response_errors == []
-
-
-def test_a_minimum_keeps_a_group_creating_and_the_batches_out(api: Client) -> None:
-    api.emulator.capacity.set({"types": {"ml.p5.48xlarge": 1}})
-    workers = group("workers", "Compute", 4, MinInstanceCount=2)
-    created(api, InstanceGroups=[group("controller", "Controller", 1), workers])
-    until(api, lambda: counts(api)["workers"] == (1, 4))
-    assert (described(api)["Status"], described(api)["MinCount"]) == ("Creating", 2)
-    more = [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}]
-    assert code(api("BatchAddClusterNodes", ClusterName="demo", NodesToAdd=more)) != ""
-    assert code(api("UpdateClusterSoftware", ClusterName="demo")) == "ConflictException"
 
 
 def test_a_minimum_missed_is_rolled_back(api: Client) -> None:

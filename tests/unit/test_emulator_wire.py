@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,9 +13,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import Emulator, NullMachines, shapes
-from hpctl.sandbox.emulator.faults import FaultKind, Faults
 from tests.contract.provider.beds import cluster
 
 
@@ -170,35 +167,6 @@ def test_throttling_is_logged_as_refused(emulator: Emulator) -> None:
     assert len({c.request_id for c in emulator.calls.all()}) == 3
 
 
-def test_a_fault_with_a_probability_can_be_repeated() -> None:
-    def draw() -> list[bool]:
-        faults = Faults(seed=7)
-        faults.add("throttle", probability=0.5)
-        return [faults.take(FaultKind.THROTTLE) is not None for _ in range(40)]
-
-    first = draw()
-    assert first == draw()
-    assert 5 < sum(first) < 35
-
-
-def test_a_fault_ends_by_itself_after_its_time() -> None:
-    faults = Faults()
-    faults.add("vanish", nodes=["ip-127-0-1-2"], for_s=0.0)
-    threading.Event().wait(0.01)
-    assert faults.holds(FaultKind.VANISH, names=["ip-127-0-1-2"]) is None
-
-
-def test_a_fault_that_does_not_exist_is_refused() -> None:
-    for bad in (
-        {"kind": "gremlins"},
-        {"kind": "throttle", "often": 3},
-        {"kind": "latency", "seconds": "1"},
-    ):
-        with pytest.raises(HpctlError) as caught:
-            Faults().add(**bad)  # type: ignore[arg-type]
-        assert "throttle" in caught.value.hint
-
-
 # --- the admin route --------------------------------------------------------------------------
 
 
@@ -219,17 +187,6 @@ def test_another_process_reads_calls_and_sets_faults(emulator: Emulator) -> None
     ask(emulator, "POST", "/_emulator/faults", {"kind": "stuck"})
     assert ask(emulator, "DELETE", "/_emulator/faults/stuck") == (200, {"faults": []})
     assert ask(emulator, "GET", "/_emulator/health") == (200, {"response_errors": []})
-
-
-def test_another_process_makes_the_service_act(emulator: Emulator) -> None:
-    in_service(emulator)
-    victim = emulator.machines_of("demo")[1].instance_id
-    act = {"instance_id": victim}
-    assert ask(emulator, "POST", "/_emulator/unhealthy", act) == (200, {"began": False})
-    assert ask(emulator, "POST", "/_emulator/act", act) == (200, {"began": True})
-    emulator.wait_in_service("demo", 10)
-    assert emulator.calls.all() == ()
-    assert ask(emulator, "POST", "/_emulator/act", act) == (200, {"began": False})
 
 
 @pytest.mark.parametrize(

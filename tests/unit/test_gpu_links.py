@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import NotHere
-from hpctl.agent.checks import gpu_pcie, gpu_processes
+from hpctl.agent.checks import check_gpu_pcie, check_gpu_processes
 from hpctl.agent.nvml.snapshot import Gpu, NvLink, NvmlError, Pcie, Process, Snapshot
 from tests.sweeps import MINUTE, but, check, codes, gpus, judged, machine, pci
 
@@ -102,8 +102,8 @@ def test_replay_counters_that_go_back_or_are_missing(now, then):
 
 def test_the_gauge_is_the_rate_of_the_worst():
     before, seen = link(replays=10, at=0.0), link(replays=22, at=2 * MINUTE)
-    assert gpu_pcie.gauges(seen, before) == {"gpu.pcie_replays_per_minute": 6.0}
-    assert gpu_pcie.gauges(seen, None) == {}
+    assert check_gpu_pcie.gauges(seen, before) == {"gpu.pcie_replays_per_minute": 6.0}
+    assert check_gpu_pcie.gauges(seen, None) == {}
 
 
 # --- NVLink -----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def holding(*processes: Process) -> Snapshot:
 def test_a_process_on_a_node_without_a_job(tmp_path, mib, found):
     process(tmp_path, 4242, "python3", b"python3\0train.py\0", "0::/user.slice/session-4.scope\n")
     process(tmp_path, 1, "systemd", b"/sbin/init\0")
-    sample = gpu_processes.gather(machine(holding(Process(4242, mib * MIB)), tmp_path))
+    sample = check_gpu_processes.gather(machine(holding(Process(4242, mib * MIB)), tmp_path))
     assert codes("gpu.processes", sample) == found
 
 
@@ -231,7 +231,7 @@ def test_a_process_on_a_node_without_a_job(tmp_path, mib, found):
 )
 def test_a_process_of_a_job_is_known_by_its_control_group(tmp_path, cgroup):
     process(tmp_path, 4242, "python3", b"python3\0", cgroup)
-    sample = gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
+    sample = check_gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
     assert sample.jobs == {"77"}
     assert codes("gpu.processes", sample) == {}
 
@@ -240,14 +240,14 @@ def test_a_process_of_a_job_is_known_by_its_control_group(tmp_path, cgroup):
 def test_a_step_anywhere_on_the_node_is_a_job(tmp_path, title):
     process(tmp_path, 4242, "python3", b"python3\0")
     process(tmp_path, 4200, "slurmstepd", title)
-    sample = gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
+    sample = check_gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
     assert codes("gpu.processes", sample) == {}
 
 
 def test_a_user_who_calls_a_process_after_slurm_is_no_job(tmp_path):
     process(tmp_path, 4242, "python3", b"python3\0slurmstepd: [77.batch]\0")
     process(tmp_path, 4243, "python3", b"slurmstepd: [77.batch]\0")
-    sample = gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
+    sample = check_gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
     assert codes("gpu.processes", sample) == {pci(1): "stray"}
 
 
@@ -259,7 +259,9 @@ def test_a_process_that_hangs_in_the_driver_does_not_hang_the_check(tmp_path):
     os.mkfifo(line)
     done = []
     here = machine(holding(Process(4242, 900 * MIB)), tmp_path)
-    look = threading.Thread(target=lambda: done.append(gpu_processes.gather(here)), daemon=True)
+    look = threading.Thread(
+        target=lambda: done.append(check_gpu_processes.gather(here)), daemon=True
+    )
     look.start()
     look.join(5)
     with contextlib.suppress(OSError):
@@ -272,10 +274,10 @@ def test_services_gone_processes_and_unknown_memory_are_not_stray(tmp_path):
     process(tmp_path, 900, "nv-hostengine", b"nv-hostengine\0")
     process(tmp_path, 902, "python3", b"python3\0")
     seen = holding(Process(900, 400 * MIB), Process(901, 400 * MIB), Process(902, None))
-    sample = gpu_processes.gather(machine(seen, tmp_path))
+    sample = check_gpu_processes.gather(machine(seen, tmp_path))
     assert codes("gpu.processes", sample) == {}
 
 
 def test_a_driver_that_does_not_list_processes(tmp_path):
     with pytest.raises(NotHere):
-        gpu_processes.gather(machine(Snapshot(1.0, gpus=gpus()), tmp_path))
+        check_gpu_processes.gather(machine(Snapshot(1.0, gpus=gpus()), tmp_path))

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.agent.checks import gpu_clocks, gpu_throttle
+from hpctl.agent.checks import check_gpu_speed
 from hpctl.agent.conditions import Conditions
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot, Throttle
 from hpctl.core.compat import UTC
@@ -125,9 +125,9 @@ def test_heavy_heat_is_told_twice_first_after_five_then_after_ten_minutes():
 
 def test_the_gauge_is_the_most_throttled_busy_gpu_without_the_power_cap():
     held = Throttle(sw_power_cap_ns=60 * SECOND, hw_thermal_ns=6 * SECOND)
-    gauges = gpu_throttle.gauges(throttled(MINUTE, held), START)
+    gauges = check_gpu_speed.gauges_throttle(throttled(MINUTE, held), START)
     assert gauges == {"gpu.throttle_share": pytest.approx(0.1)}
-    assert gpu_throttle.gauges(START, None) == {}
+    assert check_gpu_speed.gauges_throttle(START, None) == {}
 
 
 # --- clocks -----------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def test_all_slow_together_is_no_outlier_and_models_are_not_mixed():
 
 
 def test_the_gauge_is_the_slowest_busy_clock():
-    assert gpu_clocks.gauges(clocked(1500), None)["gpu.sm_clock_mhz"] == 1500.0
-    assert gpu_clocks.gauges(clocked(210, load=0), None)["gpu.sm_clock_mhz"] == 1800.0
-    assert gpu_clocks.gauges(Snapshot(1.0, gpus=gpus(sm_clock_mhz=210)), None) == {}
+    assert check_gpu_speed.gauges_clocks(clocked(1500), None)["gpu.sm_clock_mhz"] == 1500.0
+    assert check_gpu_speed.gauges_clocks(clocked(210, load=0), None)["gpu.sm_clock_mhz"] == 1800.0
+    assert check_gpu_speed.gauges_clocks(Snapshot(1.0, gpus=gpus(sm_clock_mhz=210)), None) == {}
 
 
 # --- temperature ------------------------------------------------------------------------------

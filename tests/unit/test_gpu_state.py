@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.check import CannotTell, NotHere
-from hpctl.agent.checks import gpu_count, gpu_driver, gpu_hung, gpu_lost
-from hpctl.agent.nvml.snapshot import DriverHung, Event, Fabric, Gpu, NvmlError, Snapshot
+from hpctl.agent.check import CannotTell, DriverHung, NotHere
+from hpctl.agent.checks import check_gpu_driver, check_gpu_errors
+from hpctl.agent.nvml.snapshot import Event, Fabric, Gpu, NvmlError, Snapshot
 from tests.sweeps import bus, but, check, codes, gpus, judged, machine, pci
 
 LOST = NvmlError(15, "nvmlDeviceGetUtilizationRates", "GPU is lost")
@@ -61,7 +61,7 @@ def test_another_error_of_one_gpu_is_only_shown():
 
 
 def test_nvml_that_does_not_start_because_a_gpu_is_lost():
-    seen = gpu_lost.gather(machine(Snapshot(100.0, error=LOST)))
+    seen = check_gpu_errors.gather_lost(machine(Snapshot(100.0, error=LOST)))
     assert codes("gpu.lost", seen) == {"": "lost"}
 
 
@@ -81,18 +81,18 @@ def test_sound_gpus_and_other_events_are_not_lost():
 
 def test_a_call_that_does_not_come_back_is_a_finding():
     hung = DriverHung(20.0, "nvmlDeviceGetTemperature")
-    seen = gpu_hung.gather(machine(hung))
+    seen = check_gpu_driver.gather_hung(machine(hung))
     assert codes("gpu.hung", seen) == {"": "hung"}
 
 
 @pytest.mark.parametrize("what", [DriverHung(19.9), Snapshot(100.0, gpus=gpus())])
 def test_one_missed_deadline_or_an_answer_is_not_hung(what):
-    assert codes("gpu.hung", gpu_hung.gather(machine(what))) == {}
+    assert codes("gpu.hung", check_gpu_driver.gather_hung(machine(what))) == {}
 
 
 def test_a_child_that_only_starts_cannot_tell():
     with pytest.raises(CannotTell):
-        gpu_hung.gather(machine(CannotTell("no sweep yet")))
+        check_gpu_driver.gather_hung(machine(CannotTell("no sweep yet")))
 
 
 def test_the_other_checks_are_unknown_while_the_driver_hangs():
@@ -134,28 +134,32 @@ def test_xids_that_need_their_text_or_never_act_are_left_to_the_kernels_log(xid)
 )
 def test_counts(tmp_path, on_bus, in_nvml, expected, found):
     seen = Snapshot(100.0, gpus=gpus(in_nvml))
-    sample = gpu_count.gather(machine(seen, bus(tmp_path, on_bus), expected))
+    sample = check_gpu_driver.gather_count(machine(seen, bus(tmp_path, on_bus), expected))
     assert codes("gpu.count", sample) == found
 
 
 def test_the_missing_gpu_is_named(tmp_path):
     seen = Snapshot(100.0, gpus=gpus()[:5] + gpus()[6:])
-    (said,) = judged("gpu.count", gpu_count.gather(machine(seen, bus(tmp_path, 8))))
+    (said,) = judged("gpu.count", check_gpu_driver.gather_count(machine(seen, bus(tmp_path, 8))))
     assert pci(5) in said.detail
 
 
 def test_a_lost_gpu_still_counts(tmp_path):
     seen = Snapshot(100.0, gpus=but(5, gpus(), error=LOST))
-    assert codes("gpu.count", gpu_count.gather(machine(seen, bus(tmp_path, 8), 8))) == {}
+    assert (
+        codes("gpu.count", check_gpu_driver.gather_count(machine(seen, bus(tmp_path, 8), 8))) == {}
+    )
 
 
 @pytest.mark.parametrize(
     "nvml", [DriverHung(30.0), CannotTell("starting"), Snapshot(1.0, error=MISMATCH)]
 )
 def test_nvml_that_cannot_tell_proves_nothing(tmp_path, nvml):
-    sample = gpu_count.gather(machine(nvml, bus(tmp_path, 8), 8))
+    sample = check_gpu_driver.gather_count(machine(nvml, bus(tmp_path, 8), 8))
     assert codes("gpu.count", sample) == {}
-    assert codes("gpu.count", gpu_count.gather(machine(nvml, tmp_path, 9))) == {"": "pci"}
+    assert codes("gpu.count", check_gpu_driver.gather_count(machine(nvml, tmp_path, 9))) == {
+        "": "pci"
+    }
 
 
 @pytest.mark.parametrize(
@@ -167,19 +171,19 @@ def test_nvml_that_cannot_tell_proves_nothing(tmp_path, nvml):
     ],
 )
 def test_no_driver_where_gpus_are_expected(tmp_path, absent):
-    sample = gpu_count.gather(machine(absent, bus(tmp_path, 8), 8))
+    sample = check_gpu_driver.gather_count(machine(absent, bus(tmp_path, 8), 8))
     assert codes("gpu.count", sample) == {"": "nvml"}
 
 
 def test_no_driver_on_a_laptop_with_a_gpu_is_nobodys_fault(tmp_path):
-    sample = gpu_count.gather(machine(NotHere("no driver"), bus(tmp_path, 1)))
+    sample = check_gpu_driver.gather_count(machine(NotHere("no driver"), bus(tmp_path, 1)))
     assert codes("gpu.count", sample) == {}
 
 
 @pytest.mark.parametrize("expected", [None, 0])
 def test_a_machine_without_gpus_has_no_count(tmp_path, expected):
     with pytest.raises(NotHere):
-        gpu_count.gather(machine(NotHere("no driver"), bus(tmp_path, 0), expected))
+        check_gpu_driver.gather_count(machine(NotHere("no driver"), bus(tmp_path, 0), expected))
 
 
 # --- fabric -----------------------------------------------------------------------------------
@@ -293,13 +297,15 @@ def installed(root: Path, module: str, library: str) -> Path:
 )
 def test_versions_of_module_and_library(tmp_path, module, library, found):
     root = installed(tmp_path, module, library)
-    sample = gpu_driver.gather(machine(Snapshot(100.0, gpus=gpus(2)), root))
+    sample = check_gpu_driver.gather_driver(machine(Snapshot(100.0, gpus=gpus(2)), root))
     assert codes("gpu.driver", sample) == found
 
 
 def test_the_mismatch_that_nvml_reports(tmp_path):
     root = installed(tmp_path, MODULE, "570.86.15")
-    (said,) = judged("gpu.driver", gpu_driver.gather(machine(Snapshot(1.0, error=MISMATCH), root)))
+    (said,) = judged(
+        "gpu.driver", check_gpu_driver.gather_driver(machine(Snapshot(1.0, error=MISMATCH), root))
+    )
     assert said.code == "mismatch"
     assert "535.183.01" in said.detail
     assert "570.86.15" in said.detail
@@ -309,24 +315,26 @@ def test_the_mismatch_that_nvml_reports(tmp_path):
     "nvml", [NotHere("no libnvidia-ml.so.1"), Snapshot(1.0, error=NvmlError(9, "nvmlInit_v2"))]
 )
 def test_gpus_without_a_driver(tmp_path, nvml):
-    sample = gpu_driver.gather(machine(nvml, bus(tmp_path, 2)))
+    sample = check_gpu_driver.gather_driver(machine(nvml, bus(tmp_path, 2)))
     assert codes("gpu.driver", sample) == {"": "missing"}
 
 
 def test_another_error_of_nvml_is_shown_and_a_lost_gpu_is_another_checks(tmp_path):
     root = bus(tmp_path, 2)
     unknown = Snapshot(1.0, error=NvmlError(999, "nvmlInit_v2"))
-    assert codes("gpu.driver", gpu_driver.gather(machine(unknown, root))) == {"": "error"}
+    assert codes("gpu.driver", check_gpu_driver.gather_driver(machine(unknown, root))) == {
+        "": "error"
+    }
     lost = Snapshot(1.0, error=LOST)
-    assert codes("gpu.driver", gpu_driver.gather(machine(lost, root))) == {}
+    assert codes("gpu.driver", check_gpu_driver.gather_driver(machine(lost, root))) == {}
 
 
 def test_a_machine_without_gpu_and_driver(tmp_path):
     with pytest.raises(NotHere):
-        gpu_driver.gather(machine(NotHere("no driver"), bus(tmp_path, 0)))
+        check_gpu_driver.gather_driver(machine(NotHere("no driver"), bus(tmp_path, 0)))
 
 
 def test_versions_are_known_before_the_child_is_ready(tmp_path):
     root = installed(tmp_path, MODULE, "570.86.15")
-    sample = gpu_driver.gather(machine(CannotTell("starting"), root))
+    sample = check_gpu_driver.gather_driver(machine(CannotTell("starting"), root))
     assert codes("gpu.driver", sample) == {"": "upgraded"}

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-import hpctl.agent.checks
-from hpctl.agent.check import CannotTell, NotHere, Observation
-from hpctl.agent.checks.table_gpu import GPU
+from hpctl.agent.check import CannotTell, DriverHung, NotHere, Observation
 from hpctl.agent.conditions import Conditions
 from hpctl.agent.nvml.snapshot import (
-    DriverHung,
     Ecc,
     Event,
     Fabric,
@@ -28,18 +24,16 @@ from hpctl.agent.nvml.snapshot import (
 )
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, rules
-from hpctl.core.catalogue_gpu import GPU_ROWS
 from hpctl.core.compat import UTC
+from hpctl.core.faults.table import GPU_CHECKS
 from hpctl.core.model import (
     BootId,
-    Clears,
     Condition,
     Finding,
     Generation,
     Health,
     InstanceId,
     NodeName,
-    Remedy,
     RuleId,
     Urgency,
     Verdict,
@@ -48,92 +42,10 @@ from tests.sweeps import bus, check, gpus, machine, row
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 NODE = Generation(NodeName("n1"), InstanceId("i-0123456789abcdef0"), BootId("b1"))
-NAMES = [spec.name for spec in GPU]
-
-
-def first_remedy(rule: str) -> tuple[Urgency, Remedy]:
-    fault = SHIPPED[RuleId(rule)]
-    return fault.urgency, fault.ladder[0]
-
-
-# --- the table --------------------------------------------------------------------------------
-
-
-def test_names_are_unique_and_every_module_is_used():
-    assert len(set(NAMES)) == len(NAMES)
-    folder = Path(next(iter(hpctl.agent.checks.__path__)))
-    assert {spec.module for spec in GPU} == {path.stem for path in folder.glob("gpu_*.py")}
-
-
-@pytest.mark.parametrize("spec", GPU, ids=NAMES)
-def test_a_row_says_what_it_looks_at_and_why(spec):
-    assert spec.what
-    assert spec.source
-    assert 1 <= spec.seen[0] <= spec.seen[1]
-    assert all(limit.unit and limit.why for limit in spec.limits.values())
-    # What ends when it is gone must outlast a run that missed it.
-    assert spec.clears is Clears.BOOT or spec.gone_s > spec.every_s
-
-
-@pytest.mark.parametrize("name", ["gpu.hung", "gpu.recovery", "gpu.lost", "gpu.count", "gpu.ecc"])
-def test_what_is_certain_is_never_shed(name):
-    assert row(name).shed == 0
-
-
-def test_a_hung_call_is_told_within_half_a_minute():
-    spec, one = row("gpu.hung"), check("gpu.hung")
-    # Two missed deadlines, one interval late, with the runner's jitter.
-    assert one.limits["overdue_s"] + 1.1 * spec.every_s * spec.seen[0] < 30
-
-
-@pytest.mark.parametrize(
-    "name", ["gpu.fabric", "gpu.nvlink", "gpu.nvlink.errors", "gpu.processes", "gpu.retired"]
-)
-def test_what_the_child_reads_seldom_is_not_counted_twice(name):
-    # Links, fabric, processes and pages are read each 30 s, by a sweep that comes each 5 s.
-    assert row(name).every_s * 0.9 > 30 + 5
-
-
-def test_every_row_of_the_catalogue_belongs_to_a_check():
-    stems = tuple(f"{name.replace('.', '-')}-" for name in NAMES)
-    rows = [r.rule for r in GPU_ROWS if not r.codes]
-    assert [rule for rule in rows if not rule.startswith(stems)] == []
+NAMES = [spec.name for spec in GPU_CHECKS]
 
 
 # --- what acts --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rule", "urgency", "remedy"),
-    [
-        ("gpu-recovery-reset", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-recovery-reboot", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-recovery-drain-p2p", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-recovery-drain-and-reset", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-lost-lost", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-lost-reset-required", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-hung-hung", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-count-pci", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-count-nvml", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-fabric-not-completed", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-fabric-mixed", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-fabric-status", Urgency.NOW, Remedy.REBOOT),
-        ("gpu-driver-mismatch", Urgency.AFTER_JOBS, Remedy.REBOOT),
-        ("gpu-remap-failure", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-remap-uncorrectable", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-remap-pending", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-ecc-sram-threshold", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-ecc-uncorrectable", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-ecc-contained", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-retired-pending", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-retired-pages", Urgency.NOW, Remedy.REPLACE),
-        ("gpu-nvlink-down", Urgency.NOW, Remedy.RESET_GPU),
-        ("gpu-pcie-width", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-        ("gpu-pcie-generation", Urgency.AFTER_JOBS, Remedy.RESET_GPU),
-    ],
-)
-def test_what_is_proven_has_its_remedy(rule, urgency, remedy):
-    assert first_remedy(rule) == (urgency, remedy)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from hpctl.agent import probe
 from hpctl.agent.check import Machine, NotHere
-from hpctl.agent.checks import host_allowance
-from hpctl.agent.checks.host_allowance import Sample, allowances, ebs_stats
+from hpctl.agent.checks import check_host_ec2
+from hpctl.agent.checks.check_host_ec2 import AllowanceSample, allowances, ebs_stats
 from tests.unit.host import limits, said
 
 # As ethtool prints it on an instance with ENA.
@@ -56,13 +56,13 @@ def test_a_page_of_another_kind_says_nothing(text: str) -> None:
     assert ebs_stats(text) == []
 
 
-def judged(before: Sample | None, now: Sample) -> list[tuple[str, str]]:
-    found = said(host_allowance.judge(now, before, limits("host.allowance")))
+def judged(before: AllowanceSample | None, now: AllowanceSample) -> list[tuple[str, str]]:
+    found = said(check_host_ec2.judge_allowance(now, before, limits("host.allowance")))
     return [(code, device) for code, device, _ in found]
 
 
-def of_network(**counts: int) -> Sample:
-    return Sample(tuple(("eth0", what, count) for what, count in counts.items()), ())
+def of_network(**counts: int) -> AllowanceSample:
+    return AllowanceSample(tuple(("eth0", what, count) for what, count in counts.items()), ())
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_what_grew_is_told(
 
 
 def test_an_ebs_volume_at_its_limit_for_a_tenth_of_the_time() -> None:
-    def at(us: int) -> Sample:
-        return Sample((), (("nvme1", "the volume's IOPS", us),))
+    def at(us: int) -> AllowanceSample:
+        return AllowanceSample((), (("nvme1", "the volume's IOPS", us),))
 
     assert judged(at(0), at(11_999_999)) == []
     assert judged(at(0), at(12_000_000)) == [("ebs", "nvme1")]
@@ -101,7 +101,7 @@ def test_each_device_is_asked_by_its_program(
         (folder / "driver").symlink_to(tmp_path / driver)
     for name, model in (
         ("nvme0", "Amazon EC2 NVMe Instance Storage"),
-        ("nvme1", host_allowance._EBS),
+        ("nvme1", check_host_ec2._EBS),
     ):
         (tmp_path / "sys/class/nvme" / name).mkdir(parents=True)
         (tmp_path / "sys/class/nvme" / name / "model").write_text(model + "   \n")
@@ -116,11 +116,11 @@ def test_each_device_is_asked_by_its_program(
     for program in programs.iterdir():
         program.chmod(0o755)
     monkeypatch.setattr(probe, "_ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
-    seen = host_allowance.gather(Machine(tmp_path))
+    seen = check_host_ec2.gather_allowance(Machine(tmp_path))
     assert {name for name, _, _ in seen.network} == {"eth0"}
     assert ("nvme1", "the instance's IOPS to EBS", 3) in seen.ebs
 
 
 def test_a_machine_of_another_kind_says_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotHere):
-        host_allowance.gather(Machine(tmp_path))
+        check_host_ec2.gather_allowance(Machine(tmp_path))

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from hpctl.agent.check import NotHere
-from hpctl.agent.checks import host_clock
-from hpctl.agent.checks.host_clock import Sample
+from hpctl.agent.checks import check_host_clock
+from hpctl.agent.checks.check_host_clock import Sample
 from hpctl.agent.probe import Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, said
@@ -32,7 +32,7 @@ LOST = "7F7F0101,,0,0.000000000,-90.5,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchr
     ],
 )
 def test_limits(seen, expected):
-    assert said(host_clock.judge(seen, None, limits("host.clock"))) == expected
+    assert said(check_host_clock.judge(seen, None, limits("host.clock"))) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,33 +46,33 @@ def test_limits(seen, expected):
     ],
 )
 def test_what_chrony_prints(line, offset_s):
-    assert host_clock.tracking(line) == offset_s
+    assert check_host_clock.tracking(line) == offset_s
 
 
 def test_in_a_container_the_clock_is_not_ours(tmp_path):
     with pytest.raises(NotHere):
-        host_clock.gather(machine(tmp_path))
+        check_host_clock.gather(machine(tmp_path))
 
 
 @pytest.fixture
 def booted(tmp_path, monkeypatch):
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    monkeypatch.setattr(host_clock, "_probes", Probes(5.0))
+    monkeypatch.setattr(check_host_clock, "_probes", Probes(5.0))
     return machine(tmp_path)
 
 
 def test_the_kernel_of_this_machine_answers(booted, monkeypatch):
-    monkeypatch.setattr(host_clock, "CHRONY", ("/no/such/chronyc",))
-    kept, offset_s = host_clock.kernel()
+    monkeypatch.setattr(check_host_clock, "CHRONY", ("/no/such/chronyc",))
+    kept, offset_s = check_host_clock.kernel()
     # The kernel keeps half a second at most; a wrong layout of the structure gives more.
     assert 0 <= offset_s <= 0.5
-    assert host_clock.gather(booted).kept is kept
+    assert check_host_clock.gather(booted).kept is kept
 
 
 def test_the_structure_is_the_kernel_s():
     """The kernel writes its time behind the fields that are named: it stands where it should."""
-    timex = host_clock.Timex(modes=0)
-    assert host_clock._libc.adjtimex(host_clock.ctypes.byref(timex)) >= 0
+    timex = check_host_clock.Timex(modes=0)
+    assert check_host_clock._libc.adjtimex(check_host_clock.ctypes.byref(timex)) >= 0
     (seconds,) = struct.unpack_from("q", bytes(timex.rest), 28)
     assert abs(seconds - time.time()) < 5
 
@@ -81,5 +81,5 @@ def test_chrony_s_offset_counts_where_it_is_larger(booted, monkeypatch, tmp_path
     program = tmp_path / "chronyc"
     program.write_text(f"#!/bin/sh\necho '{KEPT.replace('-0.000012', '75.25')}'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(host_clock, "CHRONY", (str(program),))
-    assert host_clock.gather(booted).offset_s == 75.25
+    monkeypatch.setattr(check_host_clock, "CHRONY", (str(program),))
+    assert check_host_clock.gather(booted).offset_s == 75.25

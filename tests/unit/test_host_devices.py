@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import Expected, Machine, NotHere
-from hpctl.agent.checks import host_devices
-from hpctl.agent.instance_shapes import SHAPES, shape_of
+from hpctl.agent.checks import check_host_ec2
+from hpctl.agent.machine import SHAPES, shape_of
 from tests.unit.host import said
 
 DISK, EBS, ENA, MLX = "0x1d0f:0xcd01", "0x1d0f:0x8061", "0x1d0f:0xec20", "0x15b3:0x101e"
@@ -32,7 +32,7 @@ def test_gpus_of_a_size_as_aws_tells_them(family: str, size: str, gpus: int | No
 
 
 def plug(root: Path, address: str, what: str) -> Path:
-    folder = root / host_devices.PCI.lstrip("/") / address
+    folder = root / check_host_ec2.PCI.lstrip("/") / address
     folder.mkdir(parents=True)
     vendor, device = what.split(":")
     for name, text in (("vendor", vendor), ("device", device), ("class", CLASSES[what])):
@@ -47,8 +47,8 @@ def unplug(folder: Path) -> None:
 
 
 def judged(root: Path, kind: str = "ml.p5.48xlarge") -> list[tuple[str, str, object]]:
-    seen = host_devices.gather(Machine(root, Expected(instance_type=kind)))
-    return said(host_devices.judge(seen, None, {}))
+    seen = check_host_ec2.gather_devices(Machine(root, Expected(instance_type=kind)))
+    return said(check_host_ec2.judge_devices(seen, None, {}))
 
 
 def test_as_many_disks_as_the_type_has(tmp_path: Path) -> None:

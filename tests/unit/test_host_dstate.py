@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine
-from hpctl.agent.checks import host_dstate
-from hpctl.agent.checks.host_dstate import Stuck
+from hpctl.agent.checks import check_host_processes
+from hpctl.agent.checks.check_host_processes import Stuck
 from hpctl.agent.nvml.snapshot import Process, Snapshot
 from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
@@ -33,8 +33,8 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(host_dstate, "_scan", Scan())
-    monkeypatch.setattr(host_dstate, "_known", {})
+    monkeypatch.setattr(check_host_processes, "_scan", Scan())
+    monkeypatch.setattr(check_host_processes, "_known", {})
     return Clock()
 
 
@@ -63,9 +63,9 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
     """What is said at the last of several looks at these files."""
     seen: tuple[Stuck, ...] = ()
     for files in rounds:
-        seen = host_dstate.gather(machine(tmp_path, files, monotonic=clock))
+        seen = check_host_processes.gather_dstate(machine(tmp_path, files, monotonic=clock))
         clock.now += pause_s
-    return said(host_dstate.judge(seen, None, limits("host.dstate")))
+    return said(check_host_processes.judge_dstate(seen, None, limits("host.dstate")))
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
     ],
 )
 def test_whose_code_it_is(stack, driver):
-    frames = host_dstate._FRAME.sub("", stack)
-    assert host_dstate.driver(frames) == driver
+    frames = check_host_processes._FRAME.sub("", stack)
+    assert check_host_processes.driver(frames) == driver
 
 
 def test_a_minute_in_the_driver_is_told(tmp_path, clock):
@@ -142,9 +142,9 @@ def test_a_thread_of_a_process_on_a_gpu_hangs_while_the_first_waits(tmp_path, cl
     swept = Snapshot(1.0, gpus=gpus(processes=(Process(on_gpu),)))
     for _ in range(3):
         here = machine(tmp_path, files, monotonic=clock)
-        seen = host_dstate.gather(replace(here, nvml=lambda: swept))
+        seen = check_host_processes.gather_dstate(replace(here, nvml=lambda: swept))
         clock.now += 30.0
-    assert said(host_dstate.judge(seen, None, limits("host.dstate"))) == found
+    assert said(check_host_processes.judge_dstate(seen, None, limits("host.dstate"))) == found
 
 
 def test_many_tasks_in_one_driver_are_one_thing(tmp_path, clock):
@@ -167,11 +167,11 @@ def test_a_name_with_brackets_and_blanks(tmp_path, clock):
 
 def test_the_evidence_names_the_task_and_the_place():
     seen = (Stuck(7, "python", 61.0, "nv_ioctl+0x1 [nvidia]\nvfs_ioctl+0x2"),)
-    (told,) = host_dstate.judge(seen, None, limits("host.dstate"))
+    (told,) = check_host_processes.judge_dstate(seen, None, limits("host.dstate"))
     assert told.detail == "python (7) has not run for 61 s"
     assert told.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
 
 
 def test_no_proc(tmp_path, clock):
     with pytest.raises(CannotTell):
-        host_dstate.gather(Machine(tmp_path))
+        check_host_processes.gather_dstate(Machine(tmp_path))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.check import CannotTell, NotHere
-from hpctl.agent.checks import host_edac, host_memory
-from hpctl.agent.checks.host_edac import Counts
-from hpctl.agent.checks.host_memory import Sample
+from hpctl.agent.checks import check_host_memory
+from hpctl.agent.checks.check_host_memory import Counts, Sample
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, said
 
@@ -15,7 +14,7 @@ TIB = 1024 * 1024
 
 
 def judged(seen, before=None):
-    return said(host_memory.judge(seen, before, limits("host.memory")))
+    return said(check_host_memory.judge_memory(seen, before, limits("host.memory")))
 
 
 def sample(at=0.0, total=2 * TIB, available=TIB, nominal=None, corrected=None):
@@ -24,7 +23,7 @@ def sample(at=0.0, total=2 * TIB, available=TIB, nominal=None, corrected=None):
 
 
 def edac(uncorrected="0", corrected="0", controller="mc0"):
-    folder = f"{host_edac.FOLDER}/{controller}"
+    folder = f"{check_host_memory.FOLDER}/{controller}"
     return {f"{folder}/ue_count": uncorrected, f"{folder}/ce_count": corrected}
 
 
@@ -60,39 +59,44 @@ def test_a_first_look_has_no_rate():
 @pytest.mark.parametrize("name", ["p5.48xlarge", "ml.p5.48xlarge"])
 def test_the_instance_type_says_how_much_there_should_be(tmp_path, name):
     files = {"/proc/meminfo": "MemTotal:  1048576 kB\nMemFree: 1 kB\nMemAvailable:  524288 kB\n"}
-    seen = host_memory.gather(machine(tmp_path, {**files, **edac("0", "7")}, instance_type=name))
+    seen = check_host_memory.gather_memory(
+        machine(tmp_path, {**files, **edac("0", "7")}, instance_type=name)
+    )
     assert seen == Sample(0.0, 1024.0, 512.0, 2048 * 1024.0, (Counts("mc0", 0, 7),), False)
     assert judged(seen) == [("short", "", Verdict.FAIL), ("leftovers", "", Verdict.WARN)]
 
 
 def test_an_unknown_instance_type_lacks_nothing(tmp_path):
     files = {"/proc/meminfo": "MemTotal: 1048576 kB\nMemAvailable: 900000 kB\n"}
-    assert judged(host_memory.gather(machine(tmp_path, files, instance_type="laptop"))) == []
+    assert (
+        judged(check_host_memory.gather_memory(machine(tmp_path, files, instance_type="laptop")))
+        == []
+    )
 
 
 def test_a_meminfo_that_says_too_little(tmp_path):
     with pytest.raises(CannotTell):
-        host_memory.gather(machine(tmp_path, {"/proc/meminfo": "MemTotal: 1 kB\n"}))
+        check_host_memory.gather_memory(machine(tmp_path, {"/proc/meminfo": "MemTotal: 1 kB\n"}))
 
 
 @pytest.mark.parametrize(("count", "expected"), [("1", [("ue", "mc1", Verdict.FAIL)]), ("0", [])])
 def test_uncorrected_errors(tmp_path, count, expected):
     made = machine(tmp_path, {**edac("0", "99999"), **edac(count, controller="mc1")})
-    seen = host_edac.gather(made)
-    assert said(host_edac.judge(seen, None, limits("host.edac"))) == expected
+    seen = check_host_memory.gather_edac(made)
+    assert said(check_host_memory.judge_edac(seen, None, limits("host.edac"))) == expected
 
 
 def test_without_edac(tmp_path):
     with pytest.raises(NotHere):
-        host_edac.gather(machine(tmp_path))
-    (tmp_path / host_edac.FOLDER.lstrip("/") / "power").mkdir(parents=True)
+        check_host_memory.gather_edac(machine(tmp_path))
+    (tmp_path / check_host_memory.FOLDER.lstrip("/") / "power").mkdir(parents=True)
     with pytest.raises(NotHere):
-        host_edac.gather(machine(tmp_path))
+        check_host_memory.gather_edac(machine(tmp_path))
 
 
 def test_a_counter_that_is_none(tmp_path):
     with pytest.raises(CannotTell):
-        host_edac.gather(machine(tmp_path, edac("many")))
+        check_host_memory.gather_edac(machine(tmp_path, edac("many")))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,6 @@ def test_a_job_is_looked_for_only_where_much_is_in_use(tmp_path, comm, jobs):
     full = machine(tmp_path, {
         "/proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 100 kB", "/proc/77/stat": stat,
     })  # fmt: skip
-    assert host_memory.gather(full).jobs is jobs
+    assert check_host_memory.gather_memory(full).jobs is jobs
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
-    assert host_memory.gather(full).jobs is None
+    assert check_host_memory.gather_memory(full).jobs is None

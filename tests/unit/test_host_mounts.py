@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.check import CannotTell, NotHere
-from hpctl.agent.checks import host_mounts
-from hpctl.agent.checks.host_mounts import Asked
-from hpctl.agent.mounts import NETWORK, mounts, one_each
+from hpctl.agent.checks import check_host_filesystems
+from hpctl.agent.checks.check_host_filesystems import NETWORK, Asked, mounts, one_each
 from hpctl.agent.probe import Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, said
@@ -29,11 +28,11 @@ def mountinfo(*lines):
 
 
 def judged(*asked):
-    return said(host_mounts.judge(asked, None, limits("host.mounts")))
+    return said(check_host_filesystems.judge_mounts(asked, None, limits("host.mounts")))
 
 
 def points(made):
-    return [mount.point for mount in one_each(mounts(made), NETWORK, host_mounts.MOST)]
+    return [mount.point for mount in one_each(mounts(made), NETWORK, check_host_filesystems.MOST)]
 
 
 def test_network_mounts_are_found_once(tmp_path):
@@ -46,22 +45,22 @@ def test_a_mount_under_another_is_not_reached(tmp_path):
 
 def test_no_more_than_can_be_afforded_are_asked(tmp_path):
     lines = [f"{n} 1 0:{n} / /m{n} rw - nfs s:/{n} rw" for n in range(100, 200)]
-    assert len(points(machine(tmp_path, mountinfo(*lines)))) == host_mounts.MOST
+    assert len(points(machine(tmp_path, mountinfo(*lines)))) == check_host_filesystems.MOST
 
 
 def test_a_laptop_has_none(tmp_path):
     with pytest.raises(NotHere):
-        host_mounts.gather(machine(tmp_path, mountinfo(ROOT)))
+        check_host_filesystems.gather_mounts(machine(tmp_path, mountinfo(ROOT)))
 
 
 def ask(tmp_path, words, probes):
     (tmp_path / "fsx").mkdir()
     made = machine(tmp_path, mountinfo(FSX))
     chosen = {m.point: m for m in mounts(made)}
-    return host_mounts.ask(made, chosen, words, probes)
+    return check_host_filesystems.ask(made, chosen, words, probes)
 
 
-@pytest.mark.parametrize("words", [host_mounts.STATFS, host_mounts.STAT])
+@pytest.mark.parametrize("words", [check_host_filesystems.STATFS, check_host_filesystems.STAT_ROOT])
 def test_a_mount_that_answers_is_well(tmp_path, words, probes):
     seen = ask(tmp_path, words, probes)
     assert seen == (Asked("/fsx", "lustre"),)
@@ -80,7 +79,7 @@ def test_errors_that_are_no_fault(tmp_path, text, probes):
     assert judged(*ask(tmp_path, stand_in(tmp_path, text), probes)) == []
 
 
-@pytest.mark.parametrize("text", host_mounts.BROKEN)
+@pytest.mark.parametrize("text", check_host_filesystems.BROKEN)
 def test_a_server_that_is_gone(tmp_path, text, probes):
     seen = ask(tmp_path, stand_in(tmp_path, text), probes)
     assert judged(*seen) == [("error", "/fsx", Verdict.FAIL)]

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from hpctl.agent.check import CannotTell, NotHere
-from hpctl.agent.checks import host_nvme, host_nvme_smart
-from hpctl.agent.checks.host_nvme_smart import Disk
+from hpctl.agent.checks import check_host_nvme
+from hpctl.agent.checks.check_host_nvme import Disk
 from hpctl.agent.probe import Answer, Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import machine, said
@@ -23,7 +23,9 @@ def controller(name="nvme0", state="live", transport="pcie", **files):
 
 
 def judged(tmp_path, files):
-    return said(host_nvme.judge(host_nvme.gather(machine(tmp_path, files)), None, {}))
+    return said(
+        check_host_nvme.judge_nvme(check_host_nvme.gather_nvme(machine(tmp_path, files)), None, {})
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,10 @@ def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
         judged(tmp_path, controller(state="connecting", transport="tcp"))
 
 
-@pytest.mark.parametrize("check", [host_nvme, host_nvme_smart])
+@pytest.mark.parametrize("check", [check_host_nvme.gather_nvme, check_host_nvme.gather_smart])
 def test_a_machine_without_nvme(tmp_path, check):
     with pytest.raises(NotHere):
-        check.gather(machine(tmp_path))
+        check(machine(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_a_machine_without_nvme(tmp_path, check):
     ],
 )
 def test_critical_warning(warning, expected):
-    assert said(host_nvme_smart.judge((Disk("nvme0", warning),), None, {})) == expected
+    assert said(check_host_nvme.judge_smart((Disk("nvme0", warning),), None, {})) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_critical_warning(warning, expected):
     ],
 )
 def test_what_nvme_cli_prints(out, warning):
-    assert host_nvme_smart.parse(Answer(0, out, "")) == warning
+    assert check_host_nvme.parse(Answer(0, out, "")) == warning
 
 
 @pytest.fixture
@@ -107,8 +109,8 @@ def nvme_cli(tmp_path, monkeypatch):
     program = tmp_path / "nvme"
     program.write_text(f'#!/bin/sh\nexec cat "{tmp_path}/$(basename "$1").json"\n')
     program.chmod(0o755)
-    monkeypatch.setattr(host_nvme_smart, "COMMAND", (str(program),))
-    monkeypatch.setattr(host_nvme_smart, "_probes", Probes(5.0))
+    monkeypatch.setattr(check_host_nvme, "COMMAND", (str(program),))
+    monkeypatch.setattr(check_host_nvme, "_probes", Probes(5.0))
     return tmp_path
 
 
@@ -116,22 +118,22 @@ def test_each_live_controller_is_asked(nvme_cli):
     files = {**controller("nvme0"), **controller("nvme1"), **controller("nvme2", "dead")}
     made = machine(nvme_cli, {**files, "/nvme0.json": '{"critical_warning": 0}'})
     machine(nvme_cli, {"/nvme1.json": '{"critical_warning": 8}'})
-    assert host_nvme_smart.gather(made) == (Disk("nvme0", 0), Disk("nvme1", 8))
+    assert check_host_nvme.gather_smart(made) == (Disk("nvme0", 0), Disk("nvme1", 8))
 
 
 def test_a_disk_that_keeps_no_such_log(nvme_cli):
     with pytest.raises(CannotTell):
-        host_nvme_smart.gather(machine(nvme_cli, controller()))
+        check_host_nvme.gather_smart(machine(nvme_cli, controller()))
 
 
 @pytest.mark.parametrize("said", ["Operation not permitted", "Permission denied"])
 def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, said):
     (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {said}" >&2\nexit 1\n')
     with pytest.raises(NotHere, match="CAP_SYS_ADMIN"):
-        host_nvme_smart.gather(machine(nvme_cli, controller()))
+        check_host_nvme.gather_smart(machine(nvme_cli, controller()))
 
 
 def test_without_nvme_cli(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_nvme_smart, "COMMAND", ("/no/such/nvme",))
+    monkeypatch.setattr(check_host_nvme, "COMMAND", ("/no/such/nvme",))
     with pytest.raises(NotHere):
-        host_nvme_smart.gather(machine(tmp_path, controller()))
+        check_host_nvme.gather_smart(machine(tmp_path, controller()))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.check import NotHere
-from hpctl.agent.checks import host_readonly
-from hpctl.agent.checks.host_readonly import Disk, Sample
-from hpctl.agent.mounts import LOCAL, mounts, one_each
+from hpctl.agent.checks import check_host_filesystems
+from hpctl.agent.checks.check_host_filesystems import LOCAL, Disk, Sample, mounts, one_each
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, said
@@ -20,7 +19,7 @@ WELL = Answer(0, "/\n", "")
 
 @pytest.fixture(autouse=True)
 def probes(monkeypatch):
-    monkeypatch.setattr(host_readonly, "_probes", Probes(5.0))
+    monkeypatch.setattr(check_host_filesystems, "_probes", Probes(5.0))
 
 
 def mountinfo(*lines, own="rw", super="rw"):
@@ -30,21 +29,23 @@ def mountinfo(*lines, own="rw", super="rw"):
 
 def signs(machine, answer=WELL):
     local = one_each(mounts(machine), LOCAL, 32)
-    return {disk.point: disk.sign for disk in host_readonly.disks(machine, local, answer)}
+    return {disk.point: disk.sign for disk in check_host_filesystems.disks(machine, local, answer)}
 
 
 def judged(sample):
-    return said(host_readonly.judge(sample, None, limits("host.readonly")))
+    return said(check_host_filesystems.judge_readonly(sample, None, limits("host.readonly")))
 
 
 def test_a_healthy_machine_is_silent(tmp_path):
-    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT, TMPFS)))
+    seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT, TMPFS)))
     assert [disk.point for disk in seen.disks] == ["/"]
     assert judged(seen) == []
 
 
 def test_a_root_that_the_kernel_remounted(tmp_path):
-    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT, own="ro", super="ro")))
+    seen = check_host_filesystems.gather_readonly(
+        machine(tmp_path, mountinfo(ROOT, own="ro", super="ro"))
+    )
     assert judged(seen) == [("readonly", "/", Verdict.FAIL)]
 
 
@@ -84,7 +85,7 @@ def test_a_mount_point_that_went_meanwhile_is_no_fault(tmp_path):
 def test_a_byte_is_written_where_the_agent_lives(tmp_path):
     folder = tmp_path / "var/lib/hpctl/agent"
     folder.mkdir(parents=True)
-    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT)))
+    seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT)))
     assert (seen.write_error, seen.write_s) == ("", 0.0)
     assert (folder / ".write-probe").read_bytes() == b"\0"
     assert judged(seen) == []
@@ -92,7 +93,7 @@ def test_a_byte_is_written_where_the_agent_lives(tmp_path):
 
 def test_nothing_is_written_where_no_agent_lives(tmp_path):
     (tmp_path / "var/lib").mkdir(parents=True)
-    host_readonly.gather(machine(tmp_path, mountinfo(ROOT)))
+    check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT)))
     assert list((tmp_path / "var/lib").iterdir()) == []
 
 
@@ -108,7 +109,7 @@ def test_nothing_is_written_where_no_agent_lives(tmp_path):
 )
 def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
     (tmp_path / "var/lib/hpctl/agent").mkdir(parents=True)
-    monkeypatch.setattr(host_readonly, "WRITE", ("ls", "--", f"/gone/{error}"))
+    monkeypatch.setattr(check_host_filesystems, "WRITE", ("ls", "--", f"/gone/{error}"))
 
     class Refused(Probes):
         def ask(self, questions, wait_s):
@@ -116,8 +117,8 @@ def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
             assert isinstance(told["write"], Answer)
             return {**told, "write": Answer(1, "", f"dd: failed to open 'x': {error}\n")}
 
-    monkeypatch.setattr(host_readonly, "_probes", Refused(5.0))
-    seen = host_readonly.gather(machine(tmp_path, mountinfo(ROOT, own=own)))
+    monkeypatch.setattr(check_host_filesystems, "_probes", Refused(5.0))
+    seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT, own=own)))
     assert (seen.write_error, seen.write_point) == (expected, "/")
 
 
@@ -139,4 +140,4 @@ def test_a_refused_write_alone_is_enough():
 
 def test_a_container_has_no_disk_of_its_own(tmp_path):
     with pytest.raises(NotHere):
-        host_readonly.gather(machine(tmp_path, mountinfo(TMPFS)))
+        check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(TMPFS)))

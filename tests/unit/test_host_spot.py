@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.checks import host_spot
+from hpctl.agent.checks import check_host_ec2
 from hpctl.core import node_advance
 from hpctl.core.advance import advance_all
 from hpctl.core.assess import assess
@@ -99,7 +99,7 @@ class Metadata:
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
-    monkeypatch.setattr(host_spot._Token, "value", "")
+    monkeypatch.setattr(check_host_ec2._Token, "value", "")
     made = Metadata()
     yield made
     made.server.shutdown()
@@ -107,10 +107,10 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 
 
 def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> None:
-    calm = host_spot.gather(metadata.machine)
-    assert list(host_spot.judge(calm, None, {})) == []
+    calm = check_host_ec2.gather_spot(metadata.machine)
+    assert list(check_host_ec2.judge_spot(calm, None, {})) == []
     metadata.notice = NOTICE
-    (seen,) = host_spot.judge(host_spot.gather(metadata.machine), calm, {})
+    (seen,) = check_host_ec2.judge_spot(check_host_ec2.gather_spot(metadata.machine), calm, {})
     assert (seen.code, seen.verdict) == ("interruption", Verdict.FAIL)
     assert seen.detail == "EC2 will terminate the instance at 2026-03-01T12:02:00Z"
     assert metadata.asked == ["PUT", "GET", "GET"]
@@ -119,33 +119,33 @@ def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> No
 def test_no_token_is_no_word_that_there_is_no_notice(metadata: Metadata) -> None:
     metadata.token = ""
     with pytest.raises(CannotTell, match="404"):
-        host_spot.gather(metadata.machine)
+        check_host_ec2.gather_spot(metadata.machine)
 
 
 def test_a_token_that_ran_out_is_renewed(metadata: Metadata) -> None:
-    host_spot.gather(metadata.machine)
+    check_host_ec2.gather_spot(metadata.machine)
     metadata.token = "t-2"
     metadata.notice = NOTICE
-    assert host_spot.gather(metadata.machine).action == "terminate"
+    assert check_host_ec2.gather_spot(metadata.machine).action == "terminate"
     assert metadata.asked == ["PUT", "GET", "GET", "PUT", "GET"]
 
 
 def test_nothing_is_asked_of_an_instance_that_is_not_spot(metadata: Metadata) -> None:
     here = replace(metadata.machine, expected=Expected())
     with pytest.raises(NotHere):
-        host_spot.gather(here)
+        check_host_ec2.gather_spot(here)
     assert metadata.asked == []
 
 
 def test_no_answer_and_nonsense_are_unknown_and_no_notice(metadata: Metadata) -> None:
     metadata.notice = "not json"
     with pytest.raises(CannotTell, match="cannot be read"):
-        host_spot.gather(metadata.machine)
+        check_host_ec2.gather_spot(metadata.machine)
     nobody = replace(
         metadata.machine, expected=Expected(spot=True, metadata_url="http://127.0.0.1:9")
     )
     with pytest.raises(CannotTell, match="does not answer"):
-        host_spot.gather(nobody)
+        check_host_ec2.gather_spot(nobody)
 
 
 def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.check import CannotTell, NotHere
-from hpctl.agent.checks import host_units
+from hpctl.agent.checks import check_host_units
 from hpctl.agent.probe import Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import machine, said
 from tests.waiting import until
 
 FAIL, WARN = Verdict.FAIL, Verdict.WARN
-FM = host_units.FABRIC_MANAGER
+FM = check_host_units.FABRIC_MANAGER
 RUNS = ("active", "running", "success")
 FAILED = ("failed", "failed", "exit-code")
 LOOP = ("activating", "auto-restart", "exit-code")
@@ -28,18 +28,18 @@ def block(name, state=RUNS, *, load="loaded", enabled="enabled", condition="yes"
 
 
 def judged(*blocks, nvswitch=True):
-    seen = host_units.parse("\n".join(blocks), nvswitch=nvswitch)
+    seen = check_host_units.parse("\n".join(blocks), nvswitch=nvswitch)
     assert len(seen) == len(blocks)
-    return said(host_units.judge(seen, None, {}))
+    return said(check_host_units.judge(seen, None, {}))
 
 
-@pytest.mark.parametrize("name", host_units.UNITS)
+@pytest.mark.parametrize("name", check_host_units.UNITS)
 def test_a_unit_that_runs_is_silent(name):
     assert judged(block(name)) == []
     assert judged(block(name, ("reloading", "reload", "success"))) == []
 
 
-@pytest.mark.parametrize(("name", "code"), host_units.UNITS.items())
+@pytest.mark.parametrize(("name", "code"), check_host_units.UNITS.items())
 @pytest.mark.parametrize("state", [FAILED, LOOP])
 def test_a_unit_that_failed(name, code, state):
     assert judged(block(name, state)) == [(code, name, FAIL)]
@@ -73,7 +73,7 @@ def test_without_an_nvswitch_nobody_misses_the_fabric_manager():
 
 
 def test_all_in_one_answer():
-    blocks = [block(name) for name in host_units.UNITS if name != "munge.service"]
+    blocks = [block(name) for name in check_host_units.UNITS if name != "munge.service"]
     assert judged(*blocks, block("munge.service", FAILED)) == [("munge", "munge.service", FAIL)]
 
 
@@ -92,21 +92,21 @@ def test_all_in_one_answer():
     ],
 )
 def test_instance_types_with_nvswitch(tmp_path, name, has):
-    assert host_units.has_nvswitch(machine(tmp_path, instance_type=name)) is has
+    assert check_host_units.has_nvswitch(machine(tmp_path, instance_type=name)) is has
 
 
 def test_the_driver_knows_its_nvswitches(tmp_path):
-    folder = tmp_path / host_units.NVSWITCH.lstrip("/")
+    folder = tmp_path / check_host_units.NVSWITCH.lstrip("/")
     folder.mkdir(parents=True)
     (folder / "bind").touch()
-    assert not host_units.has_nvswitch(machine(tmp_path))
+    assert not check_host_units.has_nvswitch(machine(tmp_path))
     (folder / "0000:86:00.0").touch()
-    assert host_units.has_nvswitch(machine(tmp_path))
+    assert check_host_units.has_nvswitch(machine(tmp_path))
 
 
 def test_without_systemd(tmp_path):
     with pytest.raises(NotHere):
-        host_units.gather(machine(tmp_path))
+        check_host_units.gather(machine(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_without_systemd(tmp_path):
 )
 def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, script, said):
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    monkeypatch.setattr(host_units, "SHOW", ("sh", "-c", script))
-    monkeypatch.setattr(host_units, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(check_host_units, "SHOW", ("sh", "-c", script))
+    monkeypatch.setattr(check_host_units, "TIMEOUT_S", 0.3)
     probes = Probes(0.0)
-    monkeypatch.setattr(host_units, "_probes", probes)
+    monkeypatch.setattr(check_host_units, "_probes", probes)
     with pytest.raises(CannotTell, match=said):
-        host_units.gather(machine(tmp_path))
+        check_host_units.gather(machine(tmp_path))
     probes.forget(frozenset())
     until(lambda: not probes.out())
 
@@ -131,9 +131,9 @@ def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, sc
 def test_the_units_are_read_from_systemctl(tmp_path, monkeypatch):
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     text = "Id=munge.service\nLoadState=loaded\nActiveState=active\n"
-    monkeypatch.setattr(host_units, "SHOW", ("printf", text))
-    monkeypatch.setattr(host_units, "_probes", Probes(5.0))
-    (unit,) = host_units.gather(machine(tmp_path))
+    monkeypatch.setattr(check_host_units, "SHOW", ("printf", text))
+    monkeypatch.setattr(check_host_units, "_probes", Probes(5.0))
+    (unit,) = check_host_units.gather(machine(tmp_path))
     assert (unit.name, unit.active) == ("munge.service", "active")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from hpctl.agent import procs
 from hpctl.agent.check import CannotTell
-from hpctl.agent.checks import host_zombies
-from hpctl.agent.checks.host_zombies import Sample
+from hpctl.agent.checks import check_host_processes
+from hpctl.agent.checks.check_host_processes import Sample
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, said
 
@@ -26,7 +26,7 @@ def stat(pid, state="S", flags=0, comm="sh"):
 
 @pytest.fixture(autouse=True)
 def scan(monkeypatch):
-    monkeypatch.setattr(host_zombies, "_scan", procs.Scan())
+    monkeypatch.setattr(check_host_processes, "_scan", procs.Scan())
 
 
 @pytest.mark.parametrize(
@@ -43,20 +43,20 @@ def scan(monkeypatch):
     ],
 )
 def test_limits(seen, expected):
-    assert said(host_zombies.judge(seen, None, limits("host.zombies"))) == expected
+    assert said(check_host_processes.judge_zombies(seen, None, limits("host.zombies"))) == expected
 
 
 def test_what_proc_says(tmp_path):
     files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
-    seen = host_zombies.gather(machine(tmp_path, files))
+    seen = check_host_processes.gather_zombies(machine(tmp_path, files))
     assert seen == Sample(2, 1234, 65536, 2048, 9223372036854775807)
-    assert said(host_zombies.judge(seen, None, limits("host.zombies"))) == []
+    assert said(check_host_processes.judge_zombies(seen, None, limits("host.zombies"))) == []
 
 
 @pytest.mark.parametrize("name", ["/proc/loadavg", "/proc/sys/fs/file-nr"])
 def test_what_proc_should_not_say(tmp_path, name):
     with pytest.raises(CannotTell):
-        host_zombies.gather(machine(tmp_path, {**FILES, name: "?"}))
+        check_host_processes.gather_zombies(machine(tmp_path, {**FILES, name: "?"}))
 
 
 def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import RECORD_BYTES, Record
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, InstanceId, NodeName, Report

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.agent.checks import table_kernel
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.catalogue import SHIPPED
 from hpctl.core.compat import UTC
+from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
 from hpctl.core.model import Clears, Finding, RuleId, Verdict
 from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, V2, WATCH, oom
 
@@ -189,8 +189,11 @@ def test_the_job_is_that_of_the_process_that_the_line_names() -> None:
     }  # fmt: skip
 
 
-def test_the_documentation_names_every_code_and_no_other() -> None:
-    told = {row.name: set(row.codes) for row in table_kernel.KERNEL}
+def test_the_table_has_every_code_and_no_other() -> None:
+    told = {
+        spec.name: {row.code for row in rows_of(spec.name) if row.code} | set(spec.codes)
+        for spec in KERNEL_CHECKS
+    }
     seen: dict[str, set[str]] = {}
     for _, check, code, _, means in CASES:
         if means is not None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.agent.pace import Pace
+from hpctl.agent.send import Pace
 
 
 def test_what_is_new_goes_out_at_once_and_only_once() -> None:

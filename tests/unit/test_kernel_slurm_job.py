@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent import slurm_job
-from hpctl.agent.slurm_job import Jobs, job_of_cgroup
+from hpctl.agent import procs
+from hpctl.agent.procs import Jobs, job_of_cgroup
 from hpctl.core.compat import UTC
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -119,13 +119,13 @@ def test_an_answer_outlives_its_process_for_a_while(
 ) -> None:
     proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user")
     clock = [1000.5]
-    monkeypatch.setattr(slurm_job.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(procs.time, "monotonic", lambda: clock[0])
     jobs = Jobs(proc.root)
     assert jobs.of(50, now()) == "12"
     for name in ("stat", "cgroup", "cmdline"):
         (proc.root / "50" / name).unlink()
     assert jobs.of(50, now()) == "12"
-    clock[0] += slurm_job.REMEMBERED_S + 1
+    clock[0] += procs.REMEMBERED_S + 1
     assert jobs.of(50, now()) == ""
 
 
@@ -133,19 +133,19 @@ def test_a_storm_of_processes_is_looked_up_only_so_often(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(slurm_job.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(procs.time, "monotonic", lambda: clock[0])
     jobs = Jobs(proc.root)
     looks = []
     real = jobs._look
     monkeypatch.setattr(Jobs, "_look", lambda self, pid, at: (looks.append(pid), real(pid, at))[1])
     for pid in range(2, 5000):
         jobs.of(pid, now())
-    assert len(looks) == slurm_job.LOOKS_A_SECOND
+    assert len(looks) == procs.LOOKS_A_SECOND
     clock[0] += 1
     for pid in range(5000, 9000):
         jobs.of(pid, now())
-    assert len(looks) == 2 * slurm_job.LOOKS_A_SECOND
-    assert len(jobs._known) <= slurm_job.REMEMBERED
+    assert len(looks) == 2 * procs.LOOKS_A_SECOND
+    assert len(jobs._known) <= procs.REMEMBERED
 
 
 def test_this_machines_own_proc() -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.agent.checks import xid, xid74
+from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
 from hpctl.core.decode import link, part
@@ -51,7 +51,7 @@ def registers(**bits: int) -> list[int]:
     ],
 )
 def test_what_the_bits_mean(words: list[int], kind: str) -> None:
-    assert xid74.kind(words) == kind
+    assert kernel_gpu.nvlink_kind(words) == kind
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_what_the_bits_mean(words: list[int], kind: str) -> None:
     ],
 )  # fmt: skip
 def test_the_line_carries_link_and_kind(text: str, detail: str) -> None:
-    error = xid.gather(Record(0, 1, NOON, text))
+    error = kernel_gpu.gather(Record(0, 1, NOON, text))
     assert error is not None
-    finding = xid.judge(error)
+    finding = kernel_gpu.judge(error)
     assert finding.detail == detail
     if finding.code == "74":
         # The head node tells links apart by the same text, decoded or not.

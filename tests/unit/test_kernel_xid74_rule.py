@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.agent.checks.kernel import Kernel
+from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import selectors
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent import kmsg
-from hpctl.agent.checks import xid
+from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
 from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
@@ -262,8 +263,8 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed() ->
     (record,) = found
     assert record.facility == 1
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
-    assert xid.gather(record) is None
-    error = xid.gather(record, accept_user=True)
+    assert kernel_gpu.gather(record) is None
+    error = kernel_gpu.gather(record, accept_user=True)
     assert error is not None
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")
 
@@ -274,5 +275,7 @@ def test_check_reads_the_real_device_to_its_end() -> None:
         [sys.executable, "-m", "hpctl", "agent", "check", "--json"],
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
-    assert '"findings"' in done.stdout
+    # 3: a check could not tell, as where no systemd runs.
+    assert done.returncode in (0, 1, 3), done.stderr
+    (kernel,) = [row for row in json.loads(done.stdout)["checks"] if row["check"] == "kernel"]
+    assert kernel["state"] != "unknown", kernel

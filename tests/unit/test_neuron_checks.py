@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent import neuron
 from hpctl.agent.check import CannotTell, Expected, NotHere
-from hpctl.agent.checks import neuron_devices, neuron_errors
+from hpctl.agent.checks import check_neuron
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes, limits
 from tests.sysfs_tree import SysfsTree
@@ -22,11 +21,11 @@ def tree(tmp_path: Path) -> SysfsTree:
 
 
 def devices(node: Node) -> list[tuple[str, str]]:
-    return codes(neuron_devices.judge(neuron_devices.gather(node.machine), None, {}))
+    return codes(check_neuron.judge_devices(check_neuron.gather_devices(node.machine), None, {}))
 
 
 def errors(node: Node) -> list[tuple[str, str]]:
-    return codes(neuron_errors.judge(neuron_errors.gather(node.machine), None, LIMITS))
+    return codes(check_neuron.judge_errors(check_neuron.gather_errors(node.machine), None, LIMITS))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +46,8 @@ def test_an_instance_type_knows_its_devices(
 def test_the_agents_settings_go_first(tree: SysfsTree) -> None:
     tree.add_neuron(0)
     assert devices(Node(tree.root, Expected("trn2.48xlarge", neuron_devices=1))) == []
-    told = neuron_devices.judge(
-        neuron_devices.gather(Node(tree.root, Expected(neuron_devices=2)).machine), None, {}
+    told = check_neuron.judge_devices(
+        check_neuron.gather_devices(Node(tree.root, Expected(neuron_devices=2)).machine), None, {}
     )
     assert [o.detail for o in told] == ["1 of 2 Neuron devices, 1 on the PCI bus"]
 
@@ -56,22 +55,24 @@ def test_the_agents_settings_go_first(tree: SysfsTree) -> None:
 def test_a_driver_that_is_not_loaded(tree: SysfsTree) -> None:
     tree.add_neuron(0)
     (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
-    (told,) = neuron_devices.judge(neuron_devices.gather(Node(tree.root).machine), None, {})
+    (told,) = check_neuron.judge_devices(
+        check_neuron.gather_devices(Node(tree.root).machine), None, {}
+    )
     assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
     assert devices(Node(tree.root, Expected("trn1.2xlarge"))) == [("fewer", "")]
 
 
 def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
     tree.add_neuron(0)
-    sample = neuron_devices.gather(Node(tree.root, Expected(neuron_devices=0)).machine)
-    (told,) = neuron_devices.judge(sample, None, {})
+    sample = check_neuron.gather_devices(Node(tree.root, Expected(neuron_devices=0)).machine)
+    (told,) = check_neuron.judge_devices(sample, None, {})
     assert (told.code, told.verdict) == ("more", Verdict.WARN)
 
 
 def test_a_machine_without_neuron(tree: SysfsTree) -> None:
     tree.add_efas(2)
     node = Node(tree.root, Expected("p5.48xlarge"))
-    for gather in (neuron_devices.gather, neuron_errors.gather):
+    for gather in (check_neuron.gather_devices, check_neuron.gather_errors):
         with pytest.raises(NotHere):
             gather(node.machine)
 
@@ -80,9 +81,9 @@ def test_a_folder_that_cannot_be_listed(tree: SysfsTree, monkeypatch: pytest.Mon
     def broken(folder: str) -> list[str]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hpctl.agent.neuron.os.listdir", broken)
+    monkeypatch.setattr("hpctl.agent.checks.check_neuron.os.listdir", broken)
     with pytest.raises(CannotTell, match="Input/output error"):
-        neuron_errors.gather(Node(tree.root).machine)
+        check_neuron.gather_errors(Node(tree.root).machine)
 
 
 PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", False),
@@ -115,7 +116,7 @@ def test_an_error_from_before_the_agents_start_counts(tree: SysfsTree) -> None:
 
 def test_a_driver_without_counters_is_silent(tree: SysfsTree) -> None:
     tree.add_neuron(0)
-    for name in neuron.COUNTERS:
+    for name in check_neuron.COUNTERS:
         tree.neuron_file(0, name).unlink()
     assert errors(Node(tree.root)) == []
 
@@ -146,7 +147,7 @@ def test_a_device_that_vanishes_is_no_error_of_the_others(tree: SysfsTree) -> No
     device = tree.root / "sys/devices/virtual/neuron_device"
     (device / "neuron0").rename(tree.root / "aside")
     assert errors(node) == []
-    assert set(neuron.names(node.machine)) == {"neuron1"}
+    assert set(check_neuron.names(node.machine)) == {"neuron1"}
 
 
 def test_the_search_is_bounded(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,8 @@ def test_the_search_is_bounded(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch)
     for number in range(300):
         (device / f"core{number:03}").mkdir(parents=True)
     looked: list[str] = []
-    listed = neuron._folders
-    monkeypatch.setattr(neuron, "_folders", lambda folder: looked.append(folder) or listed(folder))
-    assert neuron.find(str(device)) == {}
-    assert len(looked) == neuron.MOST_FOLDERS
+    listed = check_neuron._folders
+    look = lambda folder: looked.append(folder) or listed(folder)  # noqa: E731
+    monkeypatch.setattr(check_neuron, "_folders", look)
+    assert check_neuron.find(str(device)) == {}
+    assert len(looked) == check_neuron.MOST_FOLDERS

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.nvml import process
-from hpctl.agent.nvml.inflight import EVENTS, SWEEP, WHOLE, InFlight
-from hpctl.agent.nvml.process import LENGTH, Child, Closed, Happened, Message, Sweep
+from hpctl.agent.nvml import client
+from hpctl.agent.nvml.client import LENGTH, Child, Closed, Happened, Message, Sweep
+from hpctl.agent.nvml.driver import EVENTS, SWEEP, WHOLE, InFlight
 from hpctl.agent.nvml.snapshot import Event
 
 SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0,"driver_version":"1"},"done":3.0}'
@@ -29,7 +29,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         name = f"a_child_{len(children)}"
         (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {words!r})\n")
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setattr(process, "MODULE", name)
+        monkeypatch.setattr(client, "MODULE", name)
         children.append(Child(5.0, os.environ))
         return children[-1]
 

@@ -17,8 +17,7 @@ import msgspec
 import pytest
 
 from hpctl.agent.nvml import snapshot
-from hpctl.agent.nvml.driver import BATCH, Driver, NvmlFailed
-from hpctl.agent.nvml.inflight import SWEEP, InFlight
+from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight, NvmlFailed
 from hpctl.agent.nvml.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]

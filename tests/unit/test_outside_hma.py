@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.outside.hma import UNIT, HealthAgentJournal, Line
+from hpctl.agent.outside.hma import UNIT, HealthAgentJournal, HealthAgentWatch, Line
 from hpctl.agent.outside.hma_records import Detection, Malformed, read
-from hpctl.agent.outside.hma_watch import HealthAgentWatch
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears
 

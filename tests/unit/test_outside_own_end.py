@@ -1,16 +1,17 @@
-"""One thing that a check sees may end otherwise than its Spec says."""
+"""One thing that a check sees may end otherwise than its CheckSpec says."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from hpctl.agent.check import Observation, Spec
+from hpctl.agent.check import Observation
 from hpctl.agent.conditions import Conditions
 from hpctl.core.compat import UTC
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-SPEC = Spec("plugin.x", "x", "x", "x", every_s=60.0, gone_s=60.0)
+SPEC = CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
 
 
 def codes(conditions: Conditions) -> set[str]:

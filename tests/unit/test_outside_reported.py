@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.outside import request as wire
-from hpctl.agent.outside.reported import MAX_REPORTED, Full, Reported
-from hpctl.agent.outside.request import AskVerdict, BadRequest, Report, decode
+from hpctl.agent.outside import reported as wire
+from hpctl.agent.outside.reported import (
+    MAX_REPORTED,
+    AskVerdict,
+    BadRequest,
+    Full,
+    Report,
+    Reported,
+    decode,
+)
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Verdict

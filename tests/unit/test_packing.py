@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hpctl.core.packing import Pool
 from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 from hpctl.slurm.sizes import Asked, Dealt, dealt, demand, gres_of, mebibytes, node_tres
+from tests.examples import examples
 
 NODE = Tres(16, 1000, (("gpu", 8),))
 FAR = 10**6
@@ -73,7 +74,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(jobs=JOBS, free=st.integers(0, 5))
 def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(
     jobs: list[tuple[int, int, bool, int]], free: int

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import Machine, NotHere, Observation
-from hpctl.agent.checks import rdma_errors, rdma_link
+from hpctl.agent.checks import check_rdma
 from hpctl.agent.counters import Trace
-from hpctl.agent.gauges import NAMES
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes, limits, traces
 from tests.sysfs_tree import SysfsTree
@@ -37,7 +36,7 @@ def tree(tmp_path: Path) -> SysfsTree:
 
 
 def judged(history: list[Trace]) -> list[Observation]:
-    return list(rdma_errors.judge(history[-1], history[-2], LIMITS))
+    return list(check_rdma.judge_errors(history[-1], history[-2], LIMITS))
 
 
 def grew(counter: str, by: int, every_s: float = 30.0, steps: int = 1) -> list[tuple[str, str]]:
@@ -109,8 +108,8 @@ def test_the_detail_names_the_window() -> None:
 def test_a_healthy_port_is_silent(trace: dict[str, list[int]]) -> None:
     history = traces({"mlx5_0": trace}, 1800.0)
     for before, now in pairwise(history):
-        assert list(rdma_errors.judge(now, before, LIMITS)) == []
-    assert list(rdma_errors.judge(history[0], None, LIMITS)) == []
+        assert list(check_rdma.judge_errors(now, before, LIMITS)) == []
+    assert list(check_rdma.judge_errors(history[0], None, LIMITS)) == []
 
 
 def test_gauges() -> None:
@@ -121,10 +120,10 @@ def test_gauges() -> None:
         },
         30.0,
     )
-    told = rdma_errors.gauges(seen[1], seen[0])
+    told = check_rdma.gauges_errors(seen[1], seen[0])
     assert told == {"rdma.errors_per_s": 2.0, "rdma.retrans_per_s": 2.0}
-    assert set(told) == {name for name in NAMES if name.startswith("rdma.")}
-    assert rdma_errors.gauges(seen[0], None) == {}
+    assert set(told) == {"rdma.errors_per_s", "rdma.retrans_per_s"}
+    assert check_rdma.gauges_errors(seen[0], None) == {}
 
 
 # --- on a fake /sys ---------------------------------------------------------------------------
@@ -135,14 +134,14 @@ def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree: SysfsTree) ->
     tree.add_mlx5("mlx5_0", ports=2)
     tree.add_mlx5("mlx5_1", interface="eth1")
     node = Node(tree.root)
-    first = rdma_errors.gather(node.machine)
+    first = check_rdma.gather_errors(node.machine)
     assert set(first.now.devices) == {"mlx5_0", "mlx5_0/2", "mlx5_1", "eth1"}
-    assert list(rdma_errors.judge(first, None, LIMITS)) == []
+    assert list(check_rdma.judge_errors(first, None, LIMITS)) == []
     tree.set("mlx5_0", "link_downed", 1, port=2)
     tree.set("mlx5_1", "carrier_changes", 5)
     node.clock.now += 30
-    second = rdma_errors.gather(node.machine)
-    assert codes(rdma_errors.judge(second, first, LIMITS)) == [
+    second = check_rdma.gather_errors(node.machine)
+    assert codes(check_rdma.judge_errors(second, first, LIMITS)) == [
         ("carrier_changes", "eth1"),
         ("link_downed", "mlx5_0/2"),
     ]
@@ -152,28 +151,28 @@ def test_a_device_that_returns_is_not_compared_with_its_former_life(tree: SysfsT
     tree.add_mlx5("mlx5_0")
     tree.add_mlx5("mlx5_1")
     node = Node(tree.root)
-    first = rdma_errors.gather(node.machine)
+    first = check_rdma.gather_errors(node.machine)
     tree.unplug("mlx5_0")
     node.clock.now += 30
-    second = rdma_errors.gather(node.machine)
+    second = check_rdma.gather_errors(node.machine)
     assert set(second.now.devices) == {"mlx5_1"}
     tree.add_mlx5("mlx5_0")
     tree.set("mlx5_0", "link_downed", 50)
     node.clock.now += 30
-    third = rdma_errors.gather(node.machine)
-    assert list(rdma_errors.judge(third, second, LIMITS)) == []
+    third = check_rdma.gather_errors(node.machine)
+    assert list(check_rdma.judge_errors(third, second, LIMITS)) == []
     assert first.now.devices.keys() == third.now.devices.keys()
 
 
 def test_a_machine_without_such_devices(tree: SysfsTree) -> None:
     tree.add_efas(2)
-    for gather in (rdma_errors.gather, rdma_link.gather):
+    for gather in (check_rdma.gather_errors, check_rdma.gather_link):
         with pytest.raises(NotHere):
             gather(Node(tree.root).machine)
 
 
 def links(node: Node) -> list[tuple[str, str]]:
-    return codes(rdma_link.judge(rdma_link.gather(node.machine), None, {}))
+    return codes(check_rdma.judge_link(check_rdma.gather_link(node.machine), None, {}))
 
 
 def test_a_port_that_was_active_and_is_down_is_told(tree: SysfsTree) -> None:
@@ -213,8 +212,8 @@ def test_a_port_that_came_back_slower_is_told(tmp_path: Path) -> None:
 
     def at(rate: str) -> list[tuple[str, str]]:
         (folder / "rate").write_text(f"{rate}\n")
-        seen = rdma_link.gather(Machine(tmp_path))
-        return [(o.code, o.device) for o in rdma_link.judge(seen, None, {})]
+        seen = check_rdma.gather_link(Machine(tmp_path))
+        return [(o.code, o.device) for o in check_rdma.judge_link(seen, None, {})]
 
     assert at("400 Gb/sec (4X NDR)") == []
     assert at("400 Gb/sec (4X NDR)") == []

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-import yaml
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hpctl.clusters import spec as specs
 from hpctl.sandbox.emulator.null_machines import NullMachines
 from hpctl.sandbox.emulator.service import Emulator
 from hpctl.sandbox.other_aws import OtherAws
@@ -44,24 +41,6 @@ def client(aws: OtherAws, service: str) -> Any:
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)
 
 
-def test_the_file_that_it_writes_is_a_cluster_of_what_is_there(aws: OtherAws) -> None:
-    path = aws.settings.layout.cluster_file
-    cluster = specs.read(path)
-    assert [g.name for g in cluster.groups] == ["controller", "worker"]
-    assert "*id" not in path.read_text(), "no anchors: people edit it"
-    subnets = yaml.safe_load(path.read_text())["vpc"]["subnets"]
-    there = client(aws, "ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
-    assert there[0]["AvailabilityZone"] == aws.filled["subnets"][subnets[0]]
-
-
-def test_the_lifecycle_scripts_are_fetched_as_they_were_put(aws: OtherAws, tmp_path: Path) -> None:
-    aws.fetch(aws.filled["lifecycle"], tmp_path)
-    shipped = aws.settings.lifecycle_dir
-    assert (tmp_path / "on_create.sh").read_bytes() == (shipped / "on_create.sh").read_bytes()
-    deep = next(p for p in shipped.rglob("*.py")).relative_to(shipped)
-    assert (tmp_path / deep).read_bytes() == (shipped / deep).read_bytes()
-
-
 def test_policies_are_simulated(aws: OtherAws) -> None:
     iam = client(aws, "iam")
     role = iam.create_role(RoleName="strict", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
@@ -70,29 +49,6 @@ def test_policies_are_simulated(aws: OtherAws) -> None:
         PolicySourceArn=role, ActionNames=["s3:GetObject", "s3:PutObject"]
     )["EvaluationResults"]
     assert [r["EvalDecision"] for r in told] == ["allowed", "implicitDeny"]
-
-
-def test_a_file_system_is_linked_once_to_a_path(aws: OtherAws) -> None:
-    fsx = client(aws, "fsx")
-    known = aws.filled["fsx_lustre"]
-    [system] = fsx.describe_file_systems(FileSystemIds=[known["id"]])["FileSystems"]
-    assert (system["Lifecycle"], system["DNSName"]) == ("AVAILABLE", known["dns_name"])
-    assert system["LustreConfiguration"]["MountName"] == known["mount_name"]
-    wanted = {
-        "FileSystemId": known["id"],
-        "FileSystemPath": "/data",
-        "DataRepositoryPath": "s3://bucket/data/",
-    }
-    made = fsx.create_data_repository_association(**wanted)["Association"]
-    assert made["Lifecycle"] == "CREATING"
-    with pytest.raises(ClientError, match="BadRequest"):
-        fsx.create_data_repository_association(**{**wanted, "FileSystemPath": "/data/below"})
-    fsx.describe_data_repository_associations(AssociationIds=[made["AssociationId"]])
-    only = [{"Name": "file-system-id", "Values": [known["id"]]}]
-    [seen] = fsx.describe_data_repository_associations(Filters=only)["Associations"]
-    assert (seen["AssociationId"], seen["Lifecycle"]) == (made["AssociationId"], "AVAILABLE")
-    fsx.delete_data_repository_association(AssociationId=made["AssociationId"])
-    assert fsx.describe_data_repository_associations()["Associations"] == []
 
 
 def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:

@@ -166,6 +166,23 @@ def test_a_flag_printed_as_the_state(word: str, state: str) -> None:
     assert (job.state, job.flags) == (state, {word})
 
 
+@pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True), ("5", True)])
+def test_a_batch_job_stays_one_when_slurm_has_requeued_it(flag: str, batch: bool) -> None:
+    """slurmctld counts in it how often the launch has failed."""
+    assert one(BatchFlag=flag).job.batch is batch
+
+
+@pytest.mark.parametrize("release", [(24, 5, 0), (24, 11, 5), (26, 5, 5)])
+def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> None:
+    fields = squeue.fields_of(release)
+    said = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
+    line = "".join(f"{said[name]}m{MARK};" for name in fields[:-1]) + f"{said['Name']}m{MARK}."
+    (record,), flaws = squeue.jobs(line.encode(), b"", MARK, Hostlists(), fields)
+    assert not flaws
+    assert record.job.excluded == ("n4", "n5")
+    assert "ExcNodes" not in squeue.fields_of((22, 5, 8))
+
+
 def test_array_tasks_are_named_by_array_and_task() -> None:
     task = one(ArrayJobID="5", ArrayTaskID="3")
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")

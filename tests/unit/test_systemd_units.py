@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hpctl.agent import settings
+from hpctl.agent import config
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.cli.main import cli
 from hpctl.protocol.heads import DEFAULT_PORT, SLURM_USER
@@ -77,7 +77,7 @@ def test_what_a_unit_starts_takes_these_options(unit: Path) -> None:
 
 def test_the_agents_folders_are_where_it_looks_for_them() -> None:
     unit = settings_of("hpctl-agent.service")
-    assert f"/var/lib/{unit['StateDirectory']}" == str(settings.SPOOL)
+    assert f"/var/lib/{unit['StateDirectory']}" == str(config.SPOOL)
     assert f"/run/{unit['RuntimeDirectory']}" == str(Path(SOCKET).parent)
     assert "StateDirectory" in settings_of("hpctl-daemon.service")
 

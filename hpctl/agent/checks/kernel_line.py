@@ -1,20 +1,22 @@
 """What every family of kernel lines says of one line, and the finding that it becomes.
 
-A family is a module `kernel_<family>` with `HEADS` (the first four characters of the lines that
-it wants; see `hpctl.agent.checks.kernel`), `gather(record)` and `judge(line)`. What bad a line
-means for the node is not decided here: the head node's catalogue does, by
-`<check with dashes>-<code>`.
+What bad a line means for the node is not decided here: the head node's catalogue does, by
+`<check with dashes>-<code>`. As that table is shipped, its rows say which lines are a FAIL.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from hpctl.agent.kmsg import Record
-from hpctl.core.model import Clears, Finding, Verdict
+from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
+from hpctl.core.model import Finding, Verdict
 
+ENDED = "ok:"
+"""Before a code: the line that ends what the code began."""
 EVIDENCE_CHARS = 512
 NAME_CHARS = 128
 """Of a device's or server's name, which may be as long as its owner likes."""
@@ -34,6 +36,15 @@ _OF_A_PROCESS = re.compile(
     r"|attempt to access beyond end of device|sending ioctl |potentially unexpected fatal signal)"
     r"| (?:uses|attempts|tried|trying|took|is using|called) )"
 )
+
+
+_ALWAYS_FAILS = "kernel.neuron"
+_ROWS = {
+    (row.check, code): row
+    for spec in KERNEL_CHECKS
+    for row in rows_of(spec.name)
+    for code in row.codes
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +79,36 @@ def line(check: str, code: str, record: Record, device: str = "", pid: str | Non
     )
 
 
-def finding(said: Line, verdict: Verdict = Verdict.FAIL, clears: Clears = Clears.BOOT) -> Finding:
-    """The finding that a line amounts to. The job of its `pid` is looked up by the dispatcher."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernel lines of one kind: `heads` are the first four characters of the lines it wants, or
+    `words` what stands later in them."""
+
+    gather: Callable[[Record], Line | None]
+    heads: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+def judge(said: Line) -> Finding:
+    """FAIL where the table, as shipped, treats the node for it; the rest is worth watching.
+
+    OK for a line that ends what an earlier one began. Neuron's driver prints no line for what it
+    could mend. The job of the line's `pid` is looked up by the dispatcher.
+    """
+    ended = said.code.startswith(ENDED)
+    code = said.code.removeprefix(ENDED)
+    row = _ROWS.get((said.check, code)) or _ROWS[said.check, ""]
+    fails = row.acts or said.check == _ALWAYS_FAILS
     return Finding(
         check=said.check,
-        verdict=verdict,
+        verdict=Verdict.OK if ended else Verdict.FAIL if fails else Verdict.WARN,
         first=said.at,
         last=said.at,
         device=said.device,
-        code=said.code,
+        code=code,
         detail=said.detail,
         evidence=said.text,
         count=said.count,
-        clears=clears,
+        clears=row.clears,
         job=said.job,
     )
-
-
-def watched(said: Line, serious: frozenset[str]) -> Finding:
-    """FAIL for the `serious` codes of a family, WARN for its others."""
-    return finding(said, Verdict.FAIL if said.code in serious else Verdict.WARN)

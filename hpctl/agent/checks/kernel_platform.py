@@ -1,29 +1,98 @@
-"""The platform under the devices: interrupts nobody knows, clocks, heat, address translation.
-
-    Uhhuh. NMI received for unknown reason 2d on CPU 3.                  (arch/x86/kernel/nmi.c)
-    NMI: PCI system error (SERR) for reason b1 on CPU 0.
-    clocksource: timekeeping watchdog on CPU5: Marking clocksource 'tsc' as unstable because ...
-    thermal thermal_zone0: acpitz: critical temperature reached, shutting down  (drivers/thermal)
-    DMAR: [DMA Read NO_PASID] Request device [4e:00.0] fault addr 0xf0c00000 [fault reason 0x06] ...
-    nvidia 0000:4e:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021 address=0x7f1200 ...]
-    nvme 0000:3a:00.0: swiotlb buffer is full (sz: 65536 bytes), ...            (kernel/dma)
-
-A device that reads or writes where it may not (IOMMU) is often one that is about to fail, and as
-often its driver's mistake: all of this is worth watching.
-"""
+"""PCIe, the platform and accelerators in the kernel's log, and what no other family knows."""
 
 from __future__ import annotations
 
 import re
 
-from hpctl.agent.checks.kernel_line import Line, line, watched
+from hpctl.agent.checks.kernel_line import Family, Line, line
 from hpctl.agent.kmsg import Record
-from hpctl.core.model import Finding
 
-CHECK = "kernel.platform"
+# --- pcie ----------
+# PCIe errors, as the kernel's AER driver prints them (drivers/pci/pcie/aer.c).
+#
+# The wording changed with Linux 6.12: `Corrected` became `Correctable`, `Uncorrected` became
+# `Uncorrectable`, and `error received:` became `error message received from`:
+#
+#     pcieport 0000:80:01.1: AER: Corrected error received: 0000:81:00.0
+#     pcieport 0000:80:01.1: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:81:00.0
+#     pcieport 0000:80:01.1: AER: Uncorrectable (Fatal) error message received from 0000:81:00.0
+#     nvme 0000:81:00.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
+#     nvidia 0000:c1:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer
+#     pcieport 0000:80:01.1: AER: device recovery failed
+#     nvidia 0000:c1:00.0: AER: can't recover (no error_detected callback)
+#     pcieport 0000:80:01.1: DPC: containment event, status:0x1f01 source:0x0000        (pcie/dpc.c)
+#     pcieport 0000:80:01.1: pciehp: Slot(17): Link Down                        (hotplug/pciehp_*.c)
+#     nvidia 0000:c1:00.0: not ready 65535ms after FLR; giving up                            (pci.c)
+#     nvidia 0000:c1:00.0: Unable to change power state from D3cold to D0, device inaccessible
+#
+# A slot without a link or a card is also what detaching a volume looks like.
+#
+# Only a fatal error is one for the node: after it the link is down. A device whose driver has no
+# say in recovery (NVIDIA's has none) reports a failed recovery after errors that it survived.
+
+PCIE_CHECK = "kernel.pcie"
+# The driver's name stands first, and any driver can: these lines are known by a later word.
+PCIE_WORDS = (" AER: ", "PCIe Bus Error: ")
+PCIE_HEADS = ("pcie", "pci ", "nvid", "nvme", "mlx5", "efa ", "ena ")
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_SEVERITY = r"(?P<severity>Correct|Uncorrect)(?:ed|able)(?: \((?P<grade>Non-Fatal|Fatal)\))?"
+_DRIVER = rf"[\w.-]+ (?P<own>{_ADDRESS}): "
+_RECEIVED = re.compile(
+    rf"{_DRIVER}AER: (?:Multiple )?{_SEVERITY} error (?:received:|message received from) "
+    rf"(?P<device>{_ADDRESS})"
+)
+_DETAILED = re.compile(rf"{_DRIVER}(?:AER: )?PCIe Bus Error: severity={_SEVERITY}")
+_NOT_RECOVERED = re.compile(
+    rf"{_DRIVER}AER: (?:device recovery failed|can't recover \(|subordinate device reset failed)"
+)
+_GONE = re.compile(
+    rf"{_DRIVER}(?:DPC: (?P<contained>containment event|unmasked uncorrectable error"
+    r"|ERR_(?:NON)?FATAL |RP PIO severity|Data Link Layer)"
+    r"|pciehp: Slot\([\w-]{1,32}\): (?P<slot>Link Down$|Card not present|No link|No device found"
+    r"|Cannot train|Power fault)"
+    r"|(?P<inaccessible>not ready \d+ms after .{1,40}; giving up"
+    r"|(?:Unable to|[Cc]an't|Refused to) change power state))"
+)
+
+
+def gather_pcie(record: Record) -> Line | None:
+    """The device that the error came from, and how grave it is."""
+    text = record.text
+    if (match := _RECEIVED.match(text)) is not None:
+        return line(PCIE_CHECK, _code(match), record, match["device"])
+    if (match := _DETAILED.match(text)) is not None:
+        return line(PCIE_CHECK, _code(match), record, match["own"])
+    if (match := _NOT_RECOVERED.match(text)) is not None:
+        return line(PCIE_CHECK, "recovery-failed", record, match["own"])
+    if (match := _GONE.match(text)) is not None:
+        return line(PCIE_CHECK, str(match.lastgroup), record, match["own"])
+    return None
+
+
+def _code(match: re.Match[str]) -> str:
+    if match["severity"] == "Correct":
+        return "corrected"
+    return "fatal" if match["grade"] == "Fatal" else "nonfatal"
+
+
+# --- platform ----------
+# The platform under the devices: interrupts nobody knows, clocks, heat, address translation.
+#
+#     Uhhuh. NMI received for unknown reason 2d on CPU 3.                  (arch/x86/kernel/nmi.c)
+#     NMI: PCI system error (SERR) for reason b1 on CPU 0.
+#     clocksource: timekeeping watchdog on CPU5: Marking clocksource 'tsc' as unstable because ...
+#     thermal thermal_zone0: acpitz: critical temperature reached, shutting down  (drivers/thermal)
+#     DMAR: [DMA Read NO_PASID] Request device [4e:00.0] fault addr 0xf0c00000 [fault reason ...
+#     nvidia 0000:4e:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021 address=0x7f1200 ...]
+#     nvme 0000:3a:00.0: swiotlb buffer is full (sz: 65536 bytes), ...            (kernel/dma)
+#
+# A device that reads or writes where it may not (IOMMU) is often one that is about to fail, and as
+# often its driver's mistake: all of this is worth watching.
+
+PLATFORM_CHECK = "kernel.platform"
 _DEVICES = ("nvid", "nvme", "mlx5", "efa ", "ena ", "pci ", "pcie")
 _WORDS = ("Uhhu", "NMI:", "cloc", "tsc:", "TSC:", "ther", "ACPI", "rebo", "DMAR", "AMD-", "arm-")
-HEADS = (*_WORDS, *_DEVICES)
+PLATFORM_HEADS = (*_WORDS, *_DEVICES)
 _SAYS = re.compile(
     r"(?P<nmi>Uhhuh\. NMI received for unknown reason|NMI: (?:PCI system error|IOCK error))"
     r"|(?P<clock>(?:clocksource|tsc|TSC): .{0,80}\b[Mm]arking (?:clocksource|TSC) "
@@ -37,13 +106,138 @@ _SAYS = re.compile(
 )
 
 
-def gather(record: Record) -> Line | None:
+def gather_platform(record: Record) -> Line | None:
     """What of the platform is in trouble, and at which device where the line says so."""
     if (match := _SAYS.match(record.text)) is None:
         return None
-    return line(CHECK, str(match.lastgroup), record, match["device"] or "")
+    return line(PLATFORM_CHECK, str(match.lastgroup), record, match["device"] or "")
 
 
-def judge(said: Line) -> Finding:
-    """WARN: none of these is proof against the node."""
-    return watched(said, frozenset())
+# --- neuron ----------
+# Hardware errors of AWS Neuron devices, as the Neuron driver logs them.
+#
+#     NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR instance-id=i-0592464924bd45322 ...
+#         nd-id=0 nc-id=0 serial-num=19fcda00f5ff6eb9 action=TERMINATE_INSTANCE
+#
+# A time stamp or the driver's name may stand before it (AWS Neuron's troubleshooting guide). What
+# the line recommends is left where it is, in the evidence.
+
+NEURON_CHECK = "kernel.neuron"
+NEURON_WORDS = ("NEURON_HW_ERR=",)
+_ERROR = re.compile(
+    r"(?:\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{1,30} )?(?:kernel: )?(?:neuron\w{0,8}: ?)?"
+    r"NEURON_HW_ERR=(?P<code>[A-Z][A-Z0-9_]{1,63})\b"
+    r"(?:.*?\bnd-id=(?P<device>\d{1,4})\b)?"
+)
+_CODES = {
+    "SRAM_UNCORRECTABLE_ERROR": "sram",
+    "NC_UNCORRECTABLE_ERROR": "nc",
+    "HBM_UNCORRECTABLE_ERROR": "hbm",
+    "DMA_ERROR": "dma",
+}
+
+
+def gather_neuron(record: Record) -> Line | None:
+    """Which device (`nd-id`), and which part of it."""
+    if (match := _ERROR.match(record.text)) is None:
+        return None
+    code = _CODES.get(match["code"], "unknown")
+    device = f"neuron{match['device']}" if match["device"] else ""
+    return line(NEURON_CHECK, code, record, device)
+
+
+# --- driver ----------
+# What drivers and file systems report in words that no other family knows.
+#
+#     mlx5_core 0000:ab:00.0: mlx5_crdump_collect:50:(pid 99): failed to collect crdump err -16
+#     bond0: (slave ens1f0np0): link status definitely down, disabling slave
+#     LNetError: 2210:0:(o2iblnd_cb.c:3454:kiblnd_check_txs_locked()) Timed out tx: ...
+#
+# Kernels and drivers find new words with each release. Whoever reads a log, or asks why a node is
+# suspect, should see that its driver complains; nothing is done about it, for nobody knows what it
+# means. Only lines are looked at that begin with the name of what a node lives by, and hold a word
+# of failure; what other lines explain (registers of an AER error) and what an application asked for
+# in vain (a queue pair that EFA refuses) is left out.
+
+DRIVER_CHECK = "kernel.driver"
+_CARDS = ("NVRM", "nvid", "nvme", "mlx5", "infi", "efa ", "ena ", "neur", "pcie", "pci ", "pci_")
+_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "NFS:", "NFSv", "nfs:")
+_OTHERS = ("lock", "Lust", "LNet", "ceph", "libc", "CIFS", "RPC:", "DMAR", "AMD-", "EDAC", "mce:")
+_NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata") for n in range(10))
+DRIVER_HEADS = (*_CARDS, *_DISKS, *_OTHERS, *_NUMBERED, "cloc", "bond")
+_ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
+"""These call a line an error themselves, or print little else."""
+_WORD = re.compile(r"[a-z][\w'-]+")
+_DRIVER_WORDS = (
+    "fail failed failure failures failing fails err error errors fatal timeout timedout lost "
+    "corrupt corrupted corruption stuck hung dead down broken faulty cannot can't couldn't didn't "
+    "doesn't isn't wasn't won't non-responsive insufficient aborted aborting unrecoverable "
+    "unrecovered uncorrectable uncorrected overflow offline degraded bad invalid exceeds exceeded "
+    "refused reject rejected rejecting denied unexpected mismatch missing conflict conflicts"
+)
+_FAILS = frozenset(_DRIVER_WORDS.split())
+_PHRASES = (
+    *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
+    *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
+    *("no space", "no memory", "zero bytes"),
+)
+_ORDINARY = re.compile(
+    # Registers and statements of the line before, what a driver says of itself when it starts.
+    r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
+    r"|NVRM: (?:loading |GPU at |GPU Board |A GPU crash dump|Persistence mode)"
+    r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
+    r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
+    r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
+    r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
+    r"|.{0,200}(?:xfs_fs_goingdown|Request sent has |error containment|found no error details"
+    r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read"
+    r"|Shutdown timeout set to|recovered by DPC)"
+    r"|(?:efa|infiniband) .{0,60}(?:Failed to (?:process command|register mr|create|submit)"
+    r"|Couldn't open port)"
+    r"|EXT4-fs \(\S{1,40}\): (?:couldn't mount|VFS: Can't find|error: )"
+)
+
+
+def gather_driver(record: Record) -> Line | None:
+    """Whether a driver complains."""
+    text = record.text
+    if not (text.startswith(_ALWAYS) or _complains(text.lower())):
+        return None
+    return None if _ORDINARY.match(text) is not None else line(DRIVER_CHECK, "unknown", record)
+
+
+def _complains(text: str) -> bool:
+    words = _WORD.findall(text)
+    return not _FAILS.isdisjoint(words) or any(phrase in text for phrase in _PHRASES)
+
+
+# --- process ----------
+# Two things that the kernel says of a process by its name, and that say nothing of the node.
+#
+#     python invoked oom-killer: gfp_mask=0x140dca(...), order=0, oom_score_adj=0
+#     pt_main_thread[4711]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in ...
+#
+# Other detectors act on them. The out-of-memory killer says afterwards whose memory ran out
+# (`kernel_oom`), and a crash inside of NCCL is its job's: whoever asks why it ended may like to see
+# it. Any user can have either line printed.
+
+PROCESS_CHECK = "kernel.process"
+PROCESS_WORDS = (" invoked oom-killer: ", " in libnccl.so")
+_PROCESS_SAYS = re.compile(
+    r"(?:\\x[0-9a-fA-F]{2}|.){1,15}(?: invoked (?P<oom>oom-killer): gfp_mask=0x"
+    r"|\[(?P<pid>\d{1,10})\]: segfault at [^\[]{1,200} in libnccl\.so)"
+)
+
+
+def gather_process(record: Record) -> Line | None:
+    """Whether the line is one of the two."""
+    if (match := _PROCESS_SAYS.match(record.text)) is None:
+        return None
+    return line(PROCESS_CHECK, "oom-killer" if match["oom"] else "nccl", record, pid=match["pid"])
+
+
+PCIE = Family(gather_pcie, PCIE_HEADS, PCIE_WORDS)
+PLATFORM = Family(gather_platform, PLATFORM_HEADS)
+NEURON = Family(gather_neuron, (), NEURON_WORDS)
+DRIVER = Family(gather_driver, DRIVER_HEADS)
+PROCESS = Family(gather_process, (), PROCESS_WORDS)

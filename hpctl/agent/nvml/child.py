@@ -22,8 +22,7 @@ import threading
 import time
 from typing import Any
 
-from hpctl.agent.nvml.driver import TIMEOUT, Driver, NvmlFailed
-from hpctl.agent.nvml.inflight import EVENTS, SWEEP, WHOLE, InFlight
+from hpctl.agent.nvml.driver import EVENTS, SWEEP, TIMEOUT, WHOLE, Driver, InFlight, NvmlFailed
 from hpctl.agent.nvml.sweep import OtherGpus, Sweep
 
 LENGTH = struct.Struct(">I")

@@ -11,21 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpctl.agent.check import CannotTell
-
-
-class DriverHung(CannotTell):
-    """A call into the driver has not come back: `Machine.nvml` raises it in place of a sweep.
-
-    `overdue_s` is how long ago the newest answer should have come, in seconds, over all
-    children that were started since. `call` is what the child was doing, where known.
-    """
-
-    def __init__(self, overdue_s: float, call: str = "") -> None:
-        super().__init__(f"the driver has not answered {call or 'NVML'} for {overdue_s:.0f} s")
-        self.overdue_s = overdue_s
-        self.call = call
-
 
 @dataclass(frozen=True, slots=True)
 class NvmlError:

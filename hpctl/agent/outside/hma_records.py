@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from hpctl.agent.checks.xid import normalise
+from hpctl.agent.checks.kernel_gpu import normalise
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.compat import UTC, iso_time
 from hpctl.core.model import Clears, Finding, Verdict

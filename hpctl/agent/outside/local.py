@@ -17,17 +17,99 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from hpctl.agent.outside.reported import MAX_REPORTED, Full, Reported
-from hpctl.agent.outside.request import MAX_REQUEST, AskVerdict, BadRequest, decode
+from hpctl.agent.outside.reported import (
+    MAX_REPORTED,
+    MAX_REQUEST,
+    AskVerdict,
+    BadRequest,
+    Full,
+    Reported,
+    decode,
+)
 from hpctl.agent.outside.trust import owners
-from hpctl.agent.outside.verdict import NodeVerdict
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import Rules
+from hpctl.core.model import Condition, Finding, Generation, Health, NodeName, Verdict
 from hpctl.errors import Unavailable
+
+# --- verdict ---
+#
+# What the agent thinks of its own node, for prologs and epilogs: by the shipped rules.
+#
+# Nothing is probed: a prolog that waits for hardware hangs jobs (docs/adr/0009). It is judged by
+# the same function as on the head node, so an application's Xid 13 keeps no job off the node. What
+# a site overrides on the head node, nodes do not know: there the head node's word counts, this one
+# only keeps a job from a node that is about to be drained.
+
+MAX_SHOWN = 16
+_EVIDENCE_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFinding:
+    """One finding, in short."""
+
+    check: str
+    code: str
+    device: str
+    verdict: Verdict
+    detail: str
+    evidence: str
+    count: int
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """The answer. `as_of` is when the agent last looked; `rule` is empty unless FAULTY."""
+
+    node: NodeName
+    condition: Condition
+    as_of: datetime
+    since: datetime
+    rule: str
+    why: str
+    findings: tuple[ShownFinding, ...]
+
+
+def judge(
+    generation: Generation,
+    findings: Sequence[Finding],
+    as_of: datetime,
+    rules: Rules,
+    now: datetime,
+) -> NodeVerdict:
+    """What the findings that the agent has at `as_of` amount to at `now`.
+
+    An agent that has not looked for longer than `rules.silent_after` knows nothing: UNKNOWN, save
+    for a fault that is proven.
+    """
+    found = assess(Health(generation, as_of, tuple(findings)), rules, now)
+    return NodeVerdict(
+        node=generation.node,
+        condition=found.condition,
+        as_of=as_of,
+        since=found.since,
+        rule=found.fault.rule if found.fault else "",
+        why=found.why,
+        findings=tuple(_shown(finding) for finding in found.findings[:MAX_SHOWN]),
+    )
+
+
+def _shown(f: Finding) -> ShownFinding:
+    evidence = f.evidence[:_EVIDENCE_CHARS]
+    return ShownFinding(
+        f.check, f.code, f.device, f.verdict, f.detail, evidence, f.count, f.first, f.last
+    )
+
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """A site's own checks: executables in a directory, each run every so often and asked for JSON.
 
-Each is a check like the agent's own, named `plugin.<file>`: a Spec, `gather` and `judge`. A file
+Each is a check like the agent's own, named `plugin.<file>`: CheckSpec, `gather` and `judge`. A file
 that root alone has not written is never run, for the agent is root; that is a finding of the
 check `agent.plugins`, which also says when a file is new. What a plugin finds is shown and acts
 on nothing until the site has written a rule for it (docs/plugins.md).
@@ -15,13 +15,103 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from hpctl.agent.check import CannotTell, Limits, Machine, Observation, Spec
-from hpctl.agent.outside import plugin_json
+import msgspec
+from msgspec import Meta, Struct
+
+from hpctl.agent.check import CannotTell, Limits, Machine, Observation
 from hpctl.agent.outside.child import Child
-from hpctl.agent.outside.plugin_json import Description
 from hpctl.agent.outside.trust import why_not, why_not_directory
+from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Verdict
+from hpctl.protocol import reports as wire
+
+# --- plugin json ---
+#
+# The JSON that a plugin prints: what it is with `--describe`, what it sees without.
+
+MAX_FINDINGS = 64
+MAX_DETAIL = 256
+WEEK_S = 7 * 86400.0
+_MEND = 'print {"findings": []} or findings as docs/plugins.md says'
+
+_Seconds = Annotated[float, Meta(ge=1, le=WEEK_S)]
+_Word = Annotated[str, Meta(max_length=256)]
+
+
+class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
+    code: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:+-]{0,64}\Z")] = ""
+    verdict: Verdict = Verdict.FAIL
+    device: _Word = ""
+    detail: _Word = ""
+    evidence: Annotated[str, Meta(max_length=wire.MAX_EVIDENCE)] = ""
+    job: Annotated[str, Meta(pattern=r"^[0-9_+]{0,32}\Z")] = ""
+    clears: Clears | None = None
+    gone_s: _Seconds | None = None
+
+
+class _Findings(Struct, frozen=True, forbid_unknown_fields=True):
+    findings: Annotated[tuple[_Finding, ...], Meta(max_length=MAX_FINDINGS)]
+
+
+class Description(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a plugin says of itself; each part may be left out. Times in seconds.
+
+    `seen` is N of M: reported when N of the last M runs saw it. `timeout_s` is its deadline.
+    """
+
+    what: _Word = ""
+    every_s: Annotated[float, Meta(ge=5, le=WEEK_S)] = 60.0
+    timeout_s: Annotated[float, Meta(ge=0.1, le=20)] = 10.0
+    seen: tuple[Annotated[int, Meta(ge=1, le=20)], Annotated[int, Meta(ge=1, le=20)]] = (1, 1)
+    clears: Clears = Clears.GONE
+    gone_s: _Seconds | None = None
+    grace_s: Annotated[float, Meta(ge=0, le=WEEK_S)] = 0.0
+
+
+_findings = msgspec.json.Decoder(_Findings)
+_description = msgspec.json.Decoder(Description)
+
+
+def findings(output: bytes) -> tuple[Observation, ...]:
+    """What a run printed. Raises CannotTell with the place and the mend."""
+    try:
+        found = _findings.decode(output)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CannotTell(f"{_wrong(output, error)}; {_MEND}") from error
+    return tuple(
+        Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
+        for f in found.findings
+    )
+
+
+def description(output: bytes) -> Description:
+    """What `--describe` printed. Raises CannotTell.
+
+    A plugin that prints nothing, or its findings as ever, knows no `--describe`: the defaults.
+    """
+    if not output.strip():
+        return Description()
+    try:
+        described = _description.decode(output)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        try:
+            _findings.decode(output)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise CannotTell(f"--describe: {_wrong(output, error)}") from error
+        return Description()
+    if described.seen[0] > described.seen[1]:
+        raise CannotTell("--describe: seen is N of M with N up to M - at `$.seen`")
+    return described
+
+
+def _wrong(output: bytes, error: Exception) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        return f"its JSON is not as it must be: {error}"
+    start = output[:40].decode(errors="replace").strip()
+    return f"prints no JSON but {start!r}" if start else "prints nothing"
+
 
 DIRECTORY = Path("/etc/hpctl/checks.d")
 MAX_PLUGINS = 32
@@ -64,9 +154,8 @@ class Plugin:
     def __init__(self, path: Path, described: Description) -> None:
         self.path, self.timeout_s = path, described.timeout_s
         gone_s = described.gone_s or _MISSED_RUNS * described.every_s
-        self.spec = Spec(
+        self.spec = CheckSpec(
             name=check_name(path.name),
-            module=__name__,
             what=described.what or f"this site's own check {path.name}",
             source=str(path),
             every_s=described.every_s,
@@ -86,9 +175,9 @@ class Plugin:
             ended = self._child.run()
             if ended.status != 0:
                 raise CannotTell(f"ended with {_status(ended.status)}{_last(ended.complaint)}")
-            return Sample(plugin_json.findings(ended.output))
+            return Sample(findings(ended.output))
         except CannotTell as error:
-            raise CannotTell(f"{self.path.name} {error}"[: plugin_json.MAX_DETAIL]) from error
+            raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
     def judge(self, seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
         """What it told, but what is well: that needs no finding."""
@@ -101,9 +190,8 @@ class PluginDirectory:
     `refused` are those whose trouble does not show in the file itself.
     """
 
-    spec = Spec(
+    spec = CheckSpec(
         name=CHECK_DIRECTORY,
-        module=__name__,
         what="files in the directory of this site's checks that the agent does not run",
         source="hpctl",
         every_s=60.0,
@@ -140,7 +228,7 @@ class PluginDirectory:
     ) -> Iterable[Observation]:
         """One observation for each file that is not run."""
         return tuple(
-            Observation("refused", r.file[:256], Verdict.WARN, r.why[: plugin_json.MAX_DETAIL])
+            Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL])
             for r in seen.refused
         )
 
@@ -184,7 +272,7 @@ def _load(path: Path) -> Plugin | Refusal:
             raise CannotTell(
                 f"--describe ended with {_status(ended.status)}{_last(ended.complaint)}"
             )
-        return Plugin(path, plugin_json.description(ended.output))
+        return Plugin(path, description(ended.output))
     except CannotTell as error:
         return Refusal(path.name, f"{error}; it may also ignore its arguments")
 

@@ -15,15 +15,13 @@ from pathlib import Path
 
 from hpctl.agent.budget import Budget
 from hpctl.agent.check import Machine
+from hpctl.agent.machine import boot_age_s
 from hpctl.agent.outside.ask import SOCKET
-from hpctl.agent.outside.hma import open_source
-from hpctl.agent.outside.hma_watch import HealthAgentWatch, booted_at
-from hpctl.agent.outside.local import LocalServer
+from hpctl.agent.outside.hma import HealthAgentWatch, booted_at, open_source
+from hpctl.agent.outside.local import LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
 from hpctl.agent.outside.reported import Reported
-from hpctl.agent.outside.verdict import NodeVerdict, judge
 from hpctl.agent.runner import Check, Runner
-from hpctl.agent.start import boot_age_s
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation

@@ -7,32 +7,32 @@ import click
 from hpctl.cli.lazy import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("hpctl.cli.cluster.init:init", "Write a first cluster.yaml."),
+    "init": ("hpctl.cli.cluster.file:init", "Write a first cluster.yaml."),
     "import": (
-        "hpctl.cli.cluster.importing:import_",
+        "hpctl.cli.cluster.file:import_",
         "Write cluster.yaml from a living cluster or a request.",
     ),
     "provisioning-parameters": (
-        "hpctl.cli.cluster.parameters:provisioning_parameters",
+        "hpctl.cli.cluster.file:provisioning_parameters",
         "Print provisioning_parameters.json of cluster.yaml.",
     ),
-    "schema": ("hpctl.cli.cluster.schema:schema", "Print the JSON schema of cluster.yaml."),
+    "schema": ("hpctl.cli.cluster.file:schema", "Print the JSON schema of cluster.yaml."),
     "create": (
-        "hpctl.cli.cluster.create:create",
+        "hpctl.cli.cluster.apply:create",
         "Create the cluster of a spec, or go on with a create that was interrupted.",
     ),
     "update": (
-        "hpctl.cli.cluster.update:update",
+        "hpctl.cli.cluster.apply:update",
         "Make a cluster as its spec says, after showing the difference.",
     ),
     "scale": ("hpctl.cli.cluster.scale:scale", "Give an instance group N instances."),
     "delete": ("hpctl.cli.cluster.delete:delete", "Delete a cluster with all its instances."),
     "wait": (
-        "hpctl.cli.cluster.wait:wait",
+        "hpctl.cli.cluster.waiting:wait",
         "Follow a cluster until it is in service with all its nodes, or gone.",
     ),
     "list": (
-        "hpctl.cli.cluster.listing:list_clusters",
+        "hpctl.cli.cluster.describe:list_clusters",
         "The clusters of an account in a region.",
     ),
     "describe": (

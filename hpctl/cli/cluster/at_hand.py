@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER
-from hpctl.cli.aws_options import aws_options, open_aws
+from hpctl.cli.arguments import CLUSTER, aws_options, open_aws
 from hpctl.cli.output import DEFAULT_CONFIG
 from hpctl.errors import Absent, HpctlError
 from hpctl.ports import Aws

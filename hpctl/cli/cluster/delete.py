@@ -16,14 +16,13 @@ from hpctl.cli.cluster.at_hand import (
     no_cluster,
     place,
 )
-from hpctl.cli.cluster.change_view import CallView, ClusterChangeView, followed
-from hpctl.cli.cluster.following import (
+from hpctl.cli.cluster.change import CallView, ClusterChangeView, followed, tell
+from hpctl.cli.cluster.waiting import (
     Waiting,
     answered,
     dry_run_option,
     follow,
     refused,
-    tell,
     wait_options,
     yes_option,
 )

@@ -6,17 +6,25 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER
+from hpctl.cli.arguments import CLUSTER, aws_options, open_aws
 from hpctl.cli.cluster.at_hand import complete_cluster, fleet_of, place, place_options
+from hpctl.cli.cluster.screen import failures
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import BAD, HEAD, WIDE, ago, columns, facts, indented, styled, word, wrapped
 from hpctl.clusters.failures import of_rows
 from hpctl.clusters.names import Fleet, NodeRow
 from hpctl.clusters.progress import NodeProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +142,120 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
 
     Exit code: 0, or 1 where something is wrong.
     """
-    from hpctl.cli import render_cluster
-
     here = place(name or cluster, **where)
     fleet = fleet_of(here)
     at = output.now()
     view = describe_view(fleet, of_rows(here.aws, fleet.described, fleet.rows, at), at)
-    output.show("cluster-describe", view, as_json, render_cluster.describe)
+    output.show("cluster-describe", view, as_json, draw)
     output.leave(Exit.PROBLEM if view.problems else Exit.FINE)
+
+
+def draw(out: Console, view: ClusterDescribeView) -> None:
+    """The screen of `hpctl cluster describe`."""
+    out.print(
+        facts(
+            ("cluster", view.name),
+            ("arn", view.arn),
+            ("status", word(view.status)),
+            ("age", ago(view.created, view.as_of).removesuffix(" ago")),
+            ("provisioning", view.provisioning),
+            ("recovery", view.node_recovery),
+            ("subnets", ", ".join(view.subnets)),
+            ("security", ", ".join(view.security_groups)),
+        )
+    )
+    out.print()
+    out.print(_group_table(view.groups, wide=out.width >= WIDE))
+    if view.problems:
+        out.print()
+        out.print("Wrong", style=HEAD)
+        told = {failure(node) for node in view.failed_nodes}
+        for line in view.problems:
+            if line not in told:
+                out.print(indented(styled(line, BAD)))
+        for failed in failures(view.failed_nodes):
+            out.print(indented(failed))
+
+
+def _group_table(groups: Sequence[GroupView], *, wide: bool) -> Table:
+    more = ["PARTITION", "CAPACITY", "IMAGE", "UPDATE"] if wide else []
+    table = columns("GROUP", "ROLE", wrapped("TYPE"), "NODES", "STATUS", *more)
+    for group in groups:
+        count = f"{group.current}/{group.target}"
+        count += f" (min {group.minimum})" if group.minimum is not None else ""
+        types = styled(", ".join(group.types) or "-")
+        row = [styled(group.name), word(group.role), types, styled(count), word(group.status)]
+        if wide:
+            plan = group.training_plan.rpartition("/")[2]
+            image = " ".join(filter(None, (group.image, group.image_status)))
+            row += [
+                word(",".join(group.partitions)),
+                styled(plan or group.capacity),
+                word(image),
+                word(group.software_update),
+            ]
+        table.add_row(*row)
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """One cluster, as ListClusters tells of it."""
+
+    name: str
+    status: str
+    created: datetime | None
+    arn: str
+    training_plans: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterListView:
+    """What `hpctl cluster list` shows."""
+
+    as_of: datetime
+    region: str
+    clusters: tuple[ClusterLine, ...]
+
+
+@click.command("list")
+@output.json_option
+@aws_options
+def list_clusters(
+    as_json: bool, profile: str | None, region: str | None, endpoint_url: str | None
+) -> None:
+    """The clusters of an account in a region.
+
+    Exit code: 0, or 1 where a cluster has failed.
+    """
+    aws = open_aws(profile, region, endpoint_url)
+    found = aws.service("sagemaker").pages(
+        "list_clusters", "ClusterSummaries", MaxResults=100, SortBy="NAME", SortOrder="Ascending"
+    )
+    lines = tuple(
+        ClusterLine(
+            name=str(c["ClusterName"]),
+            status=str(c["ClusterStatus"]),
+            created=c.get("CreationTime"),
+            arn=str(c["ClusterArn"]),
+            training_plans=tuple(c.get("TrainingPlanArns", ())),
+        )
+        for c in found
+    )
+    view = ClusterListView(output.now(), aws.region, lines)
+    output.show("cluster-list", view, as_json, draw_list)
+    output.leave(Exit.PROBLEM if any(c.status == "Failed" for c in lines) else Exit.FINE)
+
+
+def draw_list(out: Console, view: ClusterListView) -> None:
+    """The table of `hpctl cluster list`."""
+    if not view.clusters:
+        out.print(f"no HyperPod cluster in {view.region}")
+        return
+    wide = out.width >= WIDE
+    table = columns("NAME", "STATUS", "AGE", *(["ARN"] if wide else []))
+    for one in view.clusters:
+        status = word(one.status)
+        age = styled(ago(one.created, view.as_of).removesuffix(" ago"))
+        table.add_row(one.name, status, age, *([styled(one.arn)] if wide else []))
+    out.print(table)

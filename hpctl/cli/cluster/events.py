@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,9 +23,13 @@ from hpctl.cli.cluster.at_hand import (
     place_options,
 )
 from hpctl.cli.output import SinceType
+from hpctl.cli.tables import BAD, DIM, WARN, columns, moment, styled, wrapped
 from hpctl.clusters.events import LEVELS, ClusterEvent
 from hpctl.clusters.names import NodeRow, NoSuchNode, find_group, node_rows, resolve
 from hpctl.errors import Unavailable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EVERY_S = 5.0
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
@@ -106,7 +110,6 @@ def events(
     often and since when. Only clusters with NodeProvisioningMode Continuous have events; the
     service keeps 500.
     """
-    from hpctl.cli import render_cluster
     from hpctl.clusters.events import events as read
 
     if follow and as_json:
@@ -122,7 +125,7 @@ def events(
     told = lines(found, rows)
     shown = told if every else folded(told)
     view = ClusterEventsView(output.now(), here.cluster, shown, len(told))
-    output.show("cluster-events", view, as_json, render_cluster.events)
+    output.show("cluster-events", view, as_json, draw)
     if follow:
         _follow(here, found, since, asked)
 
@@ -184,7 +187,6 @@ def _follow(
     asked: dict[str, Any],
 ) -> None:
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
-    from hpctl.cli import render_cluster
     from hpctl.clusters.events import events as read
 
     told, after = {event.id for event in found}, since or output.now()
@@ -201,7 +203,50 @@ def _follow(
             fresh = [event for event in new if event.id not in told]
             told |= {event.id for event in fresh}
             after = max(after, begun)
-            for line in render_cluster.event_lines(lines(fresh, rows)):
+            for line in event_lines(lines(fresh, rows)):
                 output.echo(line)
     except KeyboardInterrupt:
         return
+
+
+def draw(out: Console, view: ClusterEventsView) -> None:
+    """The lines of `hpctl cluster events`: time, level, of what, and what; why on a line below."""
+    if not view.events:
+        out.print("no events")
+        return
+    table = columns("TIME", "LEVEL", "WHERE", wrapped("WHAT"))
+    last = ""
+    for line in view.events:
+        style = {"Error": BAD, "Warn": WARN}.get(line.event.level, "")
+        at, level, where, what = event_cells(line)
+        if (why := line.event.failure) and why == last:
+            what[1] = "as above"
+        last = why or last
+        if line.count > 1 and line.first is not None:
+            of = f" of {len(line.instances)} instances" if len(line.instances) > 1 else ""
+            what.append(f"{line.count} times{of}, first at {moment(line.first)}")
+        text = styled("\n".join(what), style)
+        table.add_row(at, styled(level, style), where, text)
+    out.print(table)
+    if len(view.events) < view.total:
+        out.print(styled(f"{view.total} events, repeats folded: --all shows each", DIM))
+
+
+def event_lines(draw: Iterable[EventLine]) -> list[str]:
+    """Events one below the other as they come, one line each."""
+    return [
+        f"{at}  {level:5}  {where}  {'; '.join(what)}"
+        for at, level, where, what in map(event_cells, draw)
+    ]
+
+
+def event_cells(line: EventLine) -> tuple[str, str, str, list[str]]:
+    """When, how bad, of what, and what it was with why."""
+    event = line.event
+    alone = event.instance_id if len(line.instances) < 2 else ""
+    where = line.node or alone or event.group or event.resource.lower()
+    gone = f" (of {alone})" if line.node and alone and alone not in event.text else ""
+    script = "" if "lifecycle" in event.text.lower() else event.lifecycle
+    why = (event.failure, event.slurm, script and f"lifecycle script: {script}")
+    what = [f"{event.text}{gone}", *(part for part in why if part)]
+    return moment(event.at), event.level, where, what

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from hpctl.cli import output
 from hpctl.cli.arguments import NameType, ThereType
-from hpctl.cli.cluster import following
 from hpctl.cli.cluster.at_hand import Place, no_cluster, place, place_options, place_so_far
-from hpctl.cli.cluster.following import Waiting, confirm, yes_option
+from hpctl.cli.cluster.waiting import Waiting, confirm, settled, until_options, yes_option
 from hpctl.cli.output import Exit
 from hpctl.clusters import extensions
 from hpctl.clusters.extensions import BROKEN, MOVING, Extension
@@ -54,7 +52,7 @@ def complete_extension(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 named = click.argument("name", metavar="EXTENSION", type=NAME, shell_complete=complete_extension)
-until_options = following.until_options("Until every node is through.")
+until_node_options = until_options("Until every node is through.")
 
 
 @click.group()
@@ -92,7 +90,7 @@ def describe(name: str, as_json: bool, **where: Any) -> None:
     type=ThereType(dir_okay=False, exists=True, path_type=Path),
     help="A JSON file with settings; what it does not say stays as it is.",
 )
-@until_options
+@until_node_options
 @place_options
 def add(
     name: str, version: str | None, settings: Path | None, waits: bool, timeout_s: float,
@@ -126,7 +124,7 @@ def add(
 @extension.command(short_help="Remove an extension from every node.")
 @named
 @yes_option
-@until_options
+@until_node_options
 @place_options
 def remove(
     name: str, yes: bool, waits: bool, timeout_s: float, dry_run: bool, as_json: bool, **where: Any
@@ -163,7 +161,7 @@ def _end(
         now = f"{one['Status']}{_nodes(one)}" if one else "gone"
         return now, one is not None and one["Status"] in MOVING, one
 
-    last = following.settled(name, look, timeout_s if waits else 0.0, EVERY_S, as_json)
+    last = settled(name, look, timeout_s if waits else 0.0, EVERY_S, as_json)
     moving = last is not None and last["Status"] in MOVING
     fine = last is None if gone else last is not None and last["Status"] == "Active"
     outcome = "done" if fine else "failed"
@@ -182,14 +180,14 @@ def _draw(out: Console, view: ExtensionsView) -> None:
     for one in view.extensions:
         version, status = one.get("ExtensionVersion", ""), one.get("Status", "not there")
         what = f"{one['ExtensionName']} {version}".rstrip()
-        out.print(Text(f"{what} on {view.cluster}: {status}{_nodes(one)}"))
+        out.print(f"{what} on {view.cluster}: {status}{_nodes(one)}")
         if one.get("ConfigurationValues", "{}") != "{}":
-            out.print(Text(f"  settings {one['ConfigurationValues']}"))
+            out.print(f"  settings {one['ConfigurationValues']}")
         for ill in one.get("Health", {}).get("Issues", ()):
-            out.print(Text(f"  {ill['NodeCount']} nodes: {ill['Code']}: {ill['Message']}"))
+            out.print(f"  {ill['NodeCount']} nodes: {ill['Code']}: {ill['Message']}")
     if not view.extensions:
         gone = "It is gone from every node." if view.outcome == "done" else "It has no extension."
-        out.print(Text(f"{view.cluster}: {gone}"))
+        out.print(f"{view.cluster}: {gone}")
     if view.outcome in ("dry_run", "unchanged"):
         out.print(output.DRY_RUN if view.outcome == "dry_run" else "Nothing to do.")
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, GROUP, NODES
+from hpctl.cli.arguments import CLUSTER, GROUP, NODES, DurationType
 from hpctl.cli.cluster.at_hand import (
     Known,
     Place,
@@ -24,15 +25,19 @@ from hpctl.cli.cluster.at_hand import (
     place,
     place_options,
 )
-from hpctl.cli.cluster.following import confirm
-from hpctl.cli.durations import DurationType
+from hpctl.cli.cluster.waiting import confirm
 from hpctl.cli.lazy import INTERRUPTED
-from hpctl.cli.output import Exit
+from hpctl.cli.output import DRY_RUN, Exit
+from hpctl.cli.tables import BAD, DIM, GOOD, WARN, columns, styled, word, wrapped
 from hpctl.clusters import maintenance
 from hpctl.clusters.maintenance import CHECKS, GroupWork, Work
 from hpctl.clusters.names import Fleet, NodeRow, find_group, resolve_all
 from hpctl.errors import HpctlError
 from hpctl.ports import Aws
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 EVERY_S = maintenance.EVERY_S
 F = TypeVar("F", bound=Callable[..., Any])
@@ -331,8 +336,6 @@ def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
 
 def _followed(view: MaintenanceView, looks: Iterator[Work]) -> tuple[MaintenanceView, bool]:
     """Tell of each change on standard error; the view at the end, and whether it is the end."""
-    from hpctl.cli.render_maintenance import work_lines
-
     told: list[str] = []
     last = Work("", ())
     try:
@@ -355,10 +358,53 @@ def _finish(view: MaintenanceView, looks: Iterator[Work] | None, as_json: bool) 
 
 
 def _show(view: MaintenanceView, as_json: bool) -> None:
-    from hpctl.cli import render_maintenance
 
-    output.show("cluster-maintenance", view, as_json, render_maintenance.result)
+    output.show("cluster-maintenance", view, as_json, draw)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
     output.leave(Exit.PROBLEM if bad else Exit.FINE)
+
+
+OUTCOMES = {
+    "dry_run": (DRY_RUN, DIM),
+    "ordered": ("ordered; it goes on", WARN),
+    "interrupted": ("interrupted; it goes on in the service: hpctl cluster wait", WARN),
+    "done": ("done", GOOD),
+    "failed": ("failed", BAD),
+}
+_RESULTS = {"passed": GOOD, "failed": BAD, "replaced": WARN, "rebooted": WARN, "gone": WARN}
+
+
+def work_lines(work: Work) -> list[str]:
+    """One line a group, of one look."""
+    lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
+    lines += [_group_line(group) for group in work.groups]
+    return [*lines, f"cannot look: {work.unread}"] if work.unread else lines
+
+
+def _group_line(group: GroupWork) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
+    new = f"; {group.updated} of {group.total} have {group.desired}" if group.desired else ""
+    return f"{group.name}: {group.status}: {counts or 'no node'}{new}"
+
+
+def draw(out: Console, view: MaintenanceView) -> None:
+    """The end of it, or the request where nothing was ordered."""
+    if view.outcome == "dry_run":
+        out.print(f"{view.operation} {json.dumps(view.request, indent=2)}")
+    for group in view.groups:
+        out.print(_group_line(group))
+    if view.nodes:
+        table = columns("NODE", "INSTANCE", "RESULT", "NEW INSTANCE", wrapped("WHY"))
+        for node in view.nodes:
+            table.add_row(
+                node.node,
+                word(node.instance_id),
+                styled(node.result, _RESULTS.get(node.result, "")),
+                word(node.new_instance_id),
+                node.message,
+            )
+        out.print(table)
+    said, style = OUTCOMES[view.outcome]
+    out.print(styled(f"{said}: {view.failed}" if view.failed else said, style))

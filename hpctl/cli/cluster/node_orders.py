@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import NODES, now_option
-from hpctl.cli.ask import invoking_user
+from hpctl.cli.arguments import NODES, DurationType, now_option
+from hpctl.cli.ask import JobHere, fate, invoking_user
 from hpctl.cli.cluster.at_hand import (
     Known,
     Place,
@@ -22,12 +22,12 @@ from hpctl.cli.cluster.at_hand import (
     place,
     place_options,
 )
-from hpctl.cli.cluster.following import confirm
+from hpctl.cli.cluster.change import PHASES
 from hpctl.cli.cluster.removing import carry_out
-from hpctl.cli.durations import DurationType
+from hpctl.cli.cluster.waiting import confirm
 from hpctl.cli.lazy import INTERRUPTED
-from hpctl.cli.output import Exit
-from hpctl.cli.preview import JobHere
+from hpctl.cli.output import DRY_RUN, Exit
+from hpctl.cli.tables import BAD, DIM, GOOD, WARN, columns, indented, styled, word, wrapped
 from hpctl.clusters.names import resolve_all
 from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_plan import Plan, Target, plan
@@ -37,7 +37,10 @@ from hpctl.core.requests import NOW
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hpctl.clusters.order_walk import NodeProgress, Walk
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -207,17 +210,16 @@ def _run(
     verb: Verb, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
     direct: bool, timeout_s: float | None, every_s: float, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    from hpctl.cli import render_node_orders
 
     here = place(**where)
     told, order = _planned(here, verb, names, now=now)
     by_daemon, why_not = (False, "") if direct else _daemon_takes(told, order)
     shown = order_view(order, output.now(), dry_run=dry_run, by_daemon=by_daemon, why_not=why_not)
     if dry_run or order.refused:
-        output.show("cluster-order", shown, as_json, render_node_orders.plan)
+        output.show("cluster-order", shown, as_json, draw_plan)
         output.leave(Exit.PROBLEM if order.refused else Exit.FINE)
         return
-    output.on_stderr(lambda out, v: render_node_orders.plan(out, v, now=now), shown)
+    output.on_stderr(lambda out, v: draw_plan(out, v, now=now), shown)
     confirm(f"{verb} {len(order.targets)} node(s)?", yes)
     if by_daemon:
         _hand_over(here, order, now=now, wait=wait, as_json=as_json)
@@ -225,7 +227,7 @@ def _run(
     walk = _walk(here, order, now=now, wait=wait, every_s=every_s, timeout_s=timeout_s or 0.0)
     done, interrupted = carry_out(walk)
     view = order_view(order, output.now(), why_not=why_not, done=done)
-    output.show("cluster-order", view, as_json, render_node_orders.result)
+    output.show("cluster-order", view, as_json, draw_result)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
     output.leave(_exit(view, wait=wait))
@@ -288,3 +290,79 @@ def _exit(view: NodeOrderView, *, wait: bool) -> Exit:
     if "in_doubt" in phases or (wait and "left" in phases):
         return Exit.CANNOT_TELL
     return Exit.FINE
+
+
+_STYLES = {
+    "done": GOOD,
+    "refused": BAD,
+    "failed": BAD,
+    "in_doubt": WARN,
+    "left": WARN,
+    "let_go": WARN,
+}
+
+
+def draw_plan(out: Console, view: NodeOrderView, *, now: bool = False) -> None:
+    """Each node, what runs there, and what speaks against it."""
+    for node in view.nodes:
+        where = f"{node.group}, {node.status}, Slurm: {node.slurm_state or '-'}"
+        out.print(styled(f"{node.node}: {view.verb} {node.instance_id} ({where})", "bold"))
+        for line, style in _about(node, now=now):
+            out.print(indented(styled(line, style)))
+    if view.refusal:
+        out.print(styled(view.refusal, BAD))
+    if view.refusal or any(node.refusal for node in view.nodes):
+        out.print(styled("Nothing was ordered.", BAD))
+    elif view.by_daemon:
+        out.print(styled("hpctl's daemon does it, under its own gates (--direct: from here)", DIM))
+    elif view.why_not_daemon:
+        out.print(styled(f"hpctl's daemon is not asked: {view.why_not_daemon}", DIM))
+    if view.dry_run:
+        out.print(styled(DRY_RUN, DIM))
+
+
+def _about(node: OrderedNode, *, now: bool) -> list[tuple[str, str]]:
+    said = [(fate(job, now=now), WARN) for job in node.jobs]
+    if node.slurm_state == "UNKNOWN":
+        said.append(("what runs there is unknown, and would be lost", WARN))
+    elif not node.jobs:
+        said.append(("no job is on it", ""))
+    if node.under_way:
+        said.append(("an earlier order goes on: it is only waited for", ""))
+    if node.warning:
+        said.append((node.warning, WARN))
+    if node.refusal:
+        said.append((f"cannot be: {node.refusal}", BAD))
+    return said
+
+
+def draw_result(out: Console, view: NodeOrderView) -> None:
+    """What became of each node, and what is left to do."""
+    fresh = any(node.new_instance_id for node in view.nodes)
+    table = columns("NODE", "INSTANCE", *(["NEW INSTANCE"] if fresh else []), wrapped("RESULT"))
+    for node in view.nodes:
+        draw_result = styled(PHASES[node.phase], _STYLES.get(node.phase, ""))
+        if what := node.text or node.code:
+            draw_result.append(f": {what}", "")
+        new = [word(node.new_instance_id)] if fresh else []
+        table.add_row(node.node, node.instance_id, *new, draw_result)
+    out.print(table)
+    for node in view.nodes:
+        if node.mend:
+            code = f"{node.code}: " if node.code else ""
+            out.print(styled(f"{node.node}: {code}{node.mend}", WARN))
+    left = [node for node in view.nodes if node.left_drained]
+    if failed := ",".join(node.node for node in left if node.phase == "failed"):
+        out.print(styled(f"still drained in Slurm: {failed}", WARN))
+        out.print(styled("Once the cause is mended, this orders it again:", WARN))
+        out.print(styled(f"  hpctl cluster {view.verb} {failed}", WARN))
+    if names := ",".join(node.node for node in left if node.phase != "failed"):
+        out.print(styled(f"still drained in Slurm: {names}", WARN))
+        if view.verb == "delete":
+            out.print(styled("Their deletion goes on; this follows it:", WARN))
+            out.print(styled(f"  hpctl cluster wait {view.cluster}", WARN))
+            return
+        out.print(styled("When they are back,", WARN))
+        out.print(styled(f"  hpctl cluster {view.verb} {names}", WARN))
+        out.print(styled("waits for them and gives them back; by hand:", WARN))
+        out.print(styled(f"  scontrol update NodeName={names} State=RESUME", WARN))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,10 +20,16 @@ from hpctl.cli.cluster.at_hand import (
     place,
     place_options,
 )
+from hpctl.cli.cluster.screen import failures
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, styled, word
 from hpctl.clusters.failures import of_rows
-from hpctl.clusters.names import NodeRow, find_group, resolve_all
-from hpctl.clusters.progress import NodeProgress
+from hpctl.clusters.names import NOT_FOUND, UNKNOWN, NodeRow, find_group, resolve_all
+from hpctl.clusters.progress import FAILURE, NodeProgress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +97,6 @@ def nodes(
     NODE is a node name, instance id, logical id, address, <group>-<n>, or a hostlist of names.
     Exit code: 0, or 3 where something that is at hand could not be read.
     """
-    from hpctl.cli import render_cluster
-
     here = place(**where)
     fleet = fleet_of(here, details=details)
     told = known(here)
@@ -113,7 +118,85 @@ def nodes(
         nodes=tuple(shown),
         failed_nodes=of_rows(here.aws, fleet.described, shown, at),
     )
-    output.show("cluster-nodes", view, as_json, render_cluster.nodes)
+    output.show("cluster-nodes", view, as_json, draw)
     blind = here.slurm and told.slurm is None
     unread = any(row.unread for row in view.nodes)
     output.leave(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
+
+
+JOBS_SHOWN = 3
+
+
+def draw(out: Console, view: ClusterNodesView) -> None:
+    """The table of `hpctl cluster nodes`."""
+    wide = out.width >= WIDE
+    slurm = any(row.slurm_state != UNKNOWN for row in view.nodes)
+    judged = any(row.health_why for row in view.nodes)
+    shown: list[tuple[str | tuple[str, dict[str, object]], bool]] = [
+        ("NODE", True),
+        ("INSTANCE", True),
+        ("NAME", wide and any(row.instance_name for row in view.nodes)),
+        ("LOGICAL ID", wide),
+        ("IP", wide),
+        ("GROUP", wide),
+        ("ZONE", wide and view.details),
+        ("IMAGE", wide and view.details),
+        ("STATUS", True),
+        # The one column whose words run long: states are a base and any number of flags.
+        (("SLURM", {"no_wrap": False, "overflow": "fold"}), slurm),
+        ("JOBS", slurm),
+        ("HEALTH", judged),
+    ]
+    table = columns(*(head for head, wanted in shown if wanted))
+    for row in view.nodes:
+        cells = zip(_cells(row), shown, strict=True)
+        table.add_row(*(cell for cell, (_, wanted) in cells if wanted))
+    if view.nodes:
+        out.print(table)
+    out.print(styled(_count(view), DIM))
+    for line in failures(view.failed_nodes):
+        out.print(line)
+    for row in view.nodes:
+        for text, style in _remarks(row):
+            out.print(styled(f"{row.shown}: {text}", style))
+    for error in dict.fromkeys(filter(None, (view.slurm_error, view.health_error))):
+        out.print(styled(error, WARN))
+
+
+def _cells(row: NodeRow) -> list[Text]:
+    """A cell for every column that there can be."""
+    names = (row.node, row.instance_id, row.instance_name, row.logical_id, row.ip, row.group)
+    told = (row.zone, row.image, row.status)
+    return [*map(word, (*names, *told)), _slurm(row), word(_jobs(row.jobs)), word(row.health)]
+
+
+def _count(view: ClusterNodesView) -> str:
+    shown = "" if len(view.nodes) == view.total else f"{len(view.nodes)} of "
+    groups = Counter(row.group for row in view.nodes)
+    which = ", ".join(f"{count} {group}" for group, count in groups.items())
+    whole = f"{shown}{view.total} node(s) of {view.cluster}, which is {view.status}"
+    return f"{whole}: {which}" if which else whole
+
+
+def _slurm(row: NodeRow) -> Text:
+    state = word(row.slurm_state)
+    flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
+    return styled("+").join([state, *(styled(flag, WARN) for flag in flags)])
+
+
+def _jobs(jobs: Sequence[int]) -> str:
+    more = f",+{len(jobs) - JOBS_SHOWN}" if len(jobs) > JOBS_SHOWN else ""
+    return ",".join(map(str, jobs[:JOBS_SHOWN])) + more
+
+
+def _remarks(row: NodeRow) -> list[tuple[str, str]]:
+    """What a table has no room for. What failed is told apart; Running needs no old message."""
+    said = []
+    failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)
+    if row.message and row.status != "Running" and not failed:
+        said.append((row.message, BAD))
+    if row.unread:
+        said.append((f"not known: {row.unread}", WARN))
+    if row.slurm_reason and row.slurm_state not in (UNKNOWN, NOT_FOUND):
+        said.append((f"Slurm's Reason: {row.slurm_reason}", ""))
+    return said

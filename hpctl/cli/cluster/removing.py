@@ -14,11 +14,11 @@ import click
 from hpctl.cli import output
 from hpctl.cli.ask import invoking_user
 from hpctl.cli.cluster.at_hand import Known, Place
-from hpctl.cli.cluster.change_view import RemovalView
+from hpctl.cli.cluster.change import PHASES, RemovalView
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
-    from hpctl.cli.cluster.following import Waiting
+    from hpctl.cli.cluster.waiting import Waiting
     from hpctl.clusters.names import Fleet
     from hpctl.clusters.order_plan import Plan
     from hpctl.clusters.order_walk import NodeProgress, Walk
@@ -130,14 +130,12 @@ def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _tell(looks: Iterator[tuple[NodeProgress, ...]]) -> None:
-    from hpctl.cli.render_node_orders import line
-
     told: dict[str, NodeProgress] = {}
     spoke = time.monotonic()
     for look in looks:
         fresh = [one for one in look if told.get(one.instance_id) != one]
         told |= {one.instance_id: one for one in fresh}
-        lines = [line(one) for one in fresh]
+        lines = [_line(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
             lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
         for text in lines:
@@ -185,3 +183,13 @@ def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
     if doubt := phases.count("in_doubt"):
         return "in_doubt", f"nobody can say whether {doubt} of {len(phases)} node(s) go"
     return "", ""
+
+
+def _line(one: NodeProgress) -> str:
+    """One node on its way, in one line."""
+    said = f"{one.node}: {PHASES[one.phase]}"
+    if one.jobs:
+        said += f" ({', '.join(map(str, one.jobs))})"
+    if one.new_instance_id:
+        said += f" [{one.new_instance_id}]"
+    return f"{said}: {one.text}" if one.text else said

@@ -11,15 +11,13 @@ import click
 from hpctl.cli import output
 from hpctl.cli.arguments import GROUP, NODES
 from hpctl.cli.cluster.at_hand import Place, complete_group, fleet_of, known, place, place_options
-from hpctl.cli.cluster.change_view import CallView, ClusterChangeView, RemovalView, followed
-from hpctl.cli.cluster.following import (
-    Waiting,
-    confirm,
-    dry_run_option,
-    follow,
+from hpctl.cli.cluster.change import (
+    CallView,
+    ClusterChangeView,
+    RemovalView,
+    draw_removals,
+    followed,
     tell,
-    wait_options,
-    yes_option,
 )
 from hpctl.cli.cluster.removing import (
     ended,
@@ -28,6 +26,14 @@ from hpctl.cli.cluster.removing import (
     order_for,
     removals,
     take_out,
+)
+from hpctl.cli.cluster.waiting import (
+    Waiting,
+    confirm,
+    dry_run_option,
+    follow,
+    wait_options,
+    yes_option,
 )
 
 if TYPE_CHECKING:
@@ -172,11 +178,9 @@ def _picks(
 
 def _agreed(going: tuple[RemovalView, ...], asked: Asked) -> None:
     """Show on standard error what goes and what runs there, and ask."""
-    from hpctl.cli.render_cluster_change import nodes_going
-
     if asked.yes or not going:
         return
-    output.on_stderr(nodes_going, going)
+    output.on_stderr(draw_removals, going)
     jobs = {job for r in going for job in r.jobs}
     about = f"; {len(jobs)} job(s) {'END' if asked.now else 'are waited for'}" if jobs else ""
     confirm(f"Remove these {len(going)} node(s), with their volumes{about}?", asked.yes)

@@ -7,20 +7,26 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import ThereType
-from hpctl.cli.aws_options import aws_options, open_aws
+from hpctl.cli.arguments import ThereType, aws_options, open_aws
 from hpctl.cli.output import Exit
+from hpctl.cli.tables import DIM, assembled, indented, styled, word
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from hpctl.clusters.spec import ClusterSpec, SpecError
     from hpctl.clusters.validate import Verdict
     from hpctl.ports import Aws
+
 
 DEFAULT_FILE = "cluster.yaml"
 DEFAULT_SCRIPTS = "lifecycle_scripts"
@@ -105,7 +111,6 @@ def validate(
     FILE is cluster.yaml where it is not named. Nothing is changed. Exit code: 0 fine, 1 a check
     failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
     """
-    from hpctl.cli import render_validate
     from hpctl.clusters.spec import SpecError, read
     from hpctl.errors import HpctlError
 
@@ -123,9 +128,7 @@ def validate(
     else:
         aws = None if offline else open_aws(profile, region, endpoint_url)
         view = _checked(file, spec, aws, scripts, only)
-    output.show(
-        "cluster-validate", view, as_json, lambda out, v: render_validate.verdicts(out, v, verbose)
-    )
+    output.show("cluster-validate", view, as_json, lambda out, v: draw(out, v, verbose))
     output.leave(exit_of(view, strict))
 
 
@@ -134,12 +137,11 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
 
     Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
     """
-    from hpctl.cli import render_validate
     from hpctl.errors import HpctlError
 
     view = _checked(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):
-        output.on_stderr(lambda out, v: render_validate.verdicts(out, v, verbose=False), view)
+        output.on_stderr(lambda out, v: draw(out, v, verbose=False), view)
     if failed := view.counts["FAIL"]:
         raise HpctlError(
             f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
@@ -156,7 +158,7 @@ def exit_of(view: ValidateView, strict: bool) -> Exit:
 
 def shown(verdicts: Sequence[Verdict], text: str) -> tuple[VerdictView, ...]:
     """Verdicts with their places in the file whose text this is."""
-    from hpctl.clusters.validate.locate import Lines, spoken
+    from hpctl.clusters.validate.verdict import Lines, spoken
 
     lines = Lines(text)
     return tuple(
@@ -168,7 +170,6 @@ def shown(verdicts: Sequence[Verdict], text: str) -> tuple[VerdictView, ...]:
 def _checked(
     file: str, spec: ClusterSpec, aws: Aws | None, scripts: str | None, only: tuple[str, ...]
 ) -> ValidateView:
-    from hpctl.cli.render_validate import Gathering
     from hpctl.clusters.validate import validate as checks
     from hpctl.wiring import open_model
 
@@ -236,3 +237,88 @@ def _problem(text: str, mend: str) -> VerdictView:
 def _counts(views: Sequence[VerdictView]) -> dict[str, int]:
     counted = Counter(view.level for view in views)
     return {level: counted[level] for level in ("OK", "UNKNOWN", "WARN", "FAIL")}
+
+
+_COLOURS = {"OK": "ok", "UNKNOWN": "unknown", "WARN": "warn", "FAIL": "fail"}
+_SHOWN = {"OK": "ok", "UNKNOWN": "CANNOT TELL", "WARN": "WARN", "FAIL": "FAIL"}
+
+
+class Gathering:
+    """One line on a terminal that says what is awaited; nothing anywhere else."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out if out.isatty() else None
+
+    def __enter__(self) -> Gathering:
+        self._say("asking AWS ...")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._say("")
+
+    def told(self, part: str, done: int, parts: int) -> None:
+        """A part has answered."""
+        self._say(f"asking AWS: {done} of {parts} ({part})")
+
+    def _say(self, text: str) -> None:
+        if self._out:
+            self._out.write(f"\r\x1b[K{text}")
+            self._out.flush()
+
+
+def draw(out: Console, view: ValidateView, verbose: bool) -> None:
+    """A paragraph for each family that has something to say, then the sum."""
+    reasons: set[tuple[str, str]] = set()
+    for family, group in groupby(view.verdicts, key=lambda v: v.family):
+        found = list(group)
+        worth = found if verbose else [v for v in found if v.level != "OK"]
+        out.print(assembled((family, "bold"), "  ", _sum(Counter(v.level for v in found))))
+        for verdict, after in zip_longest(worth, worth[1:]):
+            # One mend for several in a row stands below the last of them.
+            mended = after is None or after.mend != verdict.mend
+            _verdict(out, verdict, reasons, mended=mended)
+    if view.verdicts:
+        out.print()
+    name = f"{view.file} ({view.cluster})" if view.cluster else view.file
+    out.print(assembled(f"{name}: ", _sum(Counter(view.counts)) or "nothing was checked"))
+    if view.partial:
+        out.print(styled("The rest was checked as far as the file can be read.", DIM))
+    elif not view.cluster:
+        out.print(styled("Everything else is checked once the file can be read.", DIM))
+    elif view.offline:
+        out.print(styled("Only what needs no credentials was checked (--offline).", DIM))
+
+
+def _verdict(
+    out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, mended: bool
+) -> None:
+    """`reasons`: why checks before this one could not tell; each is told once."""
+    head = assembled(word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}")
+    if verdict.place:
+        head.append(f"  {verdict.place}")
+    if verdict.line:
+        head.append(f" (line {verdict.line})")
+    out.print(indented(head))
+    reason = (verdict.what.rpartition(": ")[2], verdict.mend)
+    if verdict.level == "UNKNOWN" and reason in reasons:
+        out.print(indented(styled("for the same reason as above", DIM), 6))
+        return
+    reasons |= {reason} if verdict.level == "UNKNOWN" else set()
+    out.print(indented(verdict.what, 6))
+    shown = mended or verdict.level == "UNKNOWN"
+    if shown and verdict.mend and verdict.level != "OK":
+        out.print(indented(styled(f"mend: {verdict.mend}", DIM), 6))
+
+
+def _sum(counts: Counter[str]) -> Text:
+    parts = [
+        assembled(f"{counts[level]} ", word(_COLOURS[level], _SHOWN[level]))
+        for level in ("FAIL", "UNKNOWN", "WARN", "OK")
+        if counts[level]
+    ]
+    return styled(", ").join(parts)

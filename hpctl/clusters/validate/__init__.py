@@ -1,18 +1,111 @@
-"""Everything that can be known of a cluster's file before it costs money."""
+"""Everything that can be known of a cluster's file before it costs money.
 
-from hpctl.clusters.validate.model_facts import ServiceModel
-from hpctl.clusters.validate.run import FAMILIES, validate, worst
-from hpctl.clusters.validate.verdict import Check, Family, Finding, Level, Place, Verdict
+All checks on one file: gather side by side, judge, every verdict at once. A family's module has
+the calls that gather its facts and the checks that read them.
+"""
 
-__all__ = [
-    "FAMILIES",
-    "Check",
-    "Family",
-    "Finding",
-    "Level",
-    "Place",
-    "ServiceModel",
-    "Verdict",
-    "validate",
-    "worst",
-]
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpctl.clusters.spec import ClusterSpec
+from hpctl.clusters.validate import (
+    bucket,
+    capacity,
+    living,
+    network,
+    role,
+    security_groups,
+    spec_rules,
+    storage,
+)
+from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
+from hpctl.clusters.validate.scripts import FAMILY as SCRIPTS
+from hpctl.clusters.validate.scripts import gather as gather_scripts
+from hpctl.clusters.validate.verdict import Level, Verdict
+from hpctl.clusters.validate.wanted import Wanted, of_spec
+from hpctl.ports import Aws
+
+__all__ = ["FAMILIES", "Level", "Verdict", "validate", "worst"]
+
+FAMILIES: tuple[Family, ...] = (
+    spec_rules.FAMILY,
+    SCRIPTS,
+    living.FAMILY,
+    network.FAMILY,
+    security_groups.FAMILY,
+    capacity.CAPACITY,
+    storage.FAMILY,
+    bucket.FAMILY,
+    role.FAMILY,
+    capacity.QUOTAS,
+)
+"""In the order in which they are shown."""
+
+GATHERS: Mapping[str, Callable[[Aws, Wanted], Any]] = {
+    "network": network.gather,
+    "storage": storage.gather,
+    "bucket": bucket.gather,
+    "role": role.gather,
+    "quota": capacity.gather_quotas,
+    "capacity": capacity.gather,
+    "living": living.gather,
+}
+"""Who fills which part of the facts. `scripts` is read from disk, `model` from the SDK."""
+
+AT_ONCE = 8
+"""Parts that are gathered side by side."""
+
+Told = Callable[[str, int, int], None]
+"""Told after each part: its name, how many are done, how many there are."""
+
+
+def validate(
+    aws: Aws | None,
+    spec: ClusterSpec,
+    *,
+    model: ServiceModel | None = None,
+    scripts: Path | None = None,
+    only: Collection[str] = (),
+    told: Told = lambda _name, _done, _all: None,
+) -> tuple[Verdict, ...]:
+    """What every check says of a spec, in the families' order.
+
+    Without `aws` only what needs no credentials is checked, without `model` or `scripts` nothing
+    that needs them. `only` names families. A call that fails makes verdicts UNKNOWN. Raises
+    HpctlError where no region is named, OSError where `scripts` cannot be read.
+    """
+    chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
+    needs = {part for family in chosen for part in family.needs}
+    wants = of_spec(spec)
+    facts = Facts(region=aws.region if aws else "")
+    if model and "model" in needs:
+        facts = replace(facts, model=spec_rules.gather(model, wants.request))
+    if scripts and "scripts" in needs:
+        facts = replace(facts, scripts=gather_scripts(scripts))
+    if aws:
+        facts = _gathered(aws, wants, facts, sorted(needs & GATHERS.keys()), told)
+    return tuple(v for family in chosen for v in family.verdicts(wants, facts))
+
+
+def _gathered(aws: Aws, wants: Wanted, facts: Facts, parts: Sequence[str], told: Told) -> Facts:
+    found = {}
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="validate") as pool:
+        asked = {pool.submit(GATHERS[part], aws, wants): part for part in parts}
+        for done in as_completed(asked):
+            found[asked[done]] = done.result()
+            told(asked[done], len(found), len(parts))
+    return replace(facts, **found)
+
+
+def worst(verdicts: Sequence[Verdict]) -> Level:
+    """OK for none. A FAIL outweighs what could not be told, which outweighs a warning."""
+    levels = {verdict.level for verdict in verdicts}
+    for level in (Level.FAIL, Level.UNKNOWN, Level.WARN):
+        if level in levels:
+            return level
+    return Level.OK

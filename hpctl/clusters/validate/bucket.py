@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
 
 from hpctl.clusters.bundle import MANIFEST
-from hpctl.clusters.validate import script_rules
-from hpctl.clusters.validate.bucket_facts import Prefix, parsed
-from hpctl.clusters.validate.facts import Facts
-from hpctl.clusters.validate.script_facts import CONFIG, PARAMETERS, Script
-from hpctl.clusters.validate.verdict import (
+from hpctl.clusters.objects import LARGEST, read_object
+from hpctl.clusters.validate import scripts
+from hpctl.clusters.validate.ask import ask
+from hpctl.clusters.validate.facts import (
+    CONFIG,
+    PARAMETERS,
+    BucketFacts,
     Check,
+    Facts,
     Family,
+    Prefix,
+    Script,
+)
+from hpctl.clusters.validate.scripts import syntax_error
+from hpctl.clusters.validate.verdict import (
     Finding,
     Place,
     Unanswered,
@@ -23,6 +34,86 @@ from hpctl.clusters.validate.verdict import (
     warn,
 )
 from hpctl.clusters.validate.wanted import Group, Wanted
+from hpctl.ports import Aws, Service
+
+READ = 100
+"""Scripts that are read of one prefix; a bundle has fewer."""
+
+LISTED = 5000
+"""Objects that are looked for below a prefix."""
+
+AT_ONCE = 8
+
+
+def parsed(uri: str) -> tuple[str, str] | None:
+    """(bucket, prefix) of `s3://bucket/prefix`; None for the https form, which names neither."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    return (bucket, prefix.strip("/")) if scheme == "s3" and bucket else None
+
+
+def gather(aws: Aws, wanted: Wanted) -> BucketFacts:
+    """A listing for each prefix, and a read for each script below it."""
+    entries: dict[str, set[str]] = {}
+    for group in wanted.groups:
+        uri = group.lifecycle.get("SourceS3Uri", "")
+        if parsed(uri):
+            entries.setdefault(uri, set()).update(name for _, name in group.scripts)
+    s3 = aws.service("s3") if entries else None
+    if s3 is None:
+        return BucketFacts()
+    return BucketFacts({uri: _prefix(s3, uri, names) for uri, names in entries.items()})
+
+
+def _prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
+    place = parsed(uri)
+    assert place is not None
+    bucket, prefix = place
+    region = ask(_region, s3, bucket)
+    if region is None or isinstance(region, Unanswered):
+        return Prefix(bucket, prefix, region)
+    below = f"{prefix}/" if prefix else ""
+    listed = ask(_listed, s3, bucket, below)
+    if listed is None or isinstance(listed, Unanswered):
+        return Prefix(bucket, prefix, region, listed or frozenset())
+    sizes = {str(o["Key"])[len(below) :]: int(o["Size"]) for o in listed}
+    wanted = sorted(
+        (name for name in sizes if _is_script(name, entries)),
+        key=lambda name: (name not in entries, name),
+    )
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="scripts") as pool:
+        asked = {
+            name: pool.submit(ask, _read, s3, bucket, below + name, name, sizes[name])
+            for name in wanted[:READ]
+        }
+    scripts = {name: answer.result() for name, answer in asked.items()}
+    return Prefix(bucket, prefix, region, frozenset(sizes), scripts)
+
+
+def _listed(s3: Service, bucket: str, prefix: str) -> list[Any]:
+    return list(
+        islice(s3.pages("list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix), LISTED)
+    )
+
+
+def _region(s3: Service, bucket: str) -> str:
+    """Where a bucket is. S3's word for us-east-1 is none."""
+    answer = s3.read("get_bucket_location", Bucket=bucket)
+    return str(answer.get("LocationConstraint") or "us-east-1")
+
+
+def _is_script(name: str, entries: set[str]) -> bool:
+    return (
+        name in entries or name in (CONFIG, PARAMETERS, MANIFEST) or name.endswith((".sh", ".py"))
+    )
+
+
+def _read(s3: Service, bucket: str, key: str, name: str, size: int) -> Script:
+    if size > LARGEST:
+        return Script(name, size, None)
+    data = read_object(s3, bucket, key)
+    return Script(name, size, data, None, syntax_error(name, data))
+
 
 Named = tuple[Prefix, Place, list[Group]]
 
@@ -76,7 +167,7 @@ def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Line ends and syntax of every script under the prefix."""
     for prefix, place, _ in _named(wanted, facts):
         read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
-        found = (f for script in read for f in script_rules.of_any(script, prefix.url, place))
+        found = (f for script in read for f in scripts.of_any(script, prefix.url, place))
         if read:
             yield from settled(
                 found, f"{len(read)} scripts under {prefix.url} have LF line ends and parse", place
@@ -132,7 +223,7 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield unknown(place, script)
             continue
         yield from settled(
-            script_rules.of_parameters(script, prefix.url, place, wanted, facts.living.legacy),
+            scripts.of_parameters(script, prefix.url, place, wanted, facts.living.legacy),
             f"{prefix.url} agrees with the groups on who sets Slurm up",
             place,
         )
@@ -144,17 +235,17 @@ def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         config = prefix.scripts.get(CONFIG)
         if isinstance(prefix.names, Unanswered) or isinstance(config, Unanswered):
             continue
-        yield from script_rules.of_roles(config, prefix.names, prefix.url, groups)
+        yield from scripts.of_roles(config, prefix.names, prefix.url, groups)
 
 
 def _entry(prefix: Prefix, name: str, place: Place) -> Iterator[Finding]:
     key = f"{prefix.prefix}/{name}"
     script = prefix.scripts.get(name)
-    if len(key.encode()) > script_rules.LONGEST_KEY:
+    if len(key.encode()) > scripts.LONGEST_KEY:
         yield fail(
             place,
             f"{key[:60]}... has {len(key.encode())} bytes; a key of S3 has at most "
-            f"{script_rules.LONGEST_KEY}",
+            f"{scripts.LONGEST_KEY}",
             "use a shorter prefix",
         )
     elif isinstance(script, Unanswered):
@@ -167,7 +258,7 @@ def _entry(prefix: Prefix, name: str, place: Place) -> Iterator[Finding]:
         )
     else:
         yield from settled(
-            script_rules.of_entry(script, prefix.url, place),
+            scripts.of_entry(script, prefix.url, place),
             f"{prefix.url}/{name} can be run",
             place,
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Set
+from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.clusters.validate.facts import Facts
+from hpctl.clusters.validate.ask import ask, listed, rows
+from hpctl.clusters.validate.facts import CapacityFacts, Check, Facts, Family, Listed, QuotaFacts
 from hpctl.clusters.validate.verdict import (
-    Check,
-    Family,
     Finding,
+    Place,
     Unanswered,
     fail,
     ok,
@@ -20,6 +20,50 @@ from hpctl.clusters.validate.verdict import (
     warn,
 )
 from hpctl.clusters.validate.wanted import Group, Wanted
+from hpctl.core.compat import UTC
+from hpctl.ports import Aws, Service
+
+
+def gather(aws: Aws, wanted: Wanted) -> CapacityFacts:
+    """A call for each plan and one for all types."""
+    sagemaker = aws.service("sagemaker")
+    arns = sorted({group.training_plan for group in wanted.groups if group.training_plan})
+    plans = {
+        arn: ask(sagemaker.read, "describe_training_plan", TrainingPlanName=arn.rpartition("/")[2])
+        for arn in arns
+    }
+    return CapacityFacts(plans, _zones(aws, wanted), _images(aws, wanted), datetime.now(UTC))
+
+
+def _images(aws: Aws, wanted: Wanted) -> Listed:
+    named = {str(group.raw.get("ImageId") or "default") for group in wanted.groups} - {"default"}
+    if not named:
+        return {}
+    ec2 = aws.service("ec2")
+    return listed(ec2, "describe_images", "Images", "ImageId", "image-id", sorted(named))
+
+
+def _zones(aws: Aws, wanted: Wanted) -> Mapping[str, frozenset[str]] | Unanswered:
+    """EC2 offers `p5.48xlarge` where SageMaker says `ml.p5.48xlarge`."""
+    types = sorted({kind.removeprefix("ml.") for group in wanted.groups for kind in group.types})
+    if not types:
+        return {}
+    ec2 = aws.service("ec2")
+    filters = [{"Name": "instance-type", "Values": types}]
+    found = rows(
+        ec2,
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=filters,
+    )
+    if isinstance(found, Unanswered):
+        return found
+    zones: dict[str, set[str]] = {f"ml.{kind}": set() for kind in types}
+    for offering in found:
+        zones[f"ml.{offering['InstanceType']}"].add(str(offering["Location"]))
+    return {kind: frozenset(names) for kind, names in zones.items()}
+
 
 TARGET = "hyperpod-cluster"
 """TargetResources' word for HyperPod."""
@@ -192,7 +236,7 @@ def _name(plan: Plan) -> str:
     return str(plan.get("TrainingPlanName", ""))
 
 
-FAMILY = Family(
+CAPACITY = Family(
     "capacity",
     "Training plans and zones.",
     ("capacity", "network", "living"),
@@ -204,5 +248,155 @@ FAMILY = Family(
         ),
         Check("image", "An AMI of your own is there.", images),
         Check("offered", "EC2 offers the type in the zone of the group's subnets.", offered),
+    ),
+)
+
+
+CLUSTERS = 100
+"""Clusters whose instances are counted; an account has fewer."""
+
+
+PER_CLUSTER = "Maximum number instances allowed per SageMaker HyperPod cluster"
+IN_ALL = "Total number of instances allowed across SageMaker HyperPod clusters"
+EBS_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance"
+
+
+def usage(kind: str, *, spot: bool) -> str:
+    """The name of the quota for an instance type, as Service Quotas has it."""
+    return f"{kind} for cluster {'spot instance ' if spot else ''}usage"
+
+
+def gather_quotas(aws: Aws, wanted: Wanted) -> QuotaFacts:
+    """The quotas that matter (some pages out of many), and a call for each other cluster."""
+    names = {usage(kind, spot=group.spot) for group in wanted.groups for kind in group.types}
+    names |= {PER_CLUSTER, IN_ALL, EBS_SIZE}
+    return QuotaFacts(_limits(aws.service("service-quotas"), names), _elsewhere(aws, wanted.name))
+
+
+def _limits(quotas: Service, names: Set[str]) -> Mapping[str, float] | Unanswered:
+    """SageMaker has thousands of quotas: what is not asked for is passed over.
+
+    What the account was given comes first; the defaults fill in what that does not list.
+    """
+    limits: dict[str, float] = {}
+    for operation in ("list_service_quotas", "list_aws_default_service_quotas"):
+        if names <= limits.keys():
+            break
+        found = ask(_named, quotas, operation, names - limits.keys())
+        if isinstance(found, Unanswered):
+            return found
+        limits |= found or {}
+    return limits
+
+
+def _named(quotas: Service, operation: str, names: Set[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for quota in quotas.pages(operation, "Quotas", ServiceCode="sagemaker"):
+        if quota["QuotaName"] in names:
+            found[str(quota["QuotaName"])] = float(quota["Value"])
+            if len(found) == len(names):
+                break
+    return found
+
+
+def _elsewhere(aws: Aws, name: str) -> Mapping[str, int] | Unanswered:
+    sagemaker = aws.service("sagemaker")
+
+    def counted() -> Mapping[str, int]:
+        total: Counter[str] = Counter()
+        listed = sagemaker.pages("list_clusters", "ClusterSummaries")
+        others = [str(c["ClusterName"]) for c in listed if c["ClusterName"] != name]
+        for other in others[:CLUSTERS]:
+            for group in _groups(sagemaker, other):
+                total[str(group.get("InstanceType", ""))] += int(group.get("CurrentCount") or 0)
+        return total
+
+    answer = ask(counted)
+    return {} if answer is None else answer
+
+
+def _groups(sagemaker: Service, cluster: str) -> tuple[Any, ...]:
+    """A cluster's groups; none where it went away meanwhile."""
+    found = ask(sagemaker.read, "describe_cluster", ClusterName=cluster)
+    if found is None or isinstance(found, Unanswered):
+        return ()
+    return tuple(found.get("InstanceGroups") or ())
+
+
+GROUPS: Place = ("InstanceGroups",)
+
+
+def of_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """`<type> for cluster usage` covers the groups, and what other clusters have."""
+    limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
+    if isinstance(limits, Unanswered):
+        yield unknown(GROUPS, limits)
+        return
+    counts: Counter[tuple[str, bool]] = Counter()
+    places: dict[tuple[str, bool], Place] = {}
+    for group in wanted.groups:
+        # Capacity of a training plan is paid for and has its own limit.
+        if group.training_plan or len(group.types) != 1:
+            continue
+        key = group.types[0], group.spot
+        counts[key] += group.count
+        places.setdefault(key, group.at_types)
+    if isinstance(elsewhere, Unanswered):
+        yield unknown(GROUPS, elsewhere)
+    for (kind, spot), count in counts.items():
+        name = usage(kind, spot=spot)
+        others = 0 if isinstance(elsewhere, Unanswered) or spot else elsewhere.get(kind, 0)
+        yield _held(name, limits.get(name), count, others, places[kind, spot])
+
+
+def in_all(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """The cluster's instances, and those of all clusters together, are within their quotas."""
+    limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
+    if isinstance(limits, Unanswered):
+        return
+    count = sum(group.count for group in wanted.groups)
+    others = 0 if isinstance(elsewhere, Unanswered) else sum(elsewhere.values())
+    yield _held(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
+    yield _held(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
+
+
+def volumes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """No EBS volume is larger than the account's quota."""
+    limits = facts.quota.limits
+    if isinstance(limits, Unanswered) or EBS_SIZE not in limits:
+        return
+    for group in wanted.groups:
+        for at, config in enumerate(group.raw.get("InstanceStorageConfigs") or ()):
+            size = config.get("EbsVolumeConfig", {}).get("VolumeSizeInGB")
+            if size is not None:
+                place = group.at("InstanceStorageConfigs", at, "EbsVolumeConfig", "VolumeSizeInGB")
+                yield _held(EBS_SIZE, limits[EBS_SIZE], int(size), 0, place)
+
+
+def _held(name: str, limit: float | None, count: int, others: int, place: Place) -> Finding:
+    beside = f" beside {others} in other clusters" if others else ""
+    if limit is None:
+        return warn(
+            place,
+            f"there is no quota {name!r}: the type may not be offered in this region",
+            "check the type and the region",
+        )
+    if count + others > limit:
+        return fail(
+            place,
+            f"the quota {name!r} is {limit:g}, and the file wants {count}{beside}",
+            "ask for more in the Service Quotas console (it takes days), or want less",
+        )
+    return ok(f"{name}: {count}{beside} of {limit:g}", place)
+
+
+QUOTAS = Family(
+    "quotas",
+    "Service quotas of the account.",
+    ("quota",),
+    (
+        Check("types", "`<type> for cluster usage` covers what is wanted of each type.", of_types),
+        Check("instances", "The quotas of instances in a cluster, and in all, cover it.", in_all),
+        Check("volumes", "No EBS volume is larger than the quota.", volumes),
     ),
 )

@@ -1,24 +1,255 @@
-"""What was found out, part by part. A part that nobody asked about is empty."""
+"""What a check may look at, part by part, and what a check is.
+
+A part that nobody asked about is empty. Each part is gathered beside the checks that read it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol
 
-from hpctl.clusters.validate import (
-    bucket_facts,
-    capacity_facts,
-    living_facts,
-    model_facts,
-    network_facts,
-    quota_facts,
-    role_facts,
-    storage_facts,
-)
-from hpctl.clusters.validate.script_facts import ScriptFacts
+from hpctl.clusters.validate.verdict import Finding, Place, Unanswered, Verdict
 from hpctl.clusters.validate.wanted import Group, Wanted
-from hpctl.ports import Aws
+from hpctl.core.compat import UTC
+
+_EFA = re.compile(r"ml\.(p4|p5|p6|trn)")
+"""Types that have EFA where EC2 cannot be asked."""
+
+
+Listed = Mapping[str, Mapping[str, Any]] | Unanswered
+"""EC2's own entries by id. An id that is not in it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFacts:
+    """Subnets, security groups, and the VPCs' routes and endpoints."""
+
+    subnets: Listed = field(default_factory=dict)
+    security_groups: Listed = field(default_factory=dict)
+    route_tables: Listed = field(default_factory=dict)
+    endpoints: Listed = field(default_factory=dict)
+    dns: Mapping[str, bool | Unanswered] = field(default_factory=dict)
+    """By VPC: whether it resolves names and gives them to hosts, as FSx's names need."""
+    types: Listed = field(default_factory=dict)
+    """EC2's entries of the instance types, by SageMaker's name."""
+
+    def cards(self, kind: str) -> int:
+        """Network cards of an instance type: EC2's word for it, 1 where it has none."""
+        entry = {} if isinstance(self.types, Unanswered) else self.types.get(kind, {})
+        efa = entry.get("NetworkInfo", {}).get("EfaInfo", {})
+        return int(efa.get("MaximumEfaInterfaces", 1)) if self.efa(kind) else 1
+
+    def efa(self, kind: str) -> bool:
+        """Whether nodes of an instance type train over EFA: an accelerator, and EFA beside it."""
+        entry = {} if isinstance(self.types, Unanswered) else self.types.get(kind, {})
+        if not entry:
+            return bool(_EFA.match(kind))
+        accelerated = bool(entry.get("GpuInfo") or entry.get("NeuronInfo") or _EFA.match(kind))
+        return accelerated and bool(entry.get("NetworkInfo", {}).get("EfaSupported"))
+
+    def zones(self, subnets: Iterable[str]) -> set[tuple[str, str]]:
+        """(name, id) of the zones of these subnets, as far as they are known."""
+        if isinstance(self.subnets, Unanswered):
+            return set()
+        found = (self.subnets[s] for s in subnets if s in self.subnets)
+        return {(str(s["AvailabilityZone"]), str(s.get("AvailabilityZoneId", ""))) for s in found}
+
+    def vpcs(self, subnets: Iterable[str]) -> set[str]:
+        """The VPCs of these subnets, as far as they are known."""
+        if isinstance(self.subnets, Unanswered):
+            return set()
+        return {str(self.subnets[s]["VpcId"]) for s in subnets if s in self.subnets}
+
+    def cidrs(self, subnets: Iterable[str]) -> tuple[str, ...]:
+        """The IPv4 blocks of these subnets, as far as they are known."""
+        if isinstance(self.subnets, Unanswered):
+            return ()
+        return blocks(self.subnets[s] for s in subnets if s in self.subnets)
+
+
+def blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The blocks of subnets: IPv4, else IPv6 for those that have no other."""
+    found = []
+    for subnet in subnets:
+        six = [b["Ipv6CidrBlock"] for b in subnet.get("Ipv6CidrBlockAssociationSet") or ()]
+        found += [subnet["CidrBlock"]] if subnet.get("CidrBlock") else six
+    return tuple(map(str, found))
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A file system (FSx's own entry) with its security groups and the zones it stands in."""
+
+    entry: Mapping[str, Any]
+    security_groups: Listed = field(default_factory=dict)
+    subnets: Listed = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFacts:
+    """By file system id; None where there is none of that id."""
+
+    file_systems: Mapping[str, Guarded | Unanswered | None] = field(default_factory=dict)
+
+
+PARAMETERS = "provisioning_parameters.json"
+
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One file. `data` is None where it is too large to be a script."""
+
+    name: str
+    size: int
+    data: bytes | None
+    executable: bool | None = None
+    """None where nobody can say: S3 keeps no modes."""
+    syntax_error: str = ""
+
+    @property
+    def first_line(self) -> bytes:
+        """The line that says what runs it."""
+        return (self.data or b"").partition(b"\n")[0]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a kernel or an interpreter reads it line by line."""
+        return self.first_line.startswith(b"#!") or self.name.endswith((".sh", ".py"))
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """The files of a directory, by path relative to it; no directory, no files."""
+
+    directory: str = ""
+    files: Mapping[str, Script] = field(default_factory=dict)
+    truncated: bool = False
+    unfit: tuple[str, ...] = ()
+    """Why hpctl cannot be installed from the wheels of a bundle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The objects below one prefix. `scripts` holds those that were read, by name below it."""
+
+    bucket: str
+    prefix: str
+    region: str | Unanswered | None
+    """Of the bucket; None where there is no such bucket."""
+    names: frozenset[str] | Unanswered = frozenset()
+    scripts: Mapping[str, Script | Unanswered | None] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """As people write it."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFacts:
+    """By SourceS3Uri as given."""
+
+    prefixes: Mapping[str, Prefix] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """By action, what is not allowed and on what; and what depends on keys of a request."""
+
+    denied: Mapping[str, str] = field(default_factory=dict)
+    unsure: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One role, and what IAM says that it allows of what a node does."""
+
+    entry: Mapping[str, Any] | Unanswered | None
+    simulated: Simulated | Unanswered = field(default_factory=Simulated)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFacts:
+    """By ARN."""
+
+    roles: Mapping[str, Role] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaFacts:
+    """`limits` by the quota's name. `elsewhere`: what other clusters have, by instance type."""
+
+    limits: Mapping[str, float] | Unanswered = field(default_factory=dict)
+    elsewhere: Mapping[str, int] | Unanswered = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityFacts:
+    """Training plans by ARN (None: there is none), and zone names by instance type."""
+
+    plans: Mapping[str, Mapping[str, Any] | Unanswered | None] = field(default_factory=dict)
+    zones: Mapping[str, frozenset[str]] | Unanswered = field(default_factory=dict)
+    images: Listed = field(default_factory=dict)
+    """EC2's own entries of the AMIs that groups name."""
+    now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+Entry = Mapping[str, Any] | None | Unanswered
+"""An answer, None where the thing is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivingFacts:
+    """DescribeCluster by the wanted name, and the accounting database's secret."""
+
+    cluster: Entry = None
+    secret: Entry = None
+
+    def count(self, group: str) -> int:
+        """How many instances the living cluster has in a group."""
+        return sum(
+            int(entry.get("CurrentCount") or 0)
+            for entry in self.groups
+            if entry.get("InstanceGroupName") == group
+        )
+
+    @property
+    def legacy(self) -> bool:
+        """Whether a cluster lives that has its roles in provisioning_parameters.json."""
+        return bool(self.groups) and not any("SlurmConfig" in group for group in self.groups)
+
+    @property
+    def groups(self) -> tuple[Mapping[str, Any], ...]:
+        """The living cluster's instance groups."""
+        if self.cluster is None or isinstance(self.cluster, Unanswered):
+            return ()
+        return tuple(self.cluster.get("InstanceGroups") or ())
+
+
+class ServiceModel(Protocol):
+    """The service model that the installed AWS SDK carries. Nothing is asked of AWS."""
+
+    def instance_types(self) -> frozenset[str]:
+        """Every instance type that it knows for clusters."""
+        ...
+
+    def problems(self, request: Mapping[str, Any]) -> Sequence[tuple[Place, str]]:
+        """Where a CreateCluster request departs from it: types, lengths, patterns, words."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Empty where no model was given: nothing is concluded from that."""
+
+    types: frozenset[str] = frozenset()
+    problems: tuple[tuple[Place, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +257,15 @@ class Facts:
     """Everything that a judge may look at."""
 
     region: str = ""
-    model: model_facts.ModelFacts = field(default_factory=model_facts.ModelFacts)
+    model: ModelFacts = field(default_factory=ModelFacts)
     scripts: ScriptFacts = field(default_factory=ScriptFacts)
-    network: network_facts.NetworkFacts = field(default_factory=network_facts.NetworkFacts)
-    storage: storage_facts.StorageFacts = field(default_factory=storage_facts.StorageFacts)
-    bucket: bucket_facts.BucketFacts = field(default_factory=bucket_facts.BucketFacts)
-    role: role_facts.RoleFacts = field(default_factory=role_facts.RoleFacts)
-    quota: quota_facts.QuotaFacts = field(default_factory=quota_facts.QuotaFacts)
-    capacity: capacity_facts.CapacityFacts = field(default_factory=capacity_facts.CapacityFacts)
-    living: living_facts.LivingFacts = field(default_factory=living_facts.LivingFacts)
+    network: NetworkFacts = field(default_factory=NetworkFacts)
+    storage: StorageFacts = field(default_factory=StorageFacts)
+    bucket: BucketFacts = field(default_factory=BucketFacts)
+    role: RoleFacts = field(default_factory=RoleFacts)
+    quota: QuotaFacts = field(default_factory=QuotaFacts)
+    capacity: CapacityFacts = field(default_factory=CapacityFacts)
+    living: LivingFacts = field(default_factory=LivingFacts)
 
     def new_nodes(self, group: Group) -> int:
         """How many instances of a group are not there yet."""
@@ -45,13 +276,34 @@ class Facts:
         return any(self.network.efa(kind) for kind in group.types)
 
 
-GATHERS: Mapping[str, Callable[[Aws, Wanted], Any]] = {
-    "network": network_facts.gather,
-    "storage": storage_facts.gather,
-    "bucket": bucket_facts.gather,
-    "role": role_facts.gather,
-    "quota": quota_facts.gather,
-    "capacity": capacity_facts.gather,
-    "living": living_facts.gather,
-}
-"""Who fills which part. `scripts` is read from disk."""
+Judge = Callable[[Wanted, Facts], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question. `asks` is its line in the documentation."""
+
+    id: str
+    asks: str
+    judge: Judge
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Checks that stand on the same facts. `needs` names the parts of `Facts` that they read."""
+
+    name: str
+    about: str
+    needs: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def offline(self) -> bool:
+        """Whether no credentials are needed."""
+        return not set(self.needs) - {"model", "scripts"}
+
+    def verdicts(self, wanted: Wanted, facts: Facts) -> Iterator[Verdict]:
+        """What every check says, in the order of the checks."""
+        for check in self.checks:
+            for found in check.judge(wanted, facts):
+                yield Verdict(self.name, check.id, found.level, found.place, found.what, found.mend)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpctl.clusters.validate.facts import Facts
-from hpctl.clusters.validate.verdict import (
-    Check,
-    Family,
-    Finding,
-    Unanswered,
-    fail,
-    ok,
-    unknown,
-    warn,
-)
+from hpctl.clusters.validate.ask import ask
+from hpctl.clusters.validate.facts import Check, Facts, Family, LivingFacts
+from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, unknown, warn
 from hpctl.clusters.validate.wanted import Wanted
+from hpctl.ports import Aws
+
+
+def gather(aws: Aws, wanted: Wanted) -> LivingFacts:
+    """One call, two with a database."""
+    sagemaker = aws.service("sagemaker")
+    arn = wanted.secret
+    return LivingFacts(
+        cluster=ask(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
+        secret=ask(aws.service("secretsmanager").read, "describe_secret", SecretId=arn)
+        if arn
+        else None,
+    )
+
 
 BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
 NAME = ("ClusterName",)

@@ -2,13 +2,242 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import json
+import os
+import re
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from hpctl.clusters.validate import script_rules
-from hpctl.clusters.validate.facts import Facts
-from hpctl.clusters.validate.script_facts import CONFIG, PARAMETERS
-from hpctl.clusters.validate.verdict import Check, Family, Finding, Place, fail, settled, warn
-from hpctl.clusters.validate.wanted import Wanted
+from hpctl.clusters import bundle_fit
+from hpctl.clusters.bundle import MANIFEST, WHEELS
+from hpctl.clusters.validate.facts import (
+    CONFIG,
+    PARAMETERS,
+    Check,
+    Facts,
+    Family,
+    Script,
+    ScriptFacts,
+)
+from hpctl.clusters.validate.verdict import Finding, Place, fail, settled, warn
+from hpctl.clusters.validate.wanted import Group, Wanted
+
+LARGEST = 1 << 20
+"""Bytes that are read of one file; a larger one is no script."""
+
+MOST = 500
+"""Files that are looked at; what a person wrote are fewer."""
+
+_SHELL = re.compile(rb"#!\s*\S*/(?:env\s+)?(sh|bash|dash)\b")
+_PYTHON = re.compile(rb"#!\s*\S*/(?:env\s+)?python")
+
+
+def gather(directory: Path) -> ScriptFacts:
+    """Every file below a directory. Raises OSError."""
+    found: dict[str, Script] = {}
+    unfit: tuple[str, ...] = ()
+    if (directory / WHEELS).is_dir() and (directory / MANIFEST).is_file():
+        unfit = tuple(f"{place}: {why}" for place, why in bundle_fit.problems(directory))
+    for at, path in enumerate(_below(directory)):
+        if at >= MOST:
+            return ScriptFacts(str(directory), found, True, unfit)
+        name = path.relative_to(directory).as_posix()
+        found[name] = _script(path, name)
+    return ScriptFacts(str(directory), found, unfit=unfit)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    for where, folders, names in os.walk(directory):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "__pycache__")
+        yield from (Path(where, name) for name in sorted(names))
+
+
+def _script(path: Path, name: str) -> Script:
+    size = path.stat().st_size
+    if size > LARGEST:
+        return Script(name, size, None, os.access(path, os.X_OK))
+    data = path.read_bytes()
+    return Script(name, size, data, os.access(path, os.X_OK), syntax_error(name, data))
+
+
+def syntax_error(name: str, data: bytes) -> str:
+    """What the interpreter says of a file that it only reads; empty where it is content."""
+    line = data.partition(b"\n")[0]
+    if shell := _SHELL.match(line):
+        return _shell_error(shell[1].decode(), data)
+    if _PYTHON.match(line) or name.endswith(".py"):
+        try:
+            ast.parse(data, name)
+        except (SyntaxError, ValueError) as error:
+            return f"{error.__class__.__name__}: {error}"
+        return ""
+    return _shell_error("sh", data) if name.endswith(".sh") else ""
+
+
+def _shell_error(shell: str, data: bytes) -> str:
+    try:
+        ran = subprocess.run(
+            [shell, "-n"],
+            input=data,
+            capture_output=True,
+            timeout=10,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        # Only what the shell says counts: without one there is nothing to tell.
+        return ""
+    said = ran.stderr.decode(errors="replace").strip().splitlines()
+    return (said[0] if said else f"{shell} -n failed") if ran.returncode else ""
+
+
+LONGEST_KEY = 1024
+"""Bytes of an S3 key (S3 User Guide, "Naming objects")."""
+
+
+def of_entry(script: Script, where: str, place: Place) -> Iterator[Finding]:
+    """The entry point: the service runs it, so the kernel must be able to."""
+    name = f"{where}/{script.name}"
+    if script.size == 0:
+        yield fail(place, f"{name} is empty", "write the script, or upload it again")
+    elif script.data is None:
+        yield fail(place, f"{name} has {script.size} bytes: that is no script", "name the script")
+    elif not script.first_line.startswith(b"#!"):
+        start = script.first_line[:40].decode(errors="replace")
+        yield fail(
+            place,
+            f"{name} does not say what runs it: it begins with {start!r}",
+            "begin it with #!/bin/sh, #!/bin/bash or #!/usr/bin/env python3",
+        )
+    if script.executable is False:
+        yield fail(place, f"{name} is not executable", f"chmod +x {name}")
+
+
+def of_any(script: Script, where: str, place: Place) -> Iterator[Finding]:
+    """A script or module that the entry point may call."""
+    name = f"{where}/{script.name}"
+    if script.is_text and script.data is not None and b"\r\n" in script.data:
+        line = script.data[: script.data.index(b"\r\n")].count(b"\n") + 1
+        yield fail(
+            place,
+            f"{name} has Windows line ends (first on line {line}): the kernel looks for an "
+            "interpreter whose name ends in a carriage return",
+            f"sed -i 's/\\r$//' {name}",
+        )
+    if script.syntax_error:
+        yield fail(place, f"{name}: {script.syntax_error}", "mend the script")
+    if script.data is not None and script.data.startswith(b"\xef\xbb\xbf"):
+        yield fail(
+            place,
+            f"{name} begins with a byte order mark, so its first line is not read as #!",
+            f"sed -i '1s/^\\xef\\xbb\\xbf//' {name}",
+        )
+
+
+def of_modes(script: Script, where: str, place: Place) -> Iterator[Finding]:
+    """A file that says what runs it is meant to be run."""
+    if script.executable is False and script.first_line.startswith(b"#!"):
+        yield warn(
+            place,
+            f"{where}/{script.name} has a #! line and is not executable",
+            f"chmod +x {where}/{script.name}, or always call it by its interpreter",
+        )
+
+
+def of_roles(
+    config: Script | None, names: Collection[str], where: str, groups: Sequence[Group]
+) -> Iterator[Finding]:
+    """A bundle of ours knows who is a login node: on the node nothing else says it."""
+    if not {MANIFEST, "lifecycle/node.py"} <= set(names):
+        return
+    try:
+        said = json.loads(config.data or b"{}") if config else {}
+    except ValueError:
+        return
+    roles = said.get("roles") if isinstance(said, dict) else None
+    roles = roles if isinstance(roles, dict) else {}
+    for group in groups:
+        role, told = group.role.lower(), str(roles.get(group.name, ""))
+        if (not told and role != "login") or told == role:
+            continue
+        yield warn(
+            group.at("LifeCycleConfig", "SourceS3Uri"),
+            f"{where}/{CONFIG}: roles gives {group.name} {told or 'no role'}, so the scripts take "
+            f"its {role} nodes for {told or 'compute'} nodes",
+            "`hpctl lifecycle bundle --spec FILE` writes the roles of the cluster's file; push it",
+        )
+
+
+def of_parameters(
+    script: Script | None, where: str, place: Place, wanted: Wanted, legacy: bool = False
+) -> Iterator[Finding]:
+    """provisioning_parameters.json: there where scripts set Slurm up, and of one mind with us.
+
+    `legacy`: a cluster of this name lives, and has its roles in that file.
+    """
+    if wanted.by_api:
+        if script is not None and legacy:
+            yield warn(
+                place,
+                f"{where} holds {PARAMETERS}, which the migration to the API's configuration ends",
+                "`hpctl cluster update` keeps a copy, removes it, and puts it back if need be",
+            )
+        elif script is not None:
+            yield fail(
+                place,
+                f"{where} holds {PARAMETERS}, and the groups have roles of their own: the service "
+                "refuses a mixture",
+                f"remove {PARAMETERS}, or write slurm_config: provisioning_parameters",
+            )
+        return
+    if script is None:
+        yield fail(
+            place,
+            f"{where} has no {PARAMETERS}: the scripts would leave plain instances behind",
+            "`hpctl lifecycle bundle --spec FILE` writes it from the cluster's file",
+        )
+        return
+    try:
+        said = json.loads(script.data or b"")
+    except ValueError as error:
+        yield fail(place, f"{where}/{PARAMETERS} is not JSON: {error}", "mend the file")
+        return
+    if not isinstance(said, dict):
+        yield fail(place, f"{where}/{PARAMETERS} holds no object", "mend the file")
+        return
+    yield from _of_one_mind(said, f"{where}/{PARAMETERS}", place, wanted)
+
+
+def _of_one_mind(
+    said: Mapping[str, Any], name: str, place: Place, wanted: Wanted
+) -> Iterator[Finding]:
+    groups = {group.name for group in wanted.groups}
+    workers = [w for w in said.get("worker_groups") or () if isinstance(w, dict)]
+    named = {
+        "controller_group": said.get("controller_group"),
+        "login_group": said.get("login_group"),
+        **{f"worker_groups.{at}": w.get("instance_group_name") for at, w in enumerate(workers)},
+    }
+    if not named["controller_group"]:
+        yield fail(place, f"{name} names no controller_group", "name the controller's group in it")
+    for key, group in named.items():
+        if group and group not in groups:
+            yield fail(
+                place,
+                f"{name}: {key} is {group}, and there is no such group: the agent on the node ends "
+                "in a KeyError",
+                f"name one of {', '.join(sorted(groups))}",
+            )
+    left = groups - {str(group) for group in named.values()}
+    for group in sorted(left):
+        yield warn(
+            place,
+            f"{name} does not name {group}: its nodes stay outside Slurm",
+            f"add {group} to worker_groups",
+        )
 
 
 def entries(wanted: Wanted) -> dict[str, Place]:
@@ -32,18 +261,18 @@ def entry_point(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 "check the name, or name another directory in --scripts",
             )
             continue
-        found = script_rules.of_entry(script, here.directory, place)
+        found = of_entry(script, here.directory, place)
         yield from settled(found, f"{here.directory}/{name} can be run", place)
 
 
 def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Line ends, byte order marks and syntax of every script in the directory."""
-    yield from _all(wanted, facts, script_rules.of_any, "scripts have LF line ends and parse")
+    yield from _all(wanted, facts, of_any, "scripts have LF line ends and parse")
 
 
 def modes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Scripts with a #! line are executable."""
-    yield from _all(wanted, facts, script_rules.of_modes, "")
+    yield from _all(wanted, facts, of_modes, "")
 
 
 def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
@@ -54,7 +283,7 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     if not here.directory or not places or PARAMETERS not in here.files:
         return
     yield from settled(
-        script_rules.of_parameters(here.files[PARAMETERS], here.directory, places[0], wanted),
+        of_parameters(here.files[PARAMETERS], here.directory, places[0], wanted),
         f"{PARAMETERS} agrees with the groups",
         places[0],
     )
@@ -64,7 +293,7 @@ def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """The same of a bundle on this machine; the roles of scripts that are none come with it."""
     here = facts.scripts
     groups = [group for group in wanted.groups if group.lifecycle] if wanted.by_api else []
-    yield from script_rules.of_roles(here.files.get(CONFIG), here.files, here.directory, groups)
+    yield from of_roles(here.files.get(CONFIG), here.files, here.directory, groups)
 
 
 def wheels(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
@@ -85,7 +314,7 @@ def _all(wanted: Wanted, facts: Facts, rule: object, content: str) -> Iterator[F
 
     def found() -> Iterator[Finding]:
         for name, script in here.files.items():
-            if rule is script_rules.of_modes and name in own:
+            if rule is of_modes and name in own:
                 continue
             yield from rule(script, here.directory, own.get(name, place))
         if here.truncated:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hpctl.clusters.maintenance import NO_BATCHES
-from hpctl.clusters.validate.facts import Facts
-from hpctl.clusters.validate.verdict import Check, Family, Finding, Place, fail, ok, settled, warn
+from hpctl.clusters.validate.facts import Check, Facts, Family, ModelFacts, ServiceModel
+from hpctl.clusters.validate.verdict import Finding, Place, fail, ok, settled, warn
 from hpctl.clusters.validate.wanted import Group, Wanted
 from hpctl.yaml.errors import near
+
+
+def gather(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
+    """Loading the model takes about a third of a second."""
+    return ModelFacts(model.instance_types(), tuple(model.problems(request)))
+
 
 _ACCELERATED = re.compile(r"ml\.(p\d|g\d|gr\d|trn\d|inf\d)")
 _SMALL = re.compile(r"ml\.(t\d\w*\.\w+|\w+\.(medium|large))")

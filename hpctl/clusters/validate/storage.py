@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpctl.clusters.validate import rules
-from hpctl.clusters.validate.facts import Facts
-from hpctl.clusters.validate.network_facts import blocks
-from hpctl.clusters.validate.rules import Peers
-from hpctl.clusters.validate.storage_facts import Guarded
-from hpctl.clusters.validate.verdict import (
-    Check,
-    Family,
-    Finding,
-    Unanswered,
-    fail,
-    ok,
-    unknown,
-    warn,
-)
+from hpctl.clusters.validate import security_groups
+from hpctl.clusters.validate.ask import find_security_groups, listed, rows
+from hpctl.clusters.validate.facts import Check, Facts, Family, Guarded, StorageFacts, blocks
+from hpctl.clusters.validate.security_groups import Peers
+from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, unknown, warn
 from hpctl.clusters.validate.wanted import FileSystem, Group, Wanted
+from hpctl.ports import Aws
+
+
+def gather(aws: Aws, wanted: Wanted) -> StorageFacts:
+    """A few calls a file system."""
+    ids = {fs.id for group in wanted.groups for fs in group.file_systems if fs.id}
+    return StorageFacts({file_system: _guarded(aws, file_system) for file_system in sorted(ids)})
+
+
+def _guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
+    fsx, ec2 = aws.service("fsx"), aws.service("ec2")
+
+    if file_system.startswith("fc"):
+        found = rows(fsx, "describe_file_caches", "FileCaches", FileCacheIds=[file_system])
+    else:
+        found = rows(fsx, "describe_file_systems", "FileSystems", FileSystemIds=[file_system])
+    if isinstance(found, Unanswered):
+        return found
+    if not found:
+        return None
+    entry: Mapping[str, Any] = found[0]
+    subnets = listed(
+        ec2,
+        "describe_subnets",
+        "Subnets",
+        "SubnetId",
+        "subnet-id",
+        list(entry.get("SubnetIds") or ()),
+    )
+    interfaces = listed(
+        ec2,
+        "describe_network_interfaces",
+        "NetworkInterfaces",
+        "NetworkInterfaceId",
+        "network-interface-id",
+        # Of a large file system one is as good as all: they have the same groups.
+        list(entry.get("NetworkInterfaceIds") or ())[:10],
+    )
+    if isinstance(interfaces, Unanswered):
+        return Guarded(entry, interfaces, subnets)
+    ids = sorted({str(g["GroupId"]) for i in interfaces.values() for g in i.get("Groups") or ()})
+    return Guarded(entry, find_security_groups(ec2, ids), subnets)
+
 
 PORTS = {
     # FSx for Lustre User Guide, "File system access control with Amazon VPC".
@@ -173,7 +206,7 @@ def _shut(kind: str, permissions: list[Any], peers: Peers) -> str:
     closed = [
         f"{protocol} {_ports(wanted)}"
         for protocol, wanted in PORTS[kind]
-        if not rules.ports(permissions, protocol, wanted, peers)
+        if not security_groups.ports(permissions, protocol, wanted, peers)
     ]
     return ", ".join(closed)
 

@@ -1,4 +1,4 @@
-"""`python -m hpctl.jobs.elastic`: see options.py and docs/process-restart.md.
+"""`python -m hpctl.jobs.elastic`: see options.py and docs/run.md.
 
 Exit codes: 0 all ranks ended with 0; the first failed rank's own code (128 + n for signal n) where
 that code is final or the restarts are used up; 75 where a launcher or its node is gone; 93 where

@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         "python -m hpctl.jobs.elastic",
         usage="%(prog)s [options] -- script.py [args] | -m module [args] | command [args]",
         description="Start this node's ranks and restart the whole group when one dies.",
-        epilog="docs/process-restart.md",
+        epilog="docs/run.md",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from hpctl.clusters.validate.capacity_facts import CapacityFacts
-from hpctl.clusters.validate.quota_facts import QuotaFacts
-from hpctl.clusters.validate.storage_facts import StorageFacts
+from hpctl.clusters.validate.facts import CapacityFacts, QuotaFacts, StorageFacts
 from hpctl.core.compat import UTC
 from tests.clusters.validate.cases import FAIL, NO_ANSWER, UNKNOWN, WARN, case, net, sg
 from tests.clusters.validate.world import (

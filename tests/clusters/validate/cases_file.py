@@ -7,11 +7,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from hpctl.clusters.bundle import MANIFEST
-from hpctl.clusters.validate.capacity_facts import CapacityFacts
-from hpctl.clusters.validate.living_facts import LivingFacts
-from hpctl.clusters.validate.model_facts import ModelFacts
-from hpctl.clusters.validate.quota_facts import QuotaFacts
-from hpctl.clusters.validate.script_facts import CONFIG, PARAMETERS, ScriptFacts
+from hpctl.clusters.validate.facts import (
+    CONFIG,
+    PARAMETERS,
+    CapacityFacts,
+    LivingFacts,
+    ModelFacts,
+    QuotaFacts,
+    ScriptFacts,
+)
 from hpctl.core.compat import UTC
 from tests.clusters.validate.cases import FAIL, NO_ANSWER, UNKNOWN, WARN, case, net
 from tests.clusters.validate.world import (

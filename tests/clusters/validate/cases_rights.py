@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpctl.clusters.validate.quota_facts import EBS_SIZE, IN_ALL
-from hpctl.clusters.validate.role_facts import Role, RoleFacts, Simulated
+from hpctl.clusters.validate.capacity import EBS_SIZE, IN_ALL
+from hpctl.clusters.validate.facts import Role, RoleFacts, Simulated
 from tests.clusters.validate.cases import FAIL, NO_ANSWER, UNKNOWN, WARN, case
 from tests.clusters.validate.world import ROLE, World, trust
 

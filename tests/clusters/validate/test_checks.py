@@ -12,10 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from hpctl.clusters.validate.locate import spoken
-from hpctl.clusters.validate.network_facts import NetworkFacts
-from hpctl.clusters.validate.run import FAMILIES
-from hpctl.clusters.validate.verdict import Level
+from hpctl.clusters.validate import FAMILIES
+from hpctl.clusters.validate.facts import NetworkFacts
+from hpctl.clusters.validate.verdict import Level, spoken
 from tests.clusters.validate import cases_account, cases_file, cases_rights
 from tests.clusters.validate.cases import CASES, NO_ANSWER, Case
 from tests.clusters.validate.world import World, anywhere

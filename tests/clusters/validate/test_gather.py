@@ -10,7 +10,7 @@ import pytest
 from hpctl.clusters import policies
 from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import Verdict, validate
-from hpctl.clusters.validate.role_facts import simulate
+from hpctl.clusters.validate.role import simulate
 from hpctl.clusters.validate.verdict import Level, Unanswered
 from tests.clusters.validate.account import Account, Bed, denied
 

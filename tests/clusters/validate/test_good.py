@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpctl.clusters.validate.run import FAMILIES, worst
+from hpctl.clusters.validate import FAMILIES, worst
 from hpctl.clusters.validate.verdict import Level
 from tests.clusters.validate.world import World, prefix, script
 

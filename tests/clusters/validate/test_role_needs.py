@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from hpctl.clusters import spec as specs
-from hpctl.clusters.validate.role_facts import needed
+from hpctl.clusters.validate.role import needed
 from hpctl.clusters.validate.wanted import of_spec
 from tests.clusters.validate.world import World
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.clusters.validate import rules
-from hpctl.clusters.validate.rules import Peers
+from hpctl.clusters.validate import security_groups
+from hpctl.clusters.validate.security_groups import Peers
 
 NODES = Peers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
 SELF = [{"GroupId": "sg-nodes"}]
@@ -39,18 +39,18 @@ def blocks(*cidrs: str) -> list[dict[str, str]]:
     ],
 )
 def test_all_traffic(permissions: list[Any], by_ip: bool, by_group: bool) -> None:
-    assert rules.everything(permissions, NODES) is by_ip
-    assert rules.everything(permissions, NODES, by_group=True) is by_group
+    assert security_groups.everything(permissions, NODES) is by_ip
+    assert security_groups.everything(permissions, NODES, by_group=True) is by_group
 
 
 def test_a_rule_for_one_group_says_nothing_of_another() -> None:
     """The mistake of a well-known validator: any pair of groups was taken for a self-reference."""
     from_other = [rule(UserIdGroupPairs=OTHER)]
-    assert not rules.everything(from_other, NODES, by_group=True)
+    assert not security_groups.everything(from_other, NODES, by_group=True)
 
 
 def test_without_known_networks_no_block_counts() -> None:
-    assert not rules.everything([rule(IpRanges=blocks("0.0.0.0/0"))], Peers({"sg-nodes"}))
+    assert not security_groups.everything([rule(IpRanges=blocks("0.0.0.0/0"))], Peers({"sg-nodes"}))
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_without_known_networks_no_block_counts() -> None:
     ],
 )
 def test_ports(permissions: list[Any], open_: bool) -> None:
-    assert rules.ports(permissions, "tcp", range(1018, 1024), NODES) is open_
+    assert security_groups.ports(permissions, "tcp", range(1018, 1024), NODES) is open_
 
 
 def test_ipv6_nodes_are_let_in_by_ipv6_blocks() -> None:
     six = Peers({"sg-nodes"}, ("2600:1f14::/64",))
-    assert rules.everything([rule(Ipv6Ranges=[{"CidrIpv6": "2600:1f14::/56"}])], six)
-    assert not rules.everything([rule(IpRanges=blocks("0.0.0.0/0"))], six)
+    assert security_groups.everything([rule(Ipv6Ranges=[{"CidrIpv6": "2600:1f14::/56"}])], six)
+    assert not security_groups.everything([rule(IpRanges=blocks("0.0.0.0/0"))], six)

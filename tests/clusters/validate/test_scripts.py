@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters.shipped import lifecycle_scripts
-from hpctl.clusters.validate import script_facts
+from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
 from hpctl.clusters.validate.verdict import Level
 from hpctl.clusters.validate.wanted import of_spec
@@ -27,7 +27,7 @@ def trouble(directory: Path) -> dict[str, list[str]]:
     from hpctl.clusters import spec
     from tests.clusters.validate.world import FILE
 
-    found = replace(facts(), scripts=script_facts.gather(directory))
+    found = replace(facts(), scripts=scripts.gather(directory))
     said: dict[str, list[str]] = {}
     for verdict in FAMILY.verdicts(of_spec(spec.parse(FILE)), found):
         if verdict.level is not Level.OK:
@@ -71,12 +71,12 @@ def test_modes_are_those_of_the_files(good: Path) -> None:
 
 
 def test_what_is_no_script_is_not_read_whole(good: Path) -> None:
-    write(good / "on_init_complete.sh", b"\0" * (script_facts.LARGEST + 1))
+    write(good / "on_init_complete.sh", b"\0" * (scripts.LARGEST + 1))
     assert "that is no script" in trouble(good)["entry-point"][0]
 
 
 def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_facts, "MOST", 2)
+    monkeypatch.setattr(scripts, "MOST", 2)
     assert "very many files" in trouble(good)["readable"][-1]
 
 

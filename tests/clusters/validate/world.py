@@ -11,17 +11,25 @@ from typing import Any
 import yaml
 
 from hpctl.clusters import spec as specs
-from hpctl.clusters.validate.bucket_facts import BucketFacts, Prefix
-from hpctl.clusters.validate.capacity_facts import CapacityFacts
-from hpctl.clusters.validate.facts import Facts
-from hpctl.clusters.validate.living_facts import LivingFacts
-from hpctl.clusters.validate.model_facts import ModelFacts
-from hpctl.clusters.validate.network_facts import NetworkFacts
-from hpctl.clusters.validate.quota_facts import EBS_SIZE, IN_ALL, PER_CLUSTER, QuotaFacts
-from hpctl.clusters.validate.role_facts import Role, RoleFacts
-from hpctl.clusters.validate.run import FAMILIES
-from hpctl.clusters.validate.script_facts import PARAMETERS, Script, ScriptFacts
-from hpctl.clusters.validate.storage_facts import Guarded, StorageFacts
+from hpctl.clusters.validate import FAMILIES
+from hpctl.clusters.validate.capacity import EBS_SIZE, IN_ALL, PER_CLUSTER
+from hpctl.clusters.validate.facts import (
+    PARAMETERS,
+    BucketFacts,
+    CapacityFacts,
+    Facts,
+    Guarded,
+    LivingFacts,
+    ModelFacts,
+    NetworkFacts,
+    Prefix,
+    QuotaFacts,
+    Role,
+    RoleFacts,
+    Script,
+    ScriptFacts,
+    StorageFacts,
+)
 from hpctl.clusters.validate.verdict import Level, Verdict
 from hpctl.clusters.validate.wanted import of_spec
 from hpctl.core.compat import UTC

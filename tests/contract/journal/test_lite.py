@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpctl.core.journal import Event
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.lite import SqliteReader
+from hpctl.store.lite import SqliteReader, passing
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, values
 from tests.contract.journal.test_facts import WELL
@@ -94,9 +95,23 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
     sqlite.open()
     code = (
         "import sys; from pathlib import Path; from hpctl.config import Config\n"
-        "from hpctl.cli import status, explain, nodes, jobs, recoveries, output, gather\n"
+        "from hpctl.cli import status, explain, nodes, recoveries, output, gather\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
         "gather.gather(config, output.now())\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "can_pass"),
+    [
+        ("database is locked", True),
+        ("unable to open database file", True),
+        ("no such table: events", False),
+        ("Could not decode to UTF-8 column 'body'", False),
+    ],
+)
+def test_what_can_pass_is_told_without_codes_of_errors(text: str, can_pass: bool) -> None:
+    """Python 3.10 has no `sqlite_errorname`."""
+    assert passing(sqlite3.OperationalError(text)) is can_pass

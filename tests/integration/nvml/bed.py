@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hpctl.agent.check import CannotTell
+from hpctl.agent.check import CannotTell, DriverHung
 from hpctl.agent.nvml.client import Client
-from hpctl.agent.nvml.snapshot import DriverHung, Snapshot
+from hpctl.agent.nvml.snapshot import Snapshot
 
 T = TypeVar("T")
 PATIENCE_S = 10.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.checks.table_gpu import GPU
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import load
+from hpctl.core.faults.table import GPU_CHECKS
 from tests.integration.nvml.bed import PATIENCE_S, Connect, hung, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 
@@ -44,7 +44,7 @@ def observe(client: Client, root: Path) -> set[tuple[str, str]]:
     """What all GPU checks say of two sweeps, as (code, device)."""
     machine = Machine(root, Expected(gpus=8), nvml=client.newest)
     said: set[tuple[str, str]] = set()
-    for check in map(load, GPU):
+    for check in map(load, GPU_CHECKS):
         before = None
         for _ in range(2):
             try:
@@ -104,7 +104,7 @@ def test_a_hung_driver_becomes_an_observation(stub: Stub, connect: Connect, root
     client.wait(PATIENCE_S)
     stub.hang("nvmlDeviceGetFieldValues", gpu=6)
     assert until(lambda: hung(client))
-    check = next(load(spec, {"overdue_s": 1.0}) for spec in GPU if spec.name == "gpu.hung")
+    check = next(load(spec, {"overdue_s": 1.0}) for spec in GPU_CHECKS if spec.name == "gpu.hung")
     seen = check.gather(Machine(root, nvml=client.newest))
     (hung_one,) = check.judge(seen, None, check.limits)
     assert hung_one.code == "hung"

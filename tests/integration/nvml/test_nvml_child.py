@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from tests.stubs.nvml import (
     LIBRARY,
     RECOVERY_ACTION,
     XID,
-    CompilerMissing,
     Stub,
     uuid,
 )
@@ -275,12 +272,3 @@ def test_a_burst_of_one_event_is_told_once(stub: Stub, connect: Connect) -> None
 
 
 # --- the stand-in itself -----------------------------------------------------------------------
-
-
-def test_without_a_compiler_the_package_to_install_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(CompilerMissing, match="apt-get install gcc libc6-dev"):
-        Stub(tmp_path)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.checking import Checks
-from hpctl.agent.checks.table import CHECKS
-from hpctl.agent.config import AgentConfig, CheckConfig
-from hpctl.agent.settings import AgentSettings
+from hpctl.agent.config import AgentConfig, AgentSettings, CheckConfig
+from hpctl.agent.service import Checks
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName
 from hpctl.protocol.heads import Head
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu

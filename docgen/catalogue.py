@@ -1,0 +1,53 @@
+"""docs/catalogue.md from the fault table: a heading a check, a line a row."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from hpctl.core.catalogue import SHIPPED
+from hpctl.core.faults.row import FaultRow, stem
+from hpctl.core.faults.table import SECTIONS
+from hpctl.core.model import Urgency
+
+HEAD = """# The fault catalogue
+
+What each kernel message or node-level fact means, and what hpctl does about it. A rule's id is the
+name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by its id in
+[hpctl.yaml](configuration.md), and may write rules of its own ([plugins](plugins.md)). Of two
+faults the more urgent decides, then the stronger first remedy, then the order here. Where a rule
+differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
+
+**Remedy**: the ladder (*reset* the GPU); the same rule on the same instance within 7 days climbs
+one rung. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node is drained
+and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty: counted only.
+"""
+
+
+def page() -> str:
+    """The page: the sections of the table in order of precedence."""
+    lines = [HEAD]
+    for title, rows in SECTIONS:
+        lines += [f"## {title}", ""]
+        for check, those in groupby(rows, lambda row: row.check):
+            lines += [f"**{stem(check)}**", "", "| code | meaning | remedy |", "|---|---|---|"]
+            lines += [*map(_line, those), ""]
+    return "\n".join(lines)
+
+
+def _line(row: FaultRow) -> str:
+    code = f"`{row.code.replace(' ', ', ')}`" if row.code else ""
+    return f"| {code} | {row.meaning} | {_remedy(row)} |"
+
+
+def _remedy(row: FaultRow) -> str:
+    shipped = SHIPPED[row.rules[0]]
+    ladder = (
+        ""
+        if row.treatment in "IW"
+        else ", ".join(shipped.ladder).replace("reset_gpu", "reset").replace("_", " ")
+    )
+    if shipped.urgency is Urgency.AFTER_JOBS:
+        ladder += " (after jobs)"
+    if row.watch and ladder and not row.acts:
+        ladder += ", watch"
+    return ladder or ("watch" if row.suspect else "")

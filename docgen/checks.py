@@ -1,0 +1,74 @@
+"""docs/checks.md from the agent's table of checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpctl.agent.budget import CPU_PERCENT, MEMORY_MB
+from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults.table import KERNEL_CHECKS, TIMED, rows_of
+from hpctl.core.model import Clears
+
+HEAD = f"""# What the agent checks
+
+The agent reports findings; the head node judges them by the [fault catalogue](catalogue.md): check
+`gpu.remap` with code `failure` is rule `gpu-remap-failure`. A finding without a rule is shown as
+Suspect and causes no action. `hpctl agent check` runs every check once. A site changes them in
+`/etc/hpctl/agent.yaml`, which the agent reads when it starts:
+
+```yaml
+expected:                 # what the instance type does not say
+  gpus: 8
+checks:
+  host.disk: {{every_s: 30, limits: {{full_pct: 97}}}}
+  gpu.clocks: {{enabled: false}}
+  efa.devices: {{gone_s: 300}}
+budget:                   # of one core, and resident memory
+  cpu_percent: {CPU_PERCENT}
+  memory_mb: {MEMORY_MB:g}
+```
+
+- **Seen** 2 of 3: reported when two of the last three runs found it.
+- **Clears**: `boot`, by a restart of the instance; `gone 60 s`, when absent for that long;
+  `operator`, by `hpctl return` or another instance.
+- **Limits**: names and shipped values, to be changed under `limits`.
+
+For some minutes after boot what looks wrong is UNKNOWN and not a fault. An agent over its budget
+for three minutes stops optional checks and reports it (`agent.checks`, code `shed`).
+"""
+
+KERNEL_HEAD = """A line is judged when it is read. Only lines of the kernel's own facility count,
+and none that begins with a process name, so that no process can forge a fault. Codes are in the
+[catalogue](catalogue.md).
+"""
+
+
+def page() -> str:
+    """The page: a table for each section."""
+    parts = [HEAD]
+    for title, specs in TIMED:
+        parts += [f"## {title}\n", *_table(specs)]
+    parts += ["## The kernel log\n", KERNEL_HEAD, *_kernel()]
+    return "\n".join(parts)
+
+
+def _kernel() -> list[str]:
+    lines = ["| check | reads | clears |", "|---|---|---|"]
+    for spec in KERNEL_CHECKS:
+        ends = [row.code for row in rows_of(spec.name) if row.clears is Clears.GONE]
+        clears = "boot" + (f"; `{ends[0]}` with the line that ends it" if ends else "")
+        lines.append(f"| `{spec.name}` | {spec.what} | {clears} |")
+    return [*lines, ""]
+
+
+def _table(specs: Sequence[CheckSpec]) -> list[str]:
+    head = ["| check | looks at | every | seen | clears | limits |", "|---|---|---|---|---|---|"]
+    return [*head, *map(_line, specs), ""]
+
+
+def _line(spec: CheckSpec) -> str:
+    clears = f"gone {spec.gone_s:g} s" if spec.clears is Clears.GONE else str(spec.clears)
+    limits = ", ".join(f"`{n}` {one.value:g} {one.unit}" for n, one in spec.limits.items())
+    seen = f"{spec.seen[0]} of {spec.seen[1]}"
+    cells = (f"`{spec.name}`", spec.what, f"{spec.every_s:g} s", seen, clears, limits)
+    return "| " + " | ".join(cells) + " |"

@@ -1,0 +1,137 @@
+"""docs/cluster.md: cluster.yaml, its keys from the models that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hpctl.clusters.request import LEFT_TO_RAW
+from hpctl.clusters.schema import document
+
+HEAD = """# cluster.yaml
+
+One file says what a HyperPod cluster with Slurm is. `hpctl cluster validate` checks it before it
+costs money, `hpctl cluster create` makes it, and `hpctl cluster update` shows what a change would
+add, change and destroy before it does so. [Operating a cluster](cluster-operate.md) is the guide.
+
+```yaml
+name: llm-prod
+vpc:
+  subnets: [subnet-0123456789abcdef0]
+  security_groups: [sg-0123456789abcdef0]
+node_recovery: None               # hpctl replaces nodes
+hpctl:
+  mode: own
+  spares: {h100: 1}
+instance_groups:
+  - name: controller
+    instance_type: ml.m5.4xlarge
+    count: 1
+    role: controller
+    execution_role: arn:aws:iam::111122223333:role/hyperpod
+  - name: h100
+    instance_types: [ml.p5.48xlarge, ml.p5en.48xlarge]    # the first that there is
+    count: 8
+    role: compute
+    partition: h100
+    execution_role: arn:aws:iam::111122223333:role/hyperpod
+    lifecycle:
+      source_s3_uri: s3://sagemaker-my-bucket/lifecycle
+      on_init_complete: on_init_complete.sh
+    storage:
+      - fsx_lustre:
+          dns_name: fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com
+          mount_name: abcdefgh
+```
+
+- Keys are CreateCluster's in snake_case, with short names for daily ones; values are the API's.
+- What the file leaves out, the service decides, and `hpctl cluster update` leaves alone.
+- Quote what YAML reads as something else: `"1.10"`. `node_recovery: None` is the API's word.
+- `slurm_config: api` (the default): each group has a `role`, compute groups a `partition`, and the
+  service writes slurm.conf. `provisioning_parameters`: lifecycle scripts write it, from a file that
+  `hpctl cluster provisioning-parameters` prints; several head nodes need this style.
+- A group without `lifecycle` is set up by its AMI. `on_init_complete` runs a script after that,
+  `on_create` instead of it.
+- [cluster.schema.json](cluster.schema.json) is the JSON schema, for editors.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_raw(), *_sections()])
+
+
+def _raw() -> Iterator[str]:
+    yield "## raw"
+    yield ""
+    yield "`raw` of a group, and of the cluster, is merged into the request in the API's own words."
+    yield "No key of this file stands for:"
+    yield ""
+    yield from (f"- `{path}`: {why}" for path, why in LEFT_TO_RAW.items())
+    yield ""
+
+
+def _sections() -> Iterator[str]:
+    schema = document()
+    parts: Mapping[str, Any] = schema["$defs"]
+    places: dict[str, str] = {}
+    _find(schema, "", parts, places)
+    yield "## Keys"
+    yield ""
+    yield from _table(schema, places)
+    for name, place in places.items():
+        yield f"### {place}"
+        yield ""
+        yield " ".join(parts[name]["description"].split())
+        yield ""
+        yield from _table(parts[name], places)
+
+
+def _find(
+    part: Mapping[str, Any], place: str, parts: Mapping[str, Any], places: dict[str, str]
+) -> None:
+    """Each section's name and the first place where it stands, as the file is read."""
+    for key, said in part["properties"].items():
+        for one in (said, *said.get("anyOf", ()), *_entries(said)):
+            name = one.get("$ref", "").rpartition("/")[2]
+            if name and name not in places:
+                places[name] = f"{place}.{key}".lstrip(".")
+                _find(parts[name], places[name], parts, places)
+
+
+def _entries(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    lists = [said, *said.get("anyOf", ())]
+    return [one["items"] for one in lists if "items" in one]
+
+
+def _table(part: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[str]:
+    needed = part.get("required", ())
+    yield "| key | value | meaning |"
+    yield "|---|---|---|"
+    for key, said in part["properties"].items():
+        must = " (needed)" if key in needed else ""
+        yield f"| `{key}`{must} | {_value(said, places)} | {said.get('description', '')} |"
+    yield ""
+
+
+def _value(said: Mapping[str, Any], places: Mapping[str, str]) -> str:
+    """What stands behind a key, in a few words."""
+    if choices := said.get("anyOf"):
+        return " or ".join(_value(one, places) for one in choices if one.get("type") != "null")
+    if "$ref" in said:
+        place = places[said["$ref"].rpartition("/")[2]]
+        return f"[{place.rpartition('.')[2]}](#{place.replace('.', '')})"
+    if "const" in said:
+        return f"`{said['const']}`"
+    if "enum" in said:
+        return ", ".join(f"`{one}`" for one in said["enum"])
+    kind = said.get("type", "")
+    if kind == "array":
+        inner = _value(said["items"], places)
+        return f"list, {inner}" if inner.startswith("such as") else f"list of {inner}"
+    if kind == "integer":
+        return f"{said['minimum']} to {said['maximum']}"
+    if kind == "string" and "examples" in said:
+        return f"such as `{said['examples'][0]}`"
+    words = {"string": "text", "boolean": "`true`, `false`", "object": "a map"}
+    return words.get(kind, kind)

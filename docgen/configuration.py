@@ -1,0 +1,157 @@
+"""docs/configuration.md: every key of hpctl.yaml, with its default from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from hpctl.config import Config
+
+HEAD = """# hpctl.yaml
+
+The daemon's configuration, `/etc/hpctl/hpctl.yaml` (`--config`, `HPCTL_CONFIG`). Every key has a
+default; `hpctl config example` prints a file with all of them, `hpctl config check` reports every
+error at once, `systemctl reload hpctl-daemon` applies a change. Keys that end in `_s` are seconds
+(`30`, `30s`, `10m`, `2h`, `1d`). The agent's file is described under [checks](checks.md), recovery
+policies under [policies](policies.md).
+
+```yaml
+mode: observe
+cluster: {provider: sagemaker, name: llm-prod, region: us-west-2}
+partitions: [gpu]
+```
+"""
+
+MEANINGS = {
+    "mode": "`observe`: journal only; `assist`: drain and requeue; `own`: also reboot and replace",
+    "state_dir": "journal and lock; a local disk",
+    "database_url": "MariaDB or PostgreSQL that several head nodes share, in place of SQLite",
+    "kill_switch": "while this file exists hpctl does nothing",
+    "partitions": "act on nodes of these partitions only; empty: all",
+    "spares": "idle healthy nodes kept for each instance group: `{GROUP: COUNT}`",
+    "catalogue": "changed or added rules: `{RULE: {meaning, urgency, ladder, settle_s, "
+    "escalate_window_s}}`",
+    "run_policy": "the cluster's [recovery policy](policies.md)",
+    "run_policies": "the same for each partition",
+    "cluster.provider": "`sagemaker` (the default in a file with `cluster:`), or `none`: no cloud",
+    "cluster.name": "the HyperPod cluster; needed with `sagemaker`",
+    "cluster.region": "AWS region",
+    "cluster.endpoint_url": "another SageMaker endpoint",
+    "cluster.profile": "profile of SlurmUser's `~/.aws/config`",
+    "cluster.poll_s": "interval of cloud reads",
+    "cluster.busy_poll_s": "the same while a replacement or reboot is under way",
+    "cluster.protected_groups": "instance groups that hpctl never treats",
+    "slurm.bin": "directory of Slurm's commands; else PATH",
+    "slurm.conf": "slurm.conf, where it is not the default",
+    "slurm.adapter": "`cli`, `pyslurm`, or whichever is there",
+    "slurm.timeout_s": "limit of one command",
+    "intake.listen": "address and port for agents and requests",
+    "intake.munge_socket": "another munged",
+    "intake.allowed_uids": "uids whose reports about a node are believed",
+    "access.group": "Unix group that may send requests, beside root",
+    "alerts.token_file": "secret of Alertmanager's webhook; unset: closed",
+    "alerts.labels": "labels that name a node, best first",
+    "alerts.keep_s": "an alert not repeated for this long no longer counts",
+    "loop.reconcile_s": "interval of a full cycle when nothing happens",
+    "loop.poll_s": "interval while Slurm is about to change",
+    "loop.slow_poll_s": "interval while the cloud works",
+    "loop.gather_s": "wait for other reports of one event",
+    "loop.lease_s": "leader lease",
+    "journal.keep_days": "how long ended recoveries are kept",
+    "node.cordon_deadline_s": "until the node is drained",
+    "node.disturb_after_s": "from opening until a job is stopped",
+    "node.vacate_deadline_s": "until its jobs are gone",
+    "node.vacate_after_jobs_deadline_s": "the same where jobs may finish",
+    "node.remedy_after_s": "from opening until a reboot or replacement",
+    "node.reboot_deadline_s": "until a reboot is done",
+    "node.replace_deadline_s": "until a replacement is done",
+    "node.rejoin_deadline_s": "until cloud, agent and slurmd agree",
+    "node.verify_deadline_s": "until the node is healthy",
+    "node.verify_healthy_s": "healthy for this long: returned",
+    "node.unrecoverable_jobs": "jobs that Slurm cannot requeue: `wait` for them or `kill` them",
+    "node.step_retry_s": "interval between tries of a step",
+    "node.step_attempts": "tries of a step",
+    "node.doubt_window_s": "how long an effect in doubt is looked for",
+    "node.protected": "nodes that hpctl never treats",
+    "job.save_grace_s": "time to save a checkpoint before the job is stopped",
+    "job.stop_deadline_s": "until the job has left its nodes",
+    "job.release_deadline_s": "until its begin delay is removed",
+    "job.start_deadline_s": "until it runs again",
+    "job.prove_s": "running for this long: resumed",
+    "job.prove_deadline_s": "until that is so",
+    "job.step_retry_s": "interval between tries of a step",
+    "job.step_attempts": "tries of a step",
+    "job.max_restarts": "restarts in `restart_window_s`, then the job is held",
+    "job.restart_window_s": "window of `max_restarts`",
+    "job.final_exit_codes": "exit codes that ask for no restart",
+    "job.supervisor_grace_s": "time for `hpctl run` to report that it goes on",
+    "job.settle_s": "wait for a node fault that explains a job's end",
+    "job.ended_before_fault_s": "a job that failed this long before its node's fault counts as hit",
+    "budgets.open_min": "nodes in treatment at once: this or `open_fraction`, whichever is more",
+    "budgets.open_fraction": "fraction of all nodes",
+    "budgets.partition_min": "the same for each partition",
+    "budgets.partition_fraction": "fraction of a partition's nodes",
+    "budgets.per_hour": "recoveries opened in an hour",
+    "budgets.offender_recoveries": "recoveries of a node, then a person decides",
+    "budgets.offender_window_s": "window of `offender_recoveries`",
+    "budgets.correlated_min": "nodes with one finding that make a mass event: at least this many",
+    "budgets.correlated_fraction": "and this fraction",
+    "budgets.correlated_window_s": "within this time",
+    "budgets.launch_failures": "remedied instances in a row that did not return, then no more",
+    "budgets.launch_window_s": "window of `launch_failures`",
+    "budgets.approval_s": "how long `hpctl approve` lasts",
+    "ages.scheduler_s": "oldest view of Slurm to act on",
+    "ages.provider_s": "oldest view of the cloud to act on",
+    "ages.report_s": "oldest report to act on",
+    "ages.silent_s": "an agent not heard for this long is silent",
+    "autoscale.enabled": "[autoscaling](capacity.md#autoscaling) on",
+    "autoscale.groups": "`{GROUP: {min_count, max_count, partition}}`",
+    "autoscale.up_after_s": "jobs wait this long before a group grows",
+    "autoscale.down_after_s": "nodes idle this long leave",
+    "autoscale.cooldown_s": "pause before a group reverses, or asks again after a refusal",
+    "autoscale.step": "instances in one change",
+    "autoscale.adds_per_day": "instances added in 24 hours",
+    "autoscale.hours_per_day": "instance-hours of added instances in 24 hours",
+    "autoscale.arrive_deadline_s": "until added instances run",
+    "autoscale.leave_deadline_s": "until a removed one is gone",
+}
+
+
+def page() -> str:
+    """The page. Raises ValueError where keys and meanings are not the same."""
+    rows = dict(_keys(Config(), ""))
+    if rows.keys() != MEANINGS.keys():
+        raise ValueError(f"keys and MEANINGS differ: {sorted(rows.keys() ^ MEANINGS.keys())}")
+    lines = [HEAD, "## Keys", "", "| key | default | meaning |", "|---|---|---|"]
+    section = ""
+    for key, default in rows.items():
+        if key.partition(".")[0] != section and "." in key:
+            section = key.partition(".")[0]
+            lines += ["", f"## {section}", "", "| key | default | meaning |", "|---|---|---|"]
+        lines.append(f"| `{key.rpartition('.')[2]}` | {default} | {MEANINGS[key]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _keys(section: BaseModel, place: str) -> Iterator[tuple[str, str]]:
+    """Every key with its default: those of the file itself before those of its sections."""
+    plain = {name: getattr(section, name) for name in type(section).model_fields}
+    inner = {k: v for k, v in plain.items() if isinstance(v, BaseModel) and k != "run_policy"}
+    for name, default in plain.items():
+        if name not in inner:
+            yield place + name, _default(default)
+    for name, part in inner.items():
+        yield from _keys(part, f"{name}.")
+
+
+def _default(value: Any) -> str:
+    if value is None or isinstance(value, BaseModel | dict | frozenset) or value in ("", ()):
+        return ""
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    if isinstance(value, float):
+        return f"`{value:.10g}`"
+    return f"`{getattr(value, 'value', value)}`"

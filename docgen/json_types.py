@@ -1,0 +1,179 @@
+"""docs/cli-json.md: the JSON of every command, from the views that the commands print."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import hpctl.agent
+import hpctl.cli
+import hpctl.clusters
+
+HEAD = """# The JSON that commands print
+
+`--json` prints one JSON object on standard output (`hpctl triage` one a line); progress, questions
+and errors go to standard error. The text output is made from the same values.
+
+**Compatibility.** Fields keep their names and meanings as long as the number at the end of `schema`
+stays the same. New fields may be added at any time: ignore what you do not know. A field is never
+left out: what is unknown is `null` or, for text, empty. The state `UNKNOWN` means that nobody
+could be asked.
+
+**Types.** `text`, `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is a list, `{text: T}` a
+map, `T?` may be null, `object` and `any` are free. Names in capitals are described under
+[parts](#parts). Fields that end in `_s` are seconds. States are spelled as Slurm, SageMaker and
+hpctl spell them.
+
+**Exit codes** are those of the [command](cli.md). On 2, and where a command cannot answer at all,
+standard output is empty.
+
+Each object begins with `schema`, for example:
+
+```json
+{
+  "schema": "hpctl.audit-verify/1",
+  "rows": 42,
+  "ok": true,
+  "broken_at": null,
+  "expected": null,
+  "digest": "9f86d081884c7d65"
+}
+```
+"""
+NOTES = Path(__file__).with_name("json_notes.yaml")
+
+
+def page() -> str:
+    """The page. Raises ValueError for a view that nobody has, or a note on no field."""
+    written = yaml.safe_load(NOTES.read_text(encoding="utf-8"))
+    notes: dict[str, dict[str, str]] = written["notes"]
+    classes = _classes()
+    lines = [HEAD]
+    todo: list[type] = []
+    used: set[str] = set()
+    done: set[type] = set()
+    for name, entry in written["schemas"].items():
+        view = classes[entry["view"]]
+        exits = f" Exit code {entry['exit']}." if "exit" in entry else ""
+        lines += [f"## hpctl.{name}/1", "", f"`{entry['command']}`.{exits}", ""]
+        noted = notes.get(entry["view"], {})
+        used.add(entry["view"])
+        lines += [*_block(view, noted, todo), ""]
+    lines += ["## Parts", ""]
+    while todo:
+        part = todo.pop(0)
+        if part in done:
+            continue
+        done.add(part)
+        lines += [f"### {_name(part)}", ""]
+        key = f"{part.__module__.rpartition('.')[2]}.{part.__name__}"
+        key = key if key in notes else part.__name__
+        used.add(key)
+        lines += [*_block(part, notes.get(key, {}), todo), ""]
+    if unused := notes.keys() - used:
+        raise ValueError(f"notes on types that no command prints: {', '.join(unused)}")
+    return "\n".join(lines)
+
+
+def _classes() -> dict[str, type]:
+    """The classes that may be views, by their names; those of the commands win."""
+    found: dict[str, type] = {}
+    for package in (hpctl.agent, hpctl.clusters, hpctl.cli):
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            members = vars(importlib.import_module(info.name))
+            found |= {name: v for name, v in members.items() if _is_part(v)}
+    return found
+
+
+def _is_part(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _block(view: type, notes: Mapping[str, str], todo: list[type]) -> Iterator[str]:
+    hints = typing.get_type_hints(view, None, _for_type_checkers(view.__module__))
+    fields = [f.name for f in dataclasses.fields(view)]
+    if unknown := notes.keys() - set(fields):
+        raise ValueError(f"notes on fields that {view.__name__} has not: {', '.join(unknown)}")
+    yield "```"
+    for field in fields:
+        kind = _kind(hints[field], todo)
+        note = f"  # {notes[field]}" if field in notes else ""
+        yield f"{field}: {kind}{note}"
+    yield "```"
+
+
+def _for_type_checkers(module: str) -> dict[str, Any]:
+    """What a module imports for type checkers alone, which hints name too."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for line in node.body:
+                if isinstance(line, ast.ImportFrom) and (line.module or "").startswith("hpctl"):
+                    source = importlib.import_module(str(line.module))
+                    found |= {a.asname or a.name: getattr(source, a.name) for a in line.names}
+    return found
+
+
+def _kind(hint: Any, todo: list[type]) -> str:
+    """A type in the page's words; the parts that it names are added to `todo`."""
+    hint = getattr(hint, "__supertype__", hint)
+    if hint is Any:
+        return "any"
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        known = [_kind(a, todo) for a in arguments if a is not type(None)]
+        return " or ".join(dict.fromkeys(known)) + ("?" if len(known) < len(arguments) else "")
+    if origin in (list, tuple, set, frozenset) or origin is getattr(typing, "Sequence", None):
+        return f"{_kind(arguments[0], todo)}[]"
+    if origin is typing.Literal:
+        return "text"
+    if origin is not None and arguments:
+        if len(arguments) == 2 and arguments[1] is Any:
+            return "object"
+        if len(arguments) == 2:
+            return f"{{text: {_kind(arguments[1], todo)}}}"
+        return f"{_kind(arguments[0], todo)}[]"
+    if _is_part(hint):
+        todo.append(hint)
+        return _name(hint)
+    if isinstance(hint, type):
+        for base, word in _WORDS.items():
+            if issubclass(hint, base):
+                return word
+    return "object"
+
+
+_WORDS: dict[type, str] = {
+    bool: "boolean",
+    enum.IntEnum: "number",
+    enum.Enum: "text",
+    str: "text",
+    int: "number",
+    float: "number",
+    datetime: "time",
+    date: "text",
+    Path: "text",
+}
+
+
+_NAMED: dict[str, type] = {}
+
+
+def _name(part: type) -> str:
+    """The class's name; the second class of a name has its module's in front."""
+    name = part.__name__.removesuffix("View")
+    if _NAMED.setdefault(name, part) is not part:
+        name = f"{part.__module__.rpartition('.')[2]}.{name}"
+    return name

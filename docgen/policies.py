@@ -1,0 +1,110 @@
+"""docs/policies.md: what a recovery policy says, with the defaults from the code."""
+
+from __future__ import annotations
+
+from hpctl.core.run_policy import DEFAULTS, Action, Backoff, RunPolicy, Treatment
+from hpctl.core.trouble import Kind
+
+HEAD = """# Recovery policies
+
+A recovery policy states what is done when a run fails: restart its processes, its step or the whole
+job, after which wait, without which nodes, and when to hold it. The step supervisor in the job, the
+daemon and `hpctl policy test` use the same pure function. How to write one is a
+[guide](policy-guide.md).
+
+Four layers are merged key by key, the last wins: the defaults below, `run_policy:` in
+[hpctl.yaml](configuration.md), `run_policies: {partition: ...}` there, and the job's own
+(`hpctl sbatch --policy FILE`).
+"""
+
+LADDERS = """## Ladders
+
+Actions, from the gentlest: {actions}.
+
+- The same kind of trouble without progress climbs one rung; progress returns to the first. What is
+  not possible is skipped. The last rung is kept.
+- **Progress** is a newer complete checkpoint; where no checkpoint is known, a later training step;
+  where neither is known, `proven_s` without trouble.
+- **Budgets**: `restarts` in `window_s` (time limits and preemptions do not count),
+  `without_progress` in a row, the same signature `same_signature` times for kinds with `hold_same`,
+  and `max` for one kind. Over any of them the job is held with the reason in its Comment;
+  `scontrol release` starts the count afresh.
+- **Backoff**: the first restart never waits, the second waits `first_s`, each further one `factor`
+  times longer up to `cap_s`, plus jitter.
+- **Excluded nodes** (named `exclude` times) are left out until replaced or repaired. A suspected
+  node is used again when the run could not go on otherwise, a proven one
+  (`node`, `corruption`) is not.
+- **`save_first`**: ranks that live are asked to save and get `save_grace_s`.
+- **Elastic**: with `nodes: 6-8` a run goes on with six or seven nodes, and grows when what it saves
+  is `grow_gain` times what the restart costs.
+
+A crash is classified from Slurm's job state, exit codes and the log's end. Its signature has no
+addresses, numbers or host names. It decides about this job only and never drains a node.
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    actions = ", ".join(f"`{action}`" for action in Action)
+    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys()]
+    return "\n".join(parts)
+
+
+def _kinds() -> str:
+    out = ["## Kinds of trouble and their defaults", ""]
+    out.append("| kind (`on:`) | ladder | backoff | exclude | also | reason |")
+    out.append("|---|---|---|---|---|---|")
+    out += [_kind(kind, DEFAULTS[kind]) for kind in Kind]
+    return "\n".join([*out, ""])
+
+
+def _kind(kind: Kind, treatment: Treatment) -> str:
+    also = [name for name in ("save_first", "hold_same") if getattr(treatment, name)]
+    cells = (
+        f"`{kind}`",
+        " > ".join(treatment.ladder),
+        "yes" if treatment.backoff else "",
+        str(treatment.exclude or ""),
+        ", ".join(f"`{name}`" for name in also),
+        treatment.why,
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+_MEANINGS = {
+    "restarts": "restarts in `window_s`, then the job is held",
+    "window_s": "how far back restarts and named nodes count",
+    "without_progress": "restarts in a row without progress, then the job is held",
+    "same_signature": "times the same signature without progress, then the job is held",
+    "proven_s": "so long without trouble is progress, where nobody knows better",
+    "most_excluded": "nodes that are left out on suspicion, at most",
+    "backoff": "`first_s`, `factor`, `cap_s`",
+    "save_grace_s": "how long ranks may save before they are stopped",
+    "nodes": "elastic range, `6-8`; unset: the job keeps its size",
+    "grow_gain": "how many times over growing must pay for its restart",
+    "spares": "nodes of the allocation that wait for one of the others to fail",
+    "final_exit_codes": "exit codes that ask not to be run again",
+    "corruption_exit_codes": "exit codes that are evidence of silent data corruption (Megatron-LM)",
+    "hang_floor_s": "no step for so long can be a hang; sooner it is none",
+    "hang_factor": "no step for so many times the run's own median step is a hang",
+    "hang_start_s": "no first step for so long is a hang",
+    "log_rules": "presets or absolute paths of [log rules](logs.md)",
+    "notify": "a command that gets trouble and answer as JSON on its standard input",
+}
+
+
+def _keys() -> str:
+    default = RunPolicy()
+    out = ["## Keys", "", "Durations are seconds, or `30s`, `10m`, `2h`, `1d`.", ""]
+    out += ["| key | default | meaning |", "|---|---|---|"]
+    for name, meaning in _MEANINGS.items():
+        out.append(f"| `{name}` | {_value(getattr(default, name))} | {meaning} |")
+    return "\n".join([*out, ""])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Backoff):
+        return ", ".join(f"{n:g}" for n in (value.first_s, value.factor, value.cap_s))
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,143 @@
+"""docs/recovery.md, from the transition tables and the policy's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hpctl.core import job_recovery, node_recovery
+from hpctl.core.compat import StrEnum
+from hpctl.core.gates import GATES
+from hpctl.core.run_gates import RUN_GATES
+
+_HEAD = """# Recoveries
+
+A **node recovery** is the durable treatment of one sick node, from the drain until it is back in
+service or on-call has been asked. A **job recovery** is that of one lost run. Both are journaled
+step by step before anything is done, so a daemon that is killed goes on where it was.
+
+A recovery is in one **phase**; a **signal** moves it to the next. The diagrams and tables are
+generated from the transition tables in `hpctl/core/`; a pair that is not in them raises.
+`hpctl explain ID` prints where a recovery stands and what it waits for.
+"""
+_NODE_INTRO = "## A node\n"
+_NODE_PHASES: Mapping[str, tuple[str, str]] = {
+    "open": ("decided; the drain is being ordered", "`cordon_deadline_s`"),
+    "cordoned": (
+        "closed to new work (DRAIN with hpctl's Reason); its jobs are stopped, or may finish",
+        "`vacate_deadline_s`; `vacate_after_jobs_deadline_s` where jobs may finish",
+    ),
+    "vacated": (
+        "no job is left; the remedy of the current rung is ordered from the cloud",
+        "`replace_deadline_s`",
+    ),
+    "remedying": (
+        "rebooting or being replaced; a new boot has to report",
+        "`reboot_deadline_s` or `replace_deadline_s`",
+    ),
+    "rejoining": (
+        "a new boot reports; cloud and slurmd have to agree",
+        "`rejoin_deadline_s`",
+    ),
+    "verifying": (
+        "healthy for `verify_healthy_s`, then given back to Slurm",
+        "`verify_deadline_s`",
+    ),
+    "returned": ("back in service", ""),
+    "escalated": ("a person has to look; the node stays drained", ""),
+    "cancelled": ("an operator took over, or the fault was a mass event's", ""),
+}
+_JOB_INTRO = """## A job
+
+Opened for a job on a node under treatment, and for a job registered by `hpctl sbatch` that ended
+badly, asks for a requeue or a hold, waits out Slurm's begin delay, or lost the node of its batch
+script. Its [policy](policies.md) decides: start again, or hold with the reason in its Comment
+(`squeue -o %k`). A job with spares is watched: its supervisor has `supervisor_grace_s` to report
+that it goes on.
+"""
+_JOB_PHASES: Mapping[str, tuple[str, str]] = {
+    "hit": ("its node is sick and not closed yet, or its run went wrong", "`stop_deadline_s`"),
+    "excising": (
+        "a supervisor in the job can go on without the node, which is about to be set DOWN",
+        "`stop_deadline_s`",
+    ),
+    "watching": (
+        "it runs on without the node; its supervisor has to say that it goes on",
+        "`supervisor_grace_s`, then it is stopped",
+    ),
+    "saving": ("asked by signal to save a checkpoint", "`save_grace_s`, then it is stopped"),
+    "stopping": ("being stopped; COMPLETING has to clear", "`stop_deadline_s`"),
+    "released": ("in the queue; its begin delay is being removed", "`release_deadline_s`"),
+    "starting": ("free to start on healthy nodes", "`start_deadline_s`"),
+    "proving": ("running again; counts after `prove_s`", "`prove_deadline_s`"),
+    "resumed": ("runs, or has finished", ""),
+    "held": ("over its restart budget: held, with the reason in its Comment", ""),
+    "gave_up": ("cannot be run again by hpctl; its owner is told why", ""),
+    "cancelled": ("no longer hpctl's business", ""),
+}
+_GATES = """## Gates
+
+Safety checks before a recovery opens, in this order. `hpctl status` lists what they block;
+`hpctl approve NODE` lifts those marked as approvable for an hour.
+
+| gate | blocks because | approvable | blocks operators too |
+|---|---|---|---|
+"""
+
+_RUN_GATES = """
+For a run that failed by itself (none can be approved):
+"""
+
+
+def page() -> str:
+    """The whole file, without the note that it is generated."""
+    node, job = node_recovery, job_recovery
+    parts = [_HEAD, _NODE_INTRO]
+    parts += _section(node.TRANSITIONS, list(node.Phase), node.ENDS, _NODE_PHASES)
+    parts += [_JOB_INTRO]
+    parts += _section(job.TRANSITIONS, list(job.Phase), job.ENDS, _JOB_PHASES)
+    parts += [_gates()]
+    return "\n".join(parts)
+
+
+def _section(
+    table: Mapping[tuple[StrEnum, StrEnum], StrEnum],
+    phases: Sequence[StrEnum],
+    ends: frozenset[StrEnum],
+    words: Mapping[str, tuple[str, str]],
+) -> list[str]:
+    if set(words) != {str(p) for p in phases}:
+        raise ValueError(f"phases without words, or words without phases: {words.keys()}")
+    everywhere = _everywhere(table, [p for p in phases if p not in ends])
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {phases[0]}"]
+    for (phase, signal), after in table.items():
+        if signal not in everywhere:
+            lines.append(f"    {phase} --> {after}: {signal}")
+    lines += [f"    {end} --> [*]" for end in phases if end in ends]
+    lines += ["```", "", "In every phase that is not an end:", ""]
+    lines += [f"- `{signal}` leads to **{after}**" for signal, after in everywhere.items()]
+    lines += ["", "| phase | what it means | ends at the latest by |", "|---|---|---|"]
+    lines += [f"| {p} | {words[p][0]} | {words[p][1] or 'an end'} |" for p in phases]
+    return [*lines, ""]
+
+
+def _everywhere(
+    table: Mapping[tuple[StrEnum, StrEnum], StrEnum], waiting: Sequence[StrEnum]
+) -> dict[StrEnum, StrEnum]:
+    """Signals that every waiting phase knows and that all lead to the same phase."""
+    found = {}
+    for signal in dict.fromkeys(s for _, s in table):
+        after = {table.get((phase, signal)) for phase in waiting}
+        only = after.pop()
+        if not after and only is not None:
+            found[signal] = only
+    return found
+
+
+def _gates() -> str:
+    rows = [
+        f"| {g.name} | {(g.gate.__doc__ or '').strip().splitlines()[0]} "
+        f"| {'yes' if g.approvable else 'no'} | {'yes' if g.manual else 'no'} |"
+        for g in GATES
+    ]
+    of_runs = [f"- {g.name}: {(g.gate.__doc__ or '').strip().splitlines()[0]}" for g in RUN_GATES]
+    return _GATES + "\n".join([*rows, _RUN_GATES, *of_runs]) + "\n"

@@ -1,0 +1,71 @@
+"""docs/validate.md from the checks of `hpctl cluster validate`."""
+
+from __future__ import annotations
+
+from hpctl.clusters.policies import PERSONAS
+from hpctl.clusters.validate import FAMILIES
+from hpctl.clusters.validate.facts import Family
+
+HEAD = """# Cluster validation
+
+`hpctl cluster validate [FILE]` checks a [cluster.yaml](cluster.md) before an instance is paid for
+and reports every problem with its place and its fix. `hpctl cluster create` and `update` run the
+same checks. They read the CreateCluster request that the file becomes, `raw` included.
+
+| level | meaning | exit code |
+|---|---|---|
+| `OK` | as it should be; shown by `--verbose` | 0 |
+| `WARN` | may not work as intended | 0, with `--strict` 1 |
+| `FAIL` | the service refuses it, or the cluster is broken | 1 |
+| `UNKNOWN` | a call failed; never taken for OK | 3 where nothing failed |
+"""
+
+SECURITY = """## Security groups
+
+Every node must reach every other on all ports.
+
+- A rule is needed inbound and outbound. The outbound rule of a new security group is enough for IP.
+- EFA traffic passes only by a rule for *all traffic* that names the security group itself, in both
+  directions; address ranges do not match it.
+- Groups with security groups of their own must admit each other on all of TCP.
+"""
+
+IAM = """## IAM policies
+
+`hpctl iam WHO` prints a policy of least privilege; `--cluster ARN`, `--bucket` and `--role` narrow
+it, `--trust` prints the trust policy, and `hpctl iam check ROLE-ARN --as WHO` asks
+`iam:SimulatePrincipalPolicy` whether a role has it.
+
+| who | what for |
+|---|---|
+| `head-node` | the daemon, on the controller group's role |
+| `autoscale` | the same where autoscaling is on |
+| `execution-role` | HyperPod's agents and lifecycle scripts on every node |
+| `operator` | who runs `hpctl cluster`, `lifecycle`, `storage` and `capacity` |
+| `buyer` | who runs `hpctl capacity buy` and `extend` |
+
+HyperPod's sample execution role has no `sagemaker` action: without `head-node` the daemon can treat
+nothing.
+"""
+
+
+def page() -> str:
+    """The page: a table for each family of checks."""
+    assert len(PERSONAS) == IAM.count("\n| `"), "say what each policy is for"
+    parts = [HEAD, "## The checks\n"]
+    for family in FAMILIES:
+        parts += _family(family)
+    return "\n".join([*parts, SECURITY, IAM])
+
+
+def _family(family: Family) -> list[str]:
+    offline = " Needs no credentials." if family.offline else ""
+    rows = [f"| `{family.name}.{check.id}` | {check.asks} |" for check in family.checks]
+    return [
+        f"### {family.name}\n",
+        f"{family.about}{offline}\n",
+        "| check | holds |",
+        "|---|---|",
+        *rows,
+        "",
+    ]

@@ -1,0 +1,199 @@
+"""Tasks that hang in a driver or a file server, zombies, the limits of tasks and files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.checks.gpu_sweep import newest
+from hpctl.agent.procs import Scan, Task, threads
+from hpctl.core.model import Verdict
+
+# --- host.dstate ----------
+# Tasks that have slept in the kernel for a minute without running, and in whose code.
+#
+# State D alone is how every read from a disk looks; so a task counts from the first look at which
+# it was in D, and only while its context switches stand still: it has not run in between. Kernel
+# threads are left out: some wait so when idle, and one that is stuck soon holds a process.
+#
+# Of processes on a GPU every thread is looked at: PyTorch's backward pass and NCCL call the driver
+# from threads of their own, while the first one waits for them. Of others the first stands for all.
+
+MOST_THREADS = 512
+"""Threads that are looked at of one process."""
+MOST_STUCK = 1024
+"""Tasks that are asked where they sleep, those first that have slept longest: the many that wait
+for a slow file server must not hide the one that waits for a GPU."""
+FRAMES = 12
+
+# Modules as /proc/<pid>/stack names them in brackets, and the first words of their functions
+# for kernels that show no stack but `wchan`.
+DRIVERS = {
+    "nvidia": (r"\[nvidia(_\w+)?\]", r"^(nvidia_|nv_|rm_|_nv\d|uvm_|os_acquire_)"),
+    "efa": (r"\[(efa|ib_uverbs)\]", r"^(efa_|ib_uverbs_|uverbs_)"),
+    "neuron": (r"\[neuron\]", r"^(neuron_|ndma_|nc_|ncdev_)"),
+    "lustre": (r"\[(lustre|ptlrpc|mdc|osc|lov|lmv|obdclass|lnet)\]", r"^(ll_|ptlrpc_|ldlm_|cl_)"),
+    "nfs": (r"\[(nfsv?\d*|sunrpc)\]", r"^(nfs\d*_|rpc_)"),
+}
+_BRACKETS = {name: re.compile(module) for name, (module, _) in DRIVERS.items()}
+_WORDS = {name: re.compile(word, re.MULTILINE) for name, (_, word) in DRIVERS.items()}
+_FRAME = re.compile(r"^\[<[^>]*>\]\s*", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A task in D that has not run for `asleep_s`, and where in the kernel it sleeps."""
+
+    pid: int
+    comm: str
+    asleep_s: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    since: float
+    switches: str
+
+
+_scan = Scan()
+_known: dict[tuple[int, int], _Known] = {}
+"""Tasks in D at the last look, by pid and start: when they were first, and their switches."""
+
+
+def gather_dstate(machine: Machine) -> tuple[Stuck, ...]:
+    """All tasks in D, longest first. Raises CannotTell without a /proc."""
+    now = machine.monotonic()
+    found: dict[tuple[int, int], _Known] = {}
+    stuck = []
+    for task in _asleep(machine):
+        key, switches = (task.pid, task.start), _switches(machine, task)
+        known = _known.get(key)
+        if known is None or known.switches != switches:
+            known = _Known(now, switches)
+        found[key] = known
+        stuck.append((now - known.since, task))
+    _known.clear()
+    _known.update(found)
+    stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
+    # A task that was not in D at the last look cannot have been so for long: no need to ask where.
+    return tuple(
+        Stuck(task.pid, task.comm, age, _where(machine, task.pid) if age else "")
+        for age, task in stuck[:MOST_STUCK]
+    )
+
+
+def _asleep(machine: Machine) -> Iterator[Task]:
+    on_gpus = _on_gpus(machine)
+    for task in _scan.tasks(machine):
+        if task.state == "D":
+            yield task
+        elif task.threads > 1 and (task.state == "Z" or task.pid in on_gpus):
+            yield from (t for t in threads(machine, task, MOST_THREADS) if t.state == "D")
+
+
+def _on_gpus(machine: Machine) -> frozenset[int]:
+    """The processes that NVML saw last; none where it hangs, which `gpu.hung` tells by itself."""
+    try:
+        seen = newest(machine)
+    except (NotHere, CannotTell):
+        return frozenset()
+    return frozenset(process.pid for gpu in seen.gpus for process in gpu.processes or ())
+
+
+def _switches(machine: Machine, task: Task) -> str:
+    """How often it has run, as text to compare. Empty once it has ended."""
+    try:
+        text = machine.text(f"/proc/{task.pid}/status")
+    except (NotHere, CannotTell):
+        return ""
+    return text.partition("\nvoluntary_ctxt_switches")[2]
+
+
+def _where(machine: Machine, pid: int) -> str:
+    """The kernel's stack of a task, else the function it sleeps in; empty where neither shows."""
+    for name in ("stack", "wchan"):
+        try:
+            text = machine.text(f"/proc/{pid}/{name}")
+        except (NotHere, CannotTell):
+            continue
+        if text and text != "0":
+            return "\n".join(_FRAME.sub("", text).splitlines()[:FRAMES])
+    return ""
+
+
+def driver(where: str) -> str:
+    """Whose code it is, by the topmost frame that says so; empty for any other."""
+    for frame in where.splitlines():
+        for name in DRIVERS:
+            if _BRACKETS[name].search(frame) or _WORDS[name].match(frame):
+                return name
+    return ""
+
+
+def judge_dstate(
+    seen: tuple[Stuck, ...], before: tuple[Stuck, ...] | None, limits: Limits
+) -> Iterable[Observation]:
+    """One observation a driver, with the task that has slept longest in it as evidence."""
+    told: set[str] = set()
+    for stuck in seen:
+        name = driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
+        if name and name not in told:
+            told.add(name)
+            detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"
+            evidence = " < ".join(stuck.where.splitlines())
+            yield Observation(name, "", Verdict.FAIL, detail, evidence)
+
+
+# --- host.zombies ----------
+# Zombies, and how near the machine is to its limits of tasks and of open files.
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counts now, and the kernel's limits."""
+
+    zombies: int
+    tasks: int
+    tasks_max: int
+    files: int
+    files_max: int
+
+
+_zombie_scan = Scan()
+
+
+def gather_zombies(machine: Machine) -> Sample:
+    """Count. Raises CannotTell, NotHere."""
+    try:
+        tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
+        # pid_max bounds the ids and threads-max the tasks: the smaller is what is met first.
+        most = min(int(machine.text(f"/proc/sys/kernel/{n}")) for n in ("pid_max", "threads-max"))
+        files, _, files_max = map(int, machine.text("/proc/sys/fs/file-nr").split())
+    except (ValueError, IndexError) as error:
+        raise CannotTell(f"/proc is not as it should be: {error}") from error
+    zombies = sum(task.state == "Z" for task in _zombie_scan.tasks(machine))
+    return Sample(zombies, tasks, most, files, files_max)
+
+
+def judge_zombies(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+    """`zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
+    if seen.zombies >= limits["zombies"]:
+        detail = f"{seen.zombies} zombies"
+        yield Observation("zombies", verdict=Verdict.WARN, detail=detail)
+    counted = (("tasks", seen.tasks, seen.tasks_max), ("files", seen.files, seen.files_max))
+    for code, used, most in counted:
+        percent = 100 * used / max(most, 1)
+        if percent >= limits["warn_pct"]:
+            bad = percent >= limits["fail_pct"]
+            detail = f"{used} of {most} ({percent:.0f} %)"
+            yield Observation(code, "", Verdict.FAIL if bad else Verdict.WARN, detail)
+
+
+CHECKS = {
+    "host.dstate": Functions(gather_dstate, judge_dstate),
+    "host.zombies": Functions(gather_zombies, judge_zombies),
+}
+"""What the runner calls, by the check's name."""

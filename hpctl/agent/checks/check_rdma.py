@@ -1,0 +1,224 @@
+"""InfiniBand and RoCE ports: as they were, and without errors that matter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from hpctl.agent.check import Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.counters import CounterFiles, History, Reading, Sweep, Trace
+from hpctl.agent.rdma import Device, Port, other_devices, ports
+from hpctl.core.model import Verdict
+
+# --- rdma.link ----------
+# Whether InfiniBand and RoCE ports that worked still do, and as fast as they did.
+#
+# A port that was never active in this run of the agent is one that nobody cabled.
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The ports now, those that were active once, and the devices that are gone since."""
+
+    ports: tuple[Port, ...]
+    were_active: frozenset[str] = frozenset()
+    gone: tuple[str, ...] = ()
+    fastest: tuple[tuple[str, float], ...] = ()
+    """Gb/s that a port has had at best."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What this run of the agent has seen below one root."""
+
+    devices: set[str]
+    active: set[str]
+    fastest: dict[str, float]
+
+
+@lru_cache(maxsize=4)
+def _seen(root: Path) -> _Seen:
+    return _Seen(set(), set(), {})
+
+
+def gather_link(machine: Machine) -> Sample:
+    """Read the states. Raises NotHere where there never was such a device, CannotTell."""
+    seen = _seen(machine.root)
+    try:
+        found = other_devices(machine)
+    except NotHere:
+        if not seen.devices:
+            raise
+        found = ()
+    now = ports(found)
+    gone = tuple(sorted(seen.devices - {device.name for device in found}))
+    sample = Sample(now, frozenset(seen.active), gone, tuple(seen.fastest.items()))
+    for port in now:
+        if port.active:
+            seen.fastest[port.name] = max(port.gbps, seen.fastest.get(port.name, 0.0))
+    seen.devices.update(device.name for device in found)
+    seen.active.update(port.name for port in now if port.active)
+    return sample
+
+
+def gauges_link(seen: Sample, before: Sample | None) -> Mapping[str, float]:
+    """`rdma.gbps`: the rate of the slowest port in use."""
+    rates = [port.gbps for port in seen.ports if port.active and port.gbps > 0]
+    return {"rdma.gbps": min(rates)} if rates else {}
+
+
+def judge_link(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+    """Ports that were active and are not, that became slower, and devices that went."""
+    fastest = dict(seen.fastest)
+    for port in seen.ports:
+        if port.active and 0 < port.gbps < (best := fastest.get(port.name, 0.0)):
+            yield Observation("slow", port.name, detail=f"{port.gbps:g} of {best:g} Gb/s")
+        if not port.active and port.name in seen.were_active:
+            yield Observation(
+                "down", port.name, detail=f"port is {port.state}, link {port.phys_state or '?'}"
+            )
+    for device in seen.gone:
+        yield Observation("gone", device, detail="the device was there and is gone")
+
+
+# --- rdma.errors ----------
+# Errors that InfiniBand and RoCE ports count (thresholds of facts/detection 1.2).
+#
+# AWS has no such devices, so the rules are shipped to watch only. What a dead remote process causes
+# (timeouts of acknowledgements) and what congestion causes (discards) are warnings anyway.
+
+SPANS_S = (60.0, 3600.0)
+PORT = (
+    "link_downed",
+    "symbol_error",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+    "port_xmit_discards",
+)
+HARDWARE = ("rnr_nak_retry_err", "local_ack_timeout_err", "out_of_sequence")
+FILES: Mapping[str, tuple[str, ...]] = {
+    **{name: (f"counters/{name}",) for name in PORT},
+    **{name: (f"hw_counters/{name}",) for name in HARDWARE},
+}
+CARRIER = "carrier_changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """More of a counter than the limit of that name in `per_s` seconds is an observation."""
+
+    counter: str
+    limit: str
+    per_s: float
+    verdict: Verdict = Verdict.FAIL
+    code: str = ""
+
+
+RULES = (
+    Rule("link_downed", "link_downed_per_hour", 3600),
+    Rule("excessive_buffer_overrun_errors", "buffer_overruns_per_hour", 3600),
+    Rule("local_link_integrity_errors", "integrity_errors_per_hour", 3600),
+    Rule("rnr_nak_retry_err", "rnr_nak_retries_per_hour", 3600),
+    Rule("symbol_error", "symbol_errors_per_hour", 3600),
+    Rule("symbol_error", "symbol_errors_per_s", 1, Verdict.WARN, "symbol_error_rate"),
+    Rule("link_error_recovery", "link_recoveries_per_min", 60),
+    Rule("port_rcv_errors", "receive_errors_per_s", 1),
+    Rule("local_ack_timeout_err", "ack_timeouts_per_s", 1, Verdict.WARN),
+    Rule("port_xmit_discards", "discards_per_s", 1, Verdict.WARN),
+    Rule(CARRIER, "carrier_changes_per_hour", 3600),
+)
+
+
+class PortCounters:
+    """The ports and network interfaces of all devices below one root. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._ports = CounterFiles(FILES)
+        self._interfaces = CounterFiles({CARRIER: (CARRIER,)})
+        self._history = History(SPANS_S)
+
+    def trace(self, machine: Machine) -> Trace:
+        """Read them all. Raises NotHere, CannotTell."""
+        now = machine.monotonic()
+        found = other_devices(machine)
+        seen = {
+            **_read(self._ports, found, "ports"),
+            **_read(self._interfaces, found, "device/net"),
+        }
+        past = self._history.past(now)
+        self._history.add(Sweep(now, seen))
+        return Trace(Sweep(now, seen), past)
+
+
+def _read(files: CounterFiles, found: Iterable[Device], below: str) -> dict[str, Reading]:
+    """The readings of each folder in `below`: ports as `mlx5_0`, `mlx5_0/2`, else by name."""
+    folders = {}
+    for device in found:
+        try:
+            names = sorted(os.listdir(f"{device.folder}/{below}"))[:8]
+        except OSError:
+            continue
+        for name in names:
+            port = device.name if name == "1" else f"{device.name}/{name}"
+            folders[port if below == "ports" else name] = f"{device.folder}/{below}/{name}"
+    files.keep_only(list(folders.values()))
+    read = {name: files.read(folder) for name, folder in folders.items()}
+    return {name: reading for name, reading in read.items() if reading is not None}
+
+
+@lru_cache(maxsize=4)
+def _counters(root: Path) -> PortCounters:
+    return PortCounters()
+
+
+def gather_errors(machine: Machine) -> Trace:
+    """Raises NotHere where there is no InfiniBand or RoCE device, CannotTell."""
+    return _counters(machine.root).trace(machine)
+
+
+def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+    """One observation for each rule and port, with the window that shows most."""
+    for rule in RULES:
+        worst: dict[str, tuple[int, float]] = {}
+        windows = [then for then in seen.past if seen.now.at - then.at <= rule.per_s]
+        for then in windows or seen.past[-1:]:
+            age = seen.now.at - then.at
+            allowed = limits[rule.limit] * max(1.0, age / rule.per_s)
+            for port, grown in seen.rises(then, rule.counter):
+                if grown > allowed and grown > worst.get(port, (0, 0.0))[0]:
+                    worst[port] = grown, age
+        for port, (grown, age) in worst.items():
+            yield Observation(
+                rule.code or rule.counter,
+                port,
+                rule.verdict,
+                f"{rule.counter} +{grown} in {age:.0f} s",
+            )
+
+
+def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
+    """Errors and retransmissions a second, all ports together."""
+    if before is None or (seconds := seen.now.at - before.now.at) <= 0:
+        return {}
+    told = {
+        "rdma.errors_per_s": ("symbol_error", "port_rcv_errors"),
+        "rdma.retrans_per_s": ("local_ack_timeout_err", "out_of_sequence"),
+    }
+    rates = {}
+    for name, counters in told.items():
+        grown = [rise for counter in counters for _, rise in seen.rises(before.now, counter)]
+        if grown:
+            rates[name] = sum(grown) / seconds
+    return rates
+
+
+CHECKS = {
+    "rdma.link": Functions(gather_link, judge_link, gauges_link),
+    "rdma.errors": Functions(gather_errors, judge_errors, gauges_errors),
+}
+"""What the runner calls, by the check's name."""

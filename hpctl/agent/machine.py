@@ -1,0 +1,132 @@
+"""What an agent that starts must know: this boot's age, what it replaces, what it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import hpctl
+from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
+
+# --- instance shapes ---
+#
+# How many devices an instance type has: what a machine is held against if nobody said.
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Devices of one instance type; None is not known here, and is then not checked."""
+
+    efa_devices: int | None = None
+    gpus: int | None = None
+    neuron_devices: int | None = None
+    nvme_disks: int | None = None
+
+
+_GPUS = {1: ("", "2", "4", "8", "16"), 4: ("12", "24"), 8: ("48",)}
+"""The sizes of G5, G6 and G6e by their GPUs, A10G, L4 and L40S: 16xlarge has one, 12xlarge four.
+
+G5 and the sizes of G6 up to 16xlarge are in AWS's own table (AWS Batch User Guide, "Running GPU
+jobs"); the larger ones and G6e are taken to be alike, and were not checked on an instance."""
+
+SHAPES: Mapping[str, Shape] = {
+    **{
+        f"{family}.{size}xlarge": Shape(gpus=gpus)
+        for family in ("g5", "g6", "g6e")
+        for gpus, sizes in _GPUS.items()
+        for size in sizes
+    },
+    # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1; instance
+    # storage: Amazon EC2 instance types, accelerated computing.
+    "p4d.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),
+    "p4de.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),
+    "p5.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8),
+    "p5e.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8),
+    "p5en.48xlarge": Shape(efa_devices=16, gpus=8, nvme_disks=8),
+    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8, nvme_disks=8),
+    # AWS Neuron documentation: EFA set-up guide (trn1), Trainium2 architecture, instance pages.
+    "trn1.2xlarge": Shape(neuron_devices=1, nvme_disks=1),
+    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16, nvme_disks=4),
+    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "trn2u.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "inf2.24xlarge": Shape(neuron_devices=6),
+    "inf2.48xlarge": Shape(neuron_devices=12),
+}
+"""By EC2's name, without SageMaker's `ml.`."""
+
+
+def shape_of(instance_type: str) -> Shape:
+    """The shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if it is not here."""
+    return SHAPES.get(instance_type.removeprefix("ml."), Shape())
+
+
+# --- pci ---
+#
+# Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot say.
+
+NVIDIA = "0x10de"
+CONTROLLER_3D = "0x0302"
+"""The PCI class of data-centre GPUs. Display controllers (0x0300) are not for work."""
+
+
+def pci_gpus(root: Path) -> tuple[str, ...]:
+    """The PCI addresses of NVIDIA's 3D controllers, by sysfs under `root`."""
+    return tuple(d.name for d in sorted(root.glob("sys/bus/pci/devices/*")) if _is_gpu(d))
+
+
+def _is_gpu(device: Path) -> bool:
+    try:
+        vendor = (device / "vendor").read_text().strip()
+        return vendor == NVIDIA and (device / "class").read_text().startswith(CONTROLLER_3D)
+    except OSError:
+        # A device that goes while it is looked at is not there.
+        return False
+
+
+PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
+
+
+def boot_age_s(machine: Machine) -> float:
+    """Seconds since the machine booted; 0 where it does not say, so that every grace holds."""
+    try:
+        return float(machine.text("/proc/uptime").split()[0])
+    except (CannotTell, NotHere, ValueError, IndexError):
+        return 0.0
+
+
+def upgraded(spool: Path) -> bool:
+    """Whether another version of the agent ran here last. Leaves this version's name behind.
+
+    A first start is no upgrade. A spool that cannot be written makes no upgrade either: the
+    grace would begin anew with every restart.
+    """
+    file = spool / "version"
+    try:
+        last = file.read_text().strip()
+    except OSError:
+        last = ""
+    if last == hpctl.__version__:
+        return False
+    with contextlib.suppress(OSError):
+        spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(f"{hpctl.__version__}\n")
+        return last != ""
+    return False
+
+
+def machine(root: Path, said: Expected) -> Machine:
+    """The machine to check: what the settings leave open comes from its instance type.
+
+    A Nitro instance has its type as the product name in its firmware's tables.
+    """
+    bare = Machine(root, said)
+    kind = said.instance_type
+    if not kind:
+        with contextlib.suppress(CannotTell, NotHere):
+            kind = bare.text(PRODUCT_NAME)
+    shape = shape_of(kind)
+    gpus = shape.gpus if said.gpus is None else said.gpus
+    return replace(bare, expected=replace(said, instance_type=kind, gpus=gpus))

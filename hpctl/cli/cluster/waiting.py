@@ -1,0 +1,248 @@
+"""Waiting in view: the options of every command that waits, and what Ctrl-C means.
+
+Progress goes to standard error, the result to standard output. Ctrl-C ends the looking, not what
+the service does: the exit code is 130 then, as a shell's for SIGINT.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpctl.cli import output
+from hpctl.cli.arguments import CLUSTER, DurationType
+from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster, place, place_options
+from hpctl.cli.cluster.change import ClusterChangeView, followed, tell
+from hpctl.cli.lazy import INTERRUPTED, by_ctrl_c
+from hpctl.cli.output import Exit
+from hpctl.errors import Absent
+
+if TYPE_CHECKING:
+    from hpctl.clusters.ordering import Patience
+    from hpctl.clusters.progress import Progress
+    from hpctl.clusters.until import Until
+    from hpctl.ports import Aws
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a command waits, as its options say."""
+
+    wait: bool = True
+    timeout_s: float = 10800.0
+    patience_s: float = 900.0
+    every_s: float = 10.0
+
+    @property
+    def patience(self) -> Patience:
+        """How an order in doubt is looked for."""
+        from hpctl.clusters.ordering import Patience
+
+        return Patience(time.sleep, every_s=min(5.0, self.every_s))
+
+
+def wait_options(command: F) -> F:
+    """`--wait/--no-wait` and the `looking_options`: the command gets them as `waiting`."""
+    return click.option(
+        "--wait/--no-wait",
+        default=True,
+        show_default=True,
+        help="Follow the work until it is done, or leave as soon as it is ordered.",
+    )(looking_options(command))
+
+
+def looking_options(command: F) -> F:
+    """`--timeout`, `--patience`, `--every`: the command gets them as `waiting`."""
+
+    @functools.wraps(command)
+    def with_waiting(
+        timeout_s: float, patience_s: float, every_s: float, wait: bool = True, **others: Any
+    ) -> Any:
+        try:
+            return command(waiting=Waiting(wait, timeout_s, patience_s, every_s), **others)
+        except KeyboardInterrupt:
+            said = (
+                "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
+                "`hpctl cluster wait`."
+            )
+            output.echo(output.folded(said), err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+    duration = DurationType()
+    for name, default, text in (
+        ("every", "10s", "How often to look."),
+        (
+            "patience",
+            "15min",
+            "How long only failed nodes may be missing before this gives up on them.",
+        ),
+        ("timeout", "3h", "When to give up waiting; the work goes on."),
+    ):
+        with_waiting = click.option(
+            f"--{name}", f"{name}_s", type=duration, default=default, show_default=True, help=text
+        )(with_waiting)
+    return with_waiting  # type: ignore[return-value]
+
+
+def yes_option(command: F) -> F:
+    """`--yes`: nothing is asked."""
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def dry_run_option(command: F) -> F:
+    """`--dry-run`: nothing is ordered."""
+    return click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")(
+        command
+    )
+
+
+def until_options(goal: str) -> Callable[[F], F]:
+    """`--wait/--no-wait` as `waits`, `--timeout`, `--dry-run` and `--json`, of one order."""
+
+    def with_options(command: F) -> F:
+        for option in (
+            click.option(
+                "--timeout", "timeout_s", type=DurationType(), default="30min", show_default=True,
+                help="When to give up waiting; the work goes on.",
+            ),
+            click.option(
+                "--wait/--no-wait", "waits", default=True, show_default=True, help=goal
+            ),
+            dry_run_option, output.json_option,
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return with_options
+
+
+def settled(
+    name: str,
+    look: Callable[[], tuple[str, bool, T]],
+    timeout_s: float,
+    every_s: float,
+    quiet: bool,
+) -> T:
+    """The last of the looks, each a state, whether it will pass, and a value.
+
+    Ends with a state that stays, or with the time. Each new state is said on standard error.
+    """
+    until, said = time.monotonic() + timeout_s, ""
+    while True:
+        now, moving, value = look()
+        if now != said and not quiet:
+            output.echo(f"  {name}: {now} ...", err=True)
+        said = now
+        if not moving or time.monotonic() >= until:
+            return value
+        time.sleep(every_s)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
+    asked = output.folded(question, len(" [y/N]: "))
+    if not yes and not answered(lambda: output.confirm(asked)):
+        refused()
+
+
+def answered(ask: Callable[[], bool]) -> bool:
+    """What the answer to a question is; no where the input has ended. Ctrl-C goes through."""
+    try:
+        return ask()
+    except click.Abort as abort:
+        if by_ctrl_c(abort):
+            raise
+        output.echo(err=True)
+        return False
+
+
+def refused() -> None:
+    """Leave: nothing was confirmed."""
+    said = "Not confirmed, so nothing was done (--yes confirms beforehand)."
+    output.echo(output.folded(said), err=True)
+    output.leave(Exit.PROBLEM)
+
+
+def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
+    """Draw looks at the cluster on standard error until the wait is over; the last one.
+
+    On Ctrl-C it is the last look before it, its verdict still WAITING.
+    """
+    from hpctl.cli.cluster.screen import shown
+    from hpctl.clusters.watch import look, watch
+
+    looks = watch(
+        aws,
+        cluster,
+        until,
+        now=output.now,
+        sleep=time.sleep,
+        every_s=waiting.every_s,
+        timeout_s=waiting.timeout_s,
+    )
+    last: Progress | None = None
+    try:
+        with shown() as screen:
+            for last in looks:
+                screen.show(last)
+    except KeyboardInterrupt:
+        last = last or look(aws, cluster, output.now())
+    assert last is not None
+    return last
+
+
+@click.command()
+@click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+@click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
+@looking_options
+@output.json_option
+@place_options
+def wait(
+    name: str | None,
+    deleted: bool,
+    waiting: Waiting,
+    as_json: bool,
+    cluster: str | None,
+    **where: Any,
+) -> None:
+    """Follow a cluster until it is in service with all its nodes, or gone.
+
+    A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
+    there in time, 130 interrupted by Ctrl-C.
+    """
+    from hpctl.clusters import until
+    from hpctl.clusters.progress import DELETED
+    from hpctl.clusters.watch import look
+
+    here = place(cluster=name or cluster, **where)
+    first = look(here.aws, here.cluster, output.now())
+    if first.status == DELETED and not deleted:
+        absent = Absent(f"there is no cluster {here.cluster!r}", code="ResourceNotFound")
+        raise no_cluster(here.aws, here.cluster, absent)
+    going = deleted or first.status == "Deleting"
+    judge = until.deleted if going else until.in_service(None, waiting.patience_s)
+    last = follow(here.aws, here.cluster, judge, waiting)
+    last = replace(last, arn=last.arn or first.arn)
+    short = here.cluster.rpartition("/")[2]
+    if first.status == DELETED:
+        gone = no_cluster(here.aws, here.cluster, Absent(f"there is no cluster {short!r}"))
+        last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
+    view = ClusterChangeView(
+        as_of=output.now(),
+        command="wait",
+        cluster=last.cluster or short,
+        pick_up=f"hpctl cluster wait {here.cluster}" + " --deleted" * going,
+        **followed(last),
+    )
+    tell(view, as_json)
