@@ -19,8 +19,7 @@ from pathlib import Path
 from benchmarks.table import Outcome, Row, median
 from hpctl.jobs.logs.engine import Engine
 from hpctl.jobs.logs.follow import Follower
-from hpctl.jobs.logs.presets import preset
-from hpctl.jobs.logs.rules import RuleSet
+from hpctl.jobs.logs.rules import RuleSet, preset
 
 SIZE = 32 << 20
 RUNS = 3

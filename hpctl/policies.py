@@ -24,14 +24,13 @@ from pydantic import (
     model_validator,
 )
 
-from hpctl.core.bounds import MAX_SECONDS, natural
+from hpctl.core.bounds import MAX_SECONDS, duration_s, natural
 from hpctl.core.hostlist import MAX_HOSTS
 from hpctl.core.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind
 from hpctl.yaml import errors as yaml_errors
 from hpctl.yaml.errors import FileProblems
 
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _GENTLEST_FIRST = list(Action)
 _T = TypeVar("_T", Backoff, Treatment)
 
@@ -40,11 +39,10 @@ def _seconds(value: Any) -> Any:
     """`90`, `"90s"`, `"10m"`, `"2h"`, `"1d"` as seconds."""
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([0-9.]+)\s*([a-z]*)", value.strip())
-    try:
-        return float(found[1]) * _UNITS[found[2] or "s"] if found else float("")
-    except (KeyError, ValueError):
-        raise ValueError("is no time: write seconds, or 30s, 10m, 2h, 1d") from None
+    seconds = duration_s(value)
+    if seconds is None:
+        raise ValueError("is no time: write seconds, or 30s, 10m, 2h, 1d")
+    return seconds
 
 
 def _range(value: Any) -> Any:
@@ -170,11 +168,11 @@ class PolicyFile(_Section):
     @field_validator("log_rules")
     @classmethod
     def _known_rules(cls, rules: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        from hpctl.jobs.logs.presets import NAMES
+        from hpctl.jobs.logs.rules import PRESETS
 
         for rule in rules or ():
-            if rule not in NAMES and not rule.startswith("/"):
-                guess = yaml_errors.near(rule, list(NAMES))
+            if rule not in PRESETS and not rule.startswith("/"):
+                guess = yaml_errors.near(rule, list(PRESETS))
                 raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
         return rules
 

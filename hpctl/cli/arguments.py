@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from hpctl.core.bounds import duration_s
 from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
@@ -122,15 +123,6 @@ ROLE_ARN = NameType(
     "a role's ARN, such as arn:aws:iam::111122223333:role/hyperpod",
 )
 
-_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w|)")
-_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-def seconds_of(text: str) -> float | None:
-    """`90`, `90s`, `30min`, `1.5h`, `1d`, `2w` in seconds; None for anything else."""
-    match = _TEXT.fullmatch(text.strip())
-    return float(match[1]) * _UNITS[match[2]] if match else None
-
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
     """A length of time, such as `90s`, `30min` or `3h`; in seconds. A bare number is seconds."""
@@ -144,8 +136,8 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Seconds. Fails with exit code 2, examples and the bounds."""
-        found = float(value) if isinstance(value, int | float) else seconds_of(str(value))
-        least, most = seconds_of(self._least) or 0.0, seconds_of(self._most)
+        found = float(value) if isinstance(value, int | float) else duration_s(str(value))
+        least, most = duration_s(self._least) or 0.0, duration_s(self._most)
         if found is None:
             self.fail(f"{value!r} is no duration: write 90s, 30min or 3h", param, ctx)
         if found < least or (most is not None and found > most):

@@ -57,7 +57,9 @@ class Aws:
         except HpctlError as error:
             raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
 
-    def tiers(self, texts: Iterable[str]) -> tuple[list[search.Tier], list[search.Unseen]]:
+    def tiers(
+        self, texts: Iterable[str]
+    ) -> tuple[list[search.CheckpointTier], list[search.Unseen]]:
         """Each with its kind, the nearest kind first; and those that nobody can look at."""
         return search.tiers_of(texts, self.place)
 
@@ -240,10 +242,10 @@ def last(
 
 def _tell(result: search.Search) -> None:
     if result.found is not None and result.found.step is not None:
-        from hpctl.jobs.tell import tell_point
+        from hpctl.jobs.daemon_client import report_resume_step
 
         sys.stdout.flush()
-        tell_point(result.found.step, os.environ)
+        report_resume_step(result.found.step, os.environ)
 
 
 def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | PassedOver]:
@@ -259,7 +261,7 @@ def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | Pas
     return bring
 
 
-def _first_directory(tiers: list[search.Tier]) -> Path | None:
+def _first_directory(tiers: list[search.CheckpointTier]) -> Path | None:
     shared = (t.place for t in tiers if isinstance(t.place, Path) and not t.local)
     return next((place for place in shared if place.is_dir()), None)
 

@@ -19,10 +19,9 @@ from hpctl.core import job_recovery
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, SchedulerView, SlurmJob, Urgency
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.jobs.advise import CREDIBLE, DAY_S, Rate, median, rate
-from hpctl.jobs.advise import advise as best
-from hpctl.jobs.save_times import Saves, measure
-from hpctl.jobs.ticket import decode
+from hpctl.jobs.job_comment import decode
+from hpctl.jobs.save_interval import CREDIBLE, DAY_S, MeasuredSaves, Rate, measure, median, rate
+from hpctl.jobs.save_interval import advise as best
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -274,7 +273,7 @@ def _job(slurm: SchedulerView, wanted: JobId) -> SlurmJob:
     return slurm.jobs[wanted]
 
 
-def _measured(directory: Path, asked: Asked) -> Saves:
+def _measured(directory: Path, asked: Asked) -> MeasuredSaves:
     try:
         return measure(directory, asked.newest)
     except OSError as error:
@@ -284,7 +283,7 @@ def _measured(directory: Path, asked: Asked) -> Saves:
         ) from error
 
 
-def _save(asked: Asked, saves: Saves) -> tuple[float, str]:
+def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
     if asked.save_s is not None:
         return asked.save_s, "as given (--save-cost)"
     told = median(saves.told_s)

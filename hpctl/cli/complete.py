@@ -73,9 +73,9 @@ def complete_any(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Names of presets of log rules."""
-    from hpctl.jobs.logs.presets import NAMES
+    from hpctl.jobs.logs.rules import PRESETS
 
-    return [name for name in NAMES if name.startswith(incomplete)]
+    return [name for name in PRESETS if name.startswith(incomplete)]
 
 
 def complete_file(

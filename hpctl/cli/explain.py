@@ -62,7 +62,7 @@ from hpctl.core.trouble import Kind, Trouble
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.jobs.ticket import Ticket
+    from hpctl.jobs.job_comment import JobRegistration
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,7 +570,7 @@ def change_of(w: World, target: str) -> ExplainView | None:
 
 def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target."""
-    from hpctl.jobs import ticket
+    from hpctl.jobs import job_comment
 
     number = JobId(natural(target))
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
@@ -582,7 +582,7 @@ def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> Expl
         said.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        said += [_protected(registered), checkpoint_text(ticket.decode(job.comment), job)]
+        said += [_protected(registered), checkpoint_text(job_comment.decode(job.comment), job)]
         said += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         then = Awaited(
             f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
@@ -617,7 +617,7 @@ def _protected(registered: Registration) -> str:
     return f"it is protected: {', '.join(how)}"
 
 
-def checkpoint_text(registered: Ticket | None, job: SlurmJob) -> str:
+def checkpoint_text(registered: JobRegistration | None, job: SlurmJob) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
     from hpctl.jobs.checkpoints import search
 

@@ -18,7 +18,7 @@ from hpctl.core.compat import UTC
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.jobs.logs.engine import Watch
+    from hpctl.jobs.logs.engine import RuleWatch
     from hpctl.jobs.logs.replay import Replay
     from hpctl.jobs.logs.rules import RuleSet
 
@@ -108,19 +108,18 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
 @click.argument("name", required=False, shell_complete=complete_preset)
 def preset(name: str | None) -> None:
     """Print a preset's rules, to be copied and changed; without NAME, the names."""
-    from hpctl.jobs.logs import presets
+    from hpctl.jobs.logs import rules as presets
 
     if name is None:
-        output.echo("\n".join(presets.NAMES))
+        output.echo("\n".join(presets.PRESETS))
         return
     _rules((), (name,))
-    output.echo(presets.text(name), nl=False)
+    output.echo(presets.preset_text(name), nl=False)
 
 
 def _rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
     """All rules that were named. What is wrong with them is a usage error, exit code 2."""
-    from hpctl.jobs.logs.presets import NoSuchPreset, preset
-    from hpctl.jobs.logs.rules import RulesError, RuleSet, load
+    from hpctl.jobs.logs.rules import NoSuchPreset, RulesError, RuleSet, load, preset
 
     try:
         sets = [preset(name) for name in names] + [load(Path(path)) for path in files]
@@ -166,7 +165,7 @@ def _view(played: Replay, file: str) -> LogsTestView:
     )
 
 
-def _row(watch: Watch, timed: bool) -> RuleRow:
+def _row(watch: RuleWatch, timed: bool) -> RuleRow:
     due = watch.due if timed else None
     kind = watch.rule.judges or "hang"
     return RuleRow(watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _time(due))

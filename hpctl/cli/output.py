@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpctl.cli.arguments import seconds_of
-from hpctl.core.bounds import json_safe, printable
+from hpctl.core.bounds import duration_s, json_safe, printable
 from hpctl.core.compat import UTC, iso_time
 from hpctl.errors import HpctlError
 
@@ -195,7 +194,7 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, datetime):
             return value
         text = str(value).strip()
-        ago = None if text[-1:].isdecimal() else seconds_of(text)
+        ago = None if text[-1:].isdecimal() else duration_s(text)
         if ago is not None:
             return now() - timedelta(seconds=ago)
         try:

@@ -63,14 +63,14 @@ def run(
     nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
     """
     from hpctl.jobs.crash import classify
-    from hpctl.jobs.run.launch import Launcher
-    from hpctl.jobs.run.process import Torch
+    from hpctl.jobs.run.elastic_step import Torch
+    from hpctl.jobs.run.launch import StepLauncher
     from hpctl.jobs.run.settings import settings
-    from hpctl.jobs.run.supervise import Supervisor
-    from hpctl.jobs.run.words import parse
+    from hpctl.jobs.run.srun_options import parse_srun
+    from hpctl.jobs.run.supervise import StepSupervisor
 
     with _as_typed():
-        asked, own = parse(words), _policy(policy)
+        asked, own = parse_srun(words), _policy(policy)
         watched = _rules((*own.log_rules, *log_rules))
     given = settings(
         asked,
@@ -84,8 +84,8 @@ def run(
         search=_search(os.environ),
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
-    launcher = Launcher(given.job, slurm_bin or (Path(where) if where else None))
-    raise SystemExit(Supervisor(given, launcher, classify, _say).run())
+    launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
+    raise SystemExit(StepSupervisor(given, launcher, classify, _say).run())
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _policy(path: Path | None) -> RunPolicy:
 
 def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
     """Looks in the job's directory and its tiers; what is in S3 only is brought to the former."""
-    from hpctl.jobs.resuming import further_places
+    from hpctl.jobs.resume import further_places
 
     directory, tiers = environ.get("HPCTL_CHECKPOINT_DIR"), further_places(environ)
     if not directory or not tiers:
@@ -150,11 +150,10 @@ def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
 
 def _rules(names: tuple[str, ...]) -> RuleSet | None:
     """The log rules of presets and files, None without any. Raises HpctlError."""
-    from hpctl.jobs.logs.presets import NAMES, preset
-    from hpctl.jobs.logs.rules import RuleSet, load
+    from hpctl.jobs.logs.rules import PRESETS, RuleSet, load, preset
 
     # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
-    files = {n for n in names if n not in NAMES and ("/" in n or Path(n).is_file())}
+    files = {n for n in names if n not in PRESETS and ("/" in n or Path(n).is_file())}
     found = [load(Path(n)) if n in files else preset(n) for n in names]
     return RuleSet(tuple(rule for one in found for rule in one.rules)) if found else None
 

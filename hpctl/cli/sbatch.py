@@ -21,11 +21,17 @@ from hpctl.cli import output
 from hpctl.cli.complete import complete_file
 from hpctl.core.registration import COMMENT_PREFIX
 from hpctl.errors import HpctlError
-from hpctl.jobs import controller, own_policy, storage
 from hpctl.jobs import script as scripts
-from hpctl.jobs.options import CommandLine, parse
-from hpctl.jobs.own import OPTIONS, Wishes, wishes
-from hpctl.jobs.submit import Around, Runtime, Submission, plan
+from hpctl.jobs import submit_context
+from hpctl.jobs.sbatch_options import (
+    HPCTL_OPTIONS,
+    CommandLine,
+    HpctlOptions,
+    hpctl_options,
+    parse_command_line,
+)
+from hpctl.jobs.submit import Submission, plan
+from hpctl.jobs.submit_context import Runtime, SubmitContext
 
 ANSWER_S = 600.0
 """sbatch itself keeps trying while slurmctld is away; this is only an end to it."""
@@ -47,7 +53,7 @@ class Sbatch(click.Command):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """hpctl's own options; else files, of which the script is one."""
         if incomplete.startswith("-"):
-            own = [f"--{name}" for name in (*OPTIONS, "help")]
+            own = [f"--{name}" for name in (*HPCTL_OPTIONS, "help")]
             return [CompletionItem(name) for name in own if name.startswith(incomplete)]
         return complete_file(ctx, None, incomplete)
 
@@ -87,7 +93,7 @@ def sbatch(words: tuple[str, ...]) -> None:
     HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where there is a complete checkpoint,
     HPCTL_RESUME_FROM. Set HPCTL_RESUME=scratch to begin anew.
     """
-    line = parse(words)
+    line = parse_command_line(words)
     program = found(line)
     if "json" in line.own and "dry-run" not in line.own:
         raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
@@ -101,23 +107,23 @@ def sbatch(words: tuple[str, ...]) -> None:
     raise SystemExit(_submit(program, line, script, submission))
 
 
-def planned(line: CommandLine, program: str) -> tuple[scripts.Script | None, Submission]:
+def planned(line: CommandLine, program: str) -> tuple[scripts.BatchScript | None, Submission]:
     """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
     script = _script(line)
-    asked = wishes(line.own, script.own if script else {}, os.getcwd())
+    asked = hpctl_options(line.own, script.own if script else {}, os.getcwd())
     return script, plan(line, script, asked, _around(program, line, asked))
 
 
-def _around(program: str, line: CommandLine, asked: Wishes) -> Around:
+def _around(program: str, line: CommandLine, asked: HpctlOptions) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
     elsewhere = {"clusters", "requeue", "no-requeue"} & line.given.keys()
     where = asked.checkpoint_dir
-    return Around(
+    return SubmitContext(
         runtime=_runtime(),
         environment=os.environ,
-        policy=own_policy.compact(asked, os.environ, os.getcwd()),
-        expedite=not elsewhere and controller.expedites(program),
-        filesystem=storage.filesystem(where) if where is not None else "",
+        policy=submit_context.job_policy(asked, os.environ, os.getcwd()),
+        expedite=not elsewhere and submit_context.expedited_requeue(program),
+        filesystem=submit_context.filesystem(where) if where is not None else "",
         unknown=_unknown(where) if where is not None and asked.resume else "",
     )
 
@@ -127,10 +133,7 @@ def _unknown(directory: str) -> str:
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.jobs.checkpoints.search import (
-                Search,  # a tenth of a second
-                survey,
-            )
+            from hpctl.jobs.checkpoints.search import Search, survey
 
             candidates, passed = survey(Path(directory))
             return "" if candidates else Search(None, tuple(passed)).unknown
@@ -158,7 +161,7 @@ def found(line: CommandLine) -> str:
     return program
 
 
-def _script(line: CommandLine) -> scripts.Script | None:
+def _script(line: CommandLine) -> scripts.BatchScript | None:
     """The script, read from its file or from stdin; None for --wrap."""
     if "wrap" in line.given:
         return None  # sbatch itself says what it thinks of a script beside it
@@ -212,7 +215,7 @@ def make(base: str) -> None:
 
 
 def _submit(
-    program: str, line: CommandLine, script: scripts.Script | None, submission: Submission
+    program: str, line: CommandLine, script: scripts.BatchScript | None, submission: Submission
 ) -> int:
     for base in submission.bases:
         make(base)
@@ -226,7 +229,7 @@ def laid_out(
     line: CommandLine,
     submission: Submission,
     directory: Path,
-    read: scripts.Script | None = None,
+    read: scripts.BatchScript | None = None,
 ) -> list[str]:
     """sbatch's words, program name excepted; a changed script is written into `directory`, and
     what was `read` from something that can be read only once (`hpctl sbatch <(...)`).
@@ -257,7 +260,7 @@ def _run(words: list[str], line: CommandLine, stdin: str | None = None) -> int:
 
 
 def _show(
-    program: str, line: CommandLine, script: scripts.Script | None, submission: Submission
+    program: str, line: CommandLine, script: scripts.BatchScript | None, submission: Submission
 ) -> None:
     """What would be submitted: the script, what is registered, the command."""
     shown = submission.copy or script
@@ -266,7 +269,7 @@ def _show(
     if script is None and submission.copy is not None:
         tail = ["<the script above>"]
     command = [program, *submission.options, *tail]
-    said = submission.registered.said() if submission.registered else {}
+    said = submission.registered.fields() if submission.registered else {}
     if "json" in line.own:
         document = {
             "command": command,

@@ -16,8 +16,8 @@ from pathlib import Path
 from hpctl.core.bounds import printable
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
-from hpctl.jobs import own_policy
-from hpctl.jobs.own import Mention, Wishes
+from hpctl.jobs import submit_context
+from hpctl.jobs.sbatch_options import HpctlOptions, OptionValue
 
 ANSWER = ".hpctl-command"
 
@@ -39,9 +39,9 @@ def main(arguments: list[str]) -> int:
 def _sbatch(directory: Path, policy: str, words: list[str]) -> list[str]:
     """The same sbatch, with a job that resumes."""
     from hpctl.cli import sbatch
-    from hpctl.jobs.options import parse
+    from hpctl.jobs.sbatch_options import parse_command_line
 
-    line = parse([*([f"--policy={policy}"] if policy else []), *words])
+    line = parse_command_line([*([f"--policy={policy}"] if policy else []), *words])
     _, submission = sbatch.planned(line, sbatch.found(line))
     sbatch.tell(submission, quiet="quiet" in line.given)
     for base in submission.bases:
@@ -55,14 +55,14 @@ def _srun(_directory: Path, policy: str, words: list[str]) -> list[str]:
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
     from hpctl.core.run_policy import RunPolicy
     from hpctl.jobs.run.settings import settings
-    from hpctl.jobs.run.words import parse
+    from hpctl.jobs.run.srun_options import parse_srun
 
-    settings(parse(words), os.environ, RunPolicy())
+    settings(parse_srun(words), os.environ, RunPolicy())
     options: list[str] = []
     if policy:
-        asked = Wishes(policy=Mention(policy, f"--resilient={policy}"))
-        own_policy.compact(asked, os.environ, os.getcwd())
-        options = ["--policy", str(own_policy.find(policy, os.environ, os.getcwd()))]
+        asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))
+        submit_context.job_policy(asked, os.environ, os.getcwd())
+        options = ["--policy", str(submit_context.find_policy(policy, os.environ, os.getcwd()))]
     return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *words]
 
 

@@ -23,6 +23,8 @@ MAX_COUNT: Final = 2**53
 
 _DIGITS: Final = 16
 _TIME = re.compile(r"([0-9]{4,6})(?:-[0-9]{2}){2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w|)")
+_UNIT_S: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -71,6 +73,16 @@ def span(seconds: float) -> timedelta:
     """A duration of at most MAX_SECONDS either way; what is no number is the longest."""
     within = max(-MAX_SECONDS, min(seconds, MAX_SECONDS))
     return timedelta(seconds=within if seconds == seconds else MAX_SECONDS)
+
+
+def duration_s(text: str) -> float | None:
+    """`90`, `90s`, `10m`, `30min`, `1.5h`, `1d`, `2w` in seconds; None for anything else.
+
+    How people write a duration, in files and on the command line. It may be out of bounds, which
+    the caller refuses with the bound that it has.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    return float(match[1]) * _UNIT_S[match[2]] if match else None
 
 
 def at_stamp(seconds: float | None) -> datetime | None:

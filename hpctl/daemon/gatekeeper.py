@@ -191,7 +191,7 @@ def verified(authorization: str, body: bytes, munge_socket: Path | None) -> mung
     try:
         credential = munge.decode(text, munge_socket)
     except munge.CredentialError as error:
-        status = 409 if isinstance(error, munge.ReplayedCredentialError) else 401
+        status = 409 if error.code == "replayed_credential" else 401
         raise Refusal(status, error.code, str(error), error.hint) from error
     except munge.MungeUnavailable as error:
         raise Refusal(503, "munge_unavailable", str(error), error.hint) from error

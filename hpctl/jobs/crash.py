@@ -1,8 +1,6 @@
-"""Why a run died, from its exit code, Slurm's word and the end of its log: one Trouble.
+"""Python tracebacks in a log that many ranks write to, and text without what changes every run.
 
-One rank breaks and hundreds complain: the line that explains most wins, and among equals the
-first. What was printed long before the end did not end the run (a caught exception, a retry).
-All of it is a guess from text that anybody can print, so it decides restarts, never a drain.
+The regular expressions here are anchored, without nested repeats, on lines of bounded length.
 """
 
 from __future__ import annotations
@@ -19,9 +17,115 @@ from typing import Final
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, UNSTARTED, Kind, Trouble, unstarted
-from hpctl.jobs.crash_patterns import ROWS, Row, Tier
+from hpctl.jobs.crash_patterns import ROWS, CrashPattern, PatternTier
 from hpctl.jobs.logs.patterns import Pattern
-from hpctl.jobs.tracebacks import plain, rank_of, stable, tracebacks
+
+SIGNATURE_CHARS: Final = 200
+MESSAGE_CHARS: Final = 120
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# `srun --label` writes "3: ", torch "[rank3]: ", torchrun's tee "[default3]:".
+_STREAM: Final = re.compile(r"(?: *\d+: )?(?:\[(?:rank|default|trainer)\d+\]:? ?)?")
+_RANK: Final = re.compile(r"\[rank(\d+)\]|\bRank (\d+)\b|\bon rank (\d+)\b|^ *(\d+): ")
+_FRAME: Final = re.compile(r'  File "([^"]*)", line \d+, in (.+)')
+_NAME: Final = re.compile(r"([A-Za-z_][\w.]*)(?::\s?(.*))?$")
+_ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Failure)\b")
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
+_ECHOES: Final = frozenset(
+    {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
+    | {"KeyboardInterrupt", "SignalException", "SystemExit"}
+)
+
+_VARIES: Final = (
+    (re.compile(r"^\S*[EWIF]\d{4} [\d:. ]+"), ""),
+    (re.compile(r"(?:/tmp|/var/tmp|/dev/shm|/run)/[^\s'\",;:)\]]*"), "<tmp>"),
+    (re.compile(r"\b(?:[\w-]+\.){2,}[\w-]+(?::\d+)?\b"), "<host>"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "#"),
+    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "#"),
+    (re.compile(r"\d[\d.,_]*(?:e[+-]?\d+)?"), "#"),
+    (re.compile(r"#(?:[-:x., ]{1,3}#)+"), "#"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An uncaught exception as a log shows it. `where` is `function (file)` of the user's code."""
+
+    begin: int
+    line: int
+    name: str
+    message: str
+    where: str
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it only says that another process failed, or that a signal came."""
+        return self.name.rpartition(".")[2] in _ECHOES
+
+    @property
+    def why(self) -> str:
+        """For a person."""
+        message = f": {self.message[:MESSAGE_CHARS]}" if self.message else ""
+        return f"{self.name} in {self.where}{message}"
+
+    @property
+    def signature(self) -> str:
+        """The same for the same error in another run."""
+        return f"{self.name} in {self.where}: {stable(self.message)}"[:SIGNATURE_CHARS]
+
+
+def tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
+    """Every traceback that ends in an exception, each rank's lines read apart by their prefix."""
+    begun: dict[str, int] = {}
+    frames: dict[str, list[tuple[str, str]]] = {}
+    indented: dict[str, bool] = {}
+    for number, line in enumerate(lines):
+        prefix = _STREAM.match(line)
+        stream = prefix[0] if prefix else ""
+        text = line[len(stream) :]
+        if text.startswith("Traceback (most recent call last)"):
+            begun[stream], frames[stream], indented[stream] = number, [], False
+        elif stream not in begun:
+            continue
+        elif found := _FRAME.match(text):
+            frames[stream].append((found[1], found[2]))
+            indented[stream] = True
+        elif text.startswith(" ") or not text.strip():
+            indented[stream] = indented[stream] and bool(text.strip())
+        else:
+            found = _NAME.match(text)
+            # Between the ranks of a log without prefixes, a line of another may come first.
+            if found and (indented[stream] or _ERROR.match(found[1])):
+                where = _where(frames.pop(stream))
+                yield Raised(begun.pop(stream), number, found[1], (found[2] or "").strip(), where)
+
+
+def _where(frames: Sequence[tuple[str, str]]) -> str:
+    """The innermost frame of the user's own code, or else the innermost of all."""
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    for path, function in reversed(own or frames):
+        return f"{function} ({path.rpartition('/')[2]})"
+    return "unknown place"
+
+
+def stable(text: str) -> str:
+    """A text without addresses, numbers, temporary paths and host addresses."""
+    for pattern, instead in _VARIES:
+        text = pattern.sub(instead, text)
+    return " ".join(text.split())[:SIGNATURE_CHARS]
+
+
+def plain(text: str) -> str:
+    """One line without colours and control characters."""
+    bare = _COLOUR.sub("", text)
+    return "".join(c if c.isprintable() else " " for c in bare.rstrip())
+
+
+def rank_of(line: str) -> int | None:
+    """The rank that a line says it is from."""
+    found = _RANK.search(line)
+    return int(next(filter(None, found.groups()))) if found else None
+
 
 TAIL_LINES: Final = 500
 TAIL_BYTES: Final = 64 * 1024
@@ -63,7 +167,7 @@ class _Hit:
     """A line that explains something."""
 
     line: int
-    tier: Tier
+    tier: PatternTier
     kind: Kind
     why: str
     signature: str
@@ -105,43 +209,43 @@ def classify(
     root = _first_observed(lines)
     code = _shell_code(exit_code, derived)
     trouble = Trouble(Kind.CRASH, at, "", exit_code=code, node=node, rank=rank)
-    if said := _STATES.get(slurm_state.partition(" ")[0]):
-        kind, why = said
+    if ended := _STATES.get(slurm_state.partition(" ")[0]):
+        kind, why = ended
         named = _first(_NODE, lines) if kind is Kind.NODE else ""
         return replace(trouble, kind=kind, why=why, signature=why, node=_name(named) or node)
     hit = _best(lines)
     if contract := _contract(policy, [code, root.code, *_srun_codes(lines)]):
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
-    if code == 0 and not (hit and hit.tier is Tier.ORDER):
+    if code == 0 and not (hit and hit.tier is PatternTier.ORDER):
         why = "it ended with exit code 0 before its end"
         return replace(trouble, kind=Kind.NO_PROGRESS, why=why, signature="exit 0")
-    if hit is None or hit.tier > Tier.CAUSE:
+    if hit is None or hit.tier > PatternTier.CAUSE:
         why = _unstarted([code, root.code], lines)
         if why:
-            kind, told = unstarted(why, again)
-            return replace(trouble, kind=kind, why=told, signature=why)
-    if hit is None or hit.tier is Tier.WRAPPER:
+            kind, reason = unstarted(why, again)
+            return replace(trouble, kind=kind, why=reason, signature=why)
+    if hit is None or hit.tier is PatternTier.WRAPPER:
         code = root.code if root.code is not None else code
-        # A launcher's exit code says no more than its own words; a signal does.
+        # A launcher's exit code says no more than its own text; a signal does.
         hit = _of_code(code) if hit is None or _signal(code) else hit
-    return _told(trouble, hit, lines, root, code)
+    return _located(trouble, hit, lines, root, code)
 
 
-def _told(
+def _located(
     trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int | None
 ) -> Trouble:
     """The trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
     evidence = "\n".join(lines[hit.begin : hit.line + 3])[-EVIDENCE_CHARS:] if line else ""
-    told = replace(
+    located = replace(
         trouble, kind=hit.kind, signature=hit.signature, exit_code=code, evidence=evidence
     )
     if not hit.names_node:
         # Who complains of the others is not who is broken, except where one is behind them all.
         behind = _behind(lines) if hit.kind is Kind.NETWORK else None
         why = hit.why if behind is None else f"{hit.why}: rank {behind} is behind the others"
-        return replace(told, why=why, node=None, rank=behind)
+        return replace(located, why=why, node=None, rank=behind)
     rank = rank_of(line)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
@@ -151,7 +255,7 @@ def _told(
         named = _first(_SRUN_NODE, lines)
     node = _name(named) or (trouble.node if same_place else None)
     why = hit.why if rank is None else f"rank {rank}: {hit.why}"
-    return replace(told, why=why, node=node, rank=rank, device=_first(_DEVICE, [line]))
+    return replace(located, why=why, node=node, rank=rank, device=_first(_DEVICE, [line]))
 
 
 def _behind(lines: Sequence[str]) -> int | None:
@@ -184,7 +288,7 @@ def _best(lines: Sequence[str]) -> _Hit | None:
     """The hit of the lowest tier, and of those the first, among what the run did not survive."""
     hits = [*_lines_that_explain(lines)]
     lived_to = _survived(lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)})
-    fatal = [hit for hit in hits if hit.tier is Tier.ORDER or hit.line >= lived_to]
+    fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
     return min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
 
 
@@ -200,23 +304,25 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
             signature = f"{row.says}: {text}" if row.named else row.says
             yield _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
         elif error is not None and not error.echoes:
-            yield _Hit(number, Tier.CAUSE, Kind.CRASH, error.why, error.signature, True, begin)
+            yield _Hit(
+                number, PatternTier.CAUSE, Kind.CRASH, error.why, error.signature, True, begin
+            )
 
 
 @cache
-def _patterns() -> tuple[tuple[Row, Pattern], ...]:
+def _patterns() -> tuple[tuple[CrashPattern, Pattern], ...]:
     # Named rows say least of a line: any other row that matches it goes before.
     order = sorted(ROWS, key=lambda row: (row.named, row.tier))
     return tuple((row, Pattern(row.pattern)) for row in order)
 
 
-def _rows_by_line(lines: Sequence[str]) -> dict[int, Row]:
+def _rows_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
     """For each line that a row matches, the row that says most of it."""
     block, starts = bytearray(), []
     for line in lines:
         starts.append(len(block))
         block += line.encode() + b"\n"
-    found: dict[int, Row] = {}
+    found: dict[int, CrashPattern] = {}
     whole = bytes(block)
     for row, pattern in _patterns():
         for match in pattern.matches(whole):
@@ -280,25 +386,27 @@ def _unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
     for code in codes:
         if code is not None and code in UNSTARTED:
             return f"{UNSTARTED[code]} (exit code {code})"
-    said = _first(_NOT_STARTED, lines)
-    return f"its command cannot be started: {said[:120]}" if said else ""
+    error = _first(_NOT_STARTED, lines)
+    return f"its command cannot be started: {error[:120]}" if error else ""
 
 
 def _of_code(code: int | None) -> _Hit:
     """What an exit code alone says."""
     if code is None:
-        return _Hit(-1, Tier.WRAPPER, Kind.CRASH, "it ended, and nobody knows how", "")
+        return _Hit(-1, PatternTier.WRAPPER, Kind.CRASH, "it ended, and nobody knows how", "")
     name = _signal(code)
     if not name:
-        return _Hit(-1, Tier.WRAPPER, Kind.CRASH, f"it ended with exit code {code}", f"exit {code}")
+        return _Hit(
+            -1, PatternTier.WRAPPER, Kind.CRASH, f"it ended with exit code {code}", f"exit {code}"
+        )
     if name in _DIED:
-        return _Hit(-1, Tier.WRAPPER, Kind.CRASH, f"it died of {name}", name)
+        return _Hit(-1, PatternTier.WRAPPER, Kind.CRASH, f"it died of {name}", name)
     extra = ": no handler saved on it" if name in _SAVES else ""
-    return _Hit(-1, Tier.WRAPPER, Kind.KILLED, f"it was killed by {name}{extra}", name)
+    return _Hit(-1, PatternTier.WRAPPER, Kind.KILLED, f"it was killed by {name}{extra}", name)
 
 
 def _signal(code: int | None) -> str:
-    """The name of the signal that an exit code tells of; empty for none."""
+    """The name of the signal that an exit code stands for; empty for none."""
     try:
         return signal.Signals(code - 128).name if code is not None and code > 128 else ""
     except ValueError:

@@ -14,7 +14,7 @@ from typing import Final
 from hpctl.core.trouble import Kind
 
 
-class Tier(IntEnum):
+class PatternTier(IntEnum):
     """How much a line explains. The lowest tier wins, and within it the first line."""
 
     ORDER = 0
@@ -28,7 +28,7 @@ class Tier(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CrashPattern:
     """One wording. `pattern` is RE2's (hpctl.jobs.logs.patterns); the table's order breaks ties.
 
     `says` is the reason for a person and, unless `named`, the signature with it; `named` takes
@@ -41,73 +41,73 @@ class Row:
     says: str
     sample: str
     source: str
-    tier: Tier = Tier.CAUSE
+    tier: PatternTier = PatternTier.CAUSE
     named: bool = False
     names_node: bool = True
 
 
 _SLURM: Final = (
-    Row(
+    CrashPattern(
         Kind.TIME_LIMIT,
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         "its time limit is over",
         "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-09-21T10:00:00 DUE TO TIME LIMIT ***",
         "slurmstepd 22.05",
-        Tier.ORDER,
+        PatternTier.ORDER,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.PREEMPTED,
         r"CANCELLED AT \S+ DUE TO PREEMPTION",
         "Slurm preempted it",
         "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-09-21T10:00:00 DUE TO PREEMPTION"
         " ***",
         "slurmstepd 22.05",
-        Tier.ORDER,
+        PatternTier.ORDER,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.PREEMPTED,
         r"CANCELLED AT \S+ DUE TO JOB REQUEUE",
         "somebody requeued it",
         "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-09-21T10:00:00 DUE TO JOB REQUEUE"
         " ***",
         "slurmstepd 22.05",
-        Tier.ORDER,
+        PatternTier.ORDER,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NODE,
         r"Node failure on \S+",
         "Slurm lost a node of it",
         "srun: error: Node failure on jean-zay-iam37",
         "srun 22.05",
-        Tier.ORDER,
+        PatternTier.ORDER,
     ),
-    Row(
+    CrashPattern(
         Kind.NODE,
         r"CANCELLED AT \S+ DUE TO NODE FAILURE",
         "Slurm lost a node of it",
         "slurmstepd: error: *** STEP 1943824.0 ON jean-zay-iam17 CANCELLED AT 2023-03-06T03:17:51"
         " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
         "slurmstepd 22.05",
-        Tier.ORDER,
+        PatternTier.ORDER,
         # The node that says so is the one that still lives.
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.FINAL,
         r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
         "somebody cancelled it",
         "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-09-21T10:00:00 ***",
         "slurmstepd 22.05",
-        Tier.ORDER,
+        PatternTier.ORDER,
         names_node=False,
     ),
 )
 
 _MEMORY: Final = (
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"(?i)detected \d+ oom[-_]kill event",
         "the kernel killed a rank for its memory",
@@ -115,28 +115,28 @@ _MEMORY: Final = (
         " processes may have been killed by the cgroup out-of-memory handler.",
         "slurmstepd 22.05; `oom_kill event` since 23.02",
     ),
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"task[s]? [\d,-]+: Out Of Memory",
         "the kernel killed a rank for its memory",
         "srun: error: o0616: task 0: Out Of Memory",
         "osc.edu, knowledge base",
     ),
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"exceeded (?:virtual )?memory limit .*being killed|Exceeded (?:step|job) memory limit",
         "Slurm killed a rank for its memory",
         "slurmstepd: error: StepId=12.0 exceeded memory limit (9000 > 8000), being killed",
         "slurmstepd 22.05",
     ),
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"Out of memory: Killed process|oom-kill:constraint=",
         "the kernel killed a process for its memory",
         "[12345.6] Out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:1kB",
         "Linux mm/oom_kill.c",
     ),
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"insufficient shared memory \(shm\)"
         r"|unable to (?:write to file|open shared memory object) <?/torch_",
@@ -147,14 +147,14 @@ _MEMORY: Final = (
         " insufficient shared memory (shm).",
         "torch/utils/data/_utils/signal_handling.py",
     ),
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"DataLoader worker \(pid\S* \d+\) is killed by signal: Killed",
         "a data loader worker was killed, most likely for its memory",
         "RuntimeError: DataLoader worker (pid 1822) is killed by signal: Killed. ",
         "torch/utils/data/_utils/signal_handling.py",
     ),
-    Row(
+    CrashPattern(
         Kind.HOST_MEMORY,
         r"DefaultCPUAllocator: can't allocate memory|std::bad_alloc"
         r"|^(?:\[?\S+\]?:\s*)?MemoryError\b|numpy\S*_ArrayMemoryError|(?i:\[Errno 12\])",
@@ -163,7 +163,7 @@ _MEMORY: Final = (
         " can't allocate memory: you tried to allocate 4000000000000000 bytes. Error code 12",
         "seen with torch 2.13",
     ),
-    Row(
+    CrashPattern(
         Kind.GPU_MEMORY,
         r"(?:CUDA|HIP|XPU) out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory"
         r"|Cuda failure (?:\d+ )?'out of memory'",
@@ -172,14 +172,14 @@ _MEMORY: Final = (
         " has a total capacity of 79.15 GiB of which 3.94 GiB is free.",
         "c10/cuda/CUDACachingAllocator.cpp",
     ),
-    Row(
+    CrashPattern(
         Kind.GPU_MEMORY,
         r"CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*[Oo]ut of memory",
         "GPU out of memory",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "aten/src/ATen/cuda/Exceptions.h; XLA",
     ),
-    Row(
+    CrashPattern(
         Kind.GPU_MEMORY,
         r"NRT_RESOURCE\b|nrt_\w+ status=4\b",
         "Neuron device out of memory",
@@ -190,7 +190,7 @@ _MEMORY: Final = (
 )
 
 _DEVICE: Final = (
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"device-side assert triggered|CUDA_ERROR_ASSERT",
         "device-side assert",
@@ -198,35 +198,35 @@ _DEVICE: Final = (
         # The program's own assertion, most often an index out of bounds: no fault of the device.
         "mrdbourke/pytorch-deep-learning#1290",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"(?i:uncorrectable ECC error encountered)|CUDA_ERROR_ECC_UNCORRECTABLE",
         "uncorrectable ECC error",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         "huggingface/accelerate#1192",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE",
         "uncorrectable NVLink error",
         "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
         "MIC-DKFZ/nnUNet#1519",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"NVRM: Xid \(",
         "the driver reported an Xid",
         "[ 9021.3] NVRM: Xid (PCI:0000:b3:00): 79, pid='<unknown>', GPU has fallen off the bus.",
         "NVIDIA XID errors",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS",
         "illegal memory access",
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "CUDA runtime API, error 700",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED"
         r"|an illegal instruction was encountered|CUDA error: misaligned address"
@@ -235,7 +235,7 @@ _DEVICE: Final = (
         "RuntimeError: CUDA error: unspecified launch failure",
         "CUDA runtime API, errors 702 to 719",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable"
         r"|GPU is lost|Unable to determine the device handle|system not yet initialized"
@@ -245,14 +245,14 @@ _DEVICE: Final = (
         "RuntimeError: No CUDA GPUs are available: no CUDA-capable device is detected",
         "CUDA runtime API, errors 46, 100, 802; NVML",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"HIP error: |HSA_STATUS_ERROR",
         "an error of the GPU",
         "RuntimeError: HIP error: invalid device function",
         "c10/hip; ROCr hsa.h",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"NRT_EXEC_HW_ERR_\w+|NRT_HW_ERROR|NRT_EXEC_UNIT_UNRECOVERABLE"
         r"|nrt_\w+ status=(?:6|101|120[01235])\b|status_code=(?:6|101|120[01235])\b",
@@ -260,53 +260,53 @@ _DEVICE: Final = (
         "ERROR  NRT:nrt_infodump  Failure: NRT_EXEC_HW_ERR_HBM_UE in nrt_execute()",
         "Neuron 2.29 nrt_status.h",
     ),
-    Row(
+    CrashPattern(
         Kind.NAN,
         r"NRT_EXEC_COMPLETED_WITH_NUM_ERR|status(?:_code)?=1003\b",
         "the Neuron device computed NaN",
         'RuntimeError: nrt_execute: status=1003, error message="Completed with numerical errors"',
         "aws-neuron/aws-neuron-sdk#673",
     ),
-    Row(
+    CrashPattern(
         Kind.CUDA,
         r"ncclUnhandledCudaError|unhandled cuda error",
         "NCCL met a CUDA error",
         "ncclUnhandledCudaError: Call to CUDA function failed.",
         "torch/csrc/distributed/c10d/NCCLUtils.cpp",
-        Tier.ECHO,
+        PatternTier.ECHO,
     ),
 )
 
 _STORAGE: Final = (
-    Row(
+    CrashPattern(
         Kind.STORAGE,
         r"(?i:no space left on device)|\[Errno 28\]|\[Errno 122\]|(?i:disk quota exceeded)",
         "file system full",
         "OSError: [Errno 28] No space left on device: '/fsx/ckpt/step_100/model.pt'",
         "errno 28, 122",
     ),
-    Row(
+    CrashPattern(
         Kind.STORAGE,
         r"(?i:stale (?:NFS )?file handle)|\[Errno 116\]",
         "stale file handle",
         "OSError: [Errno 116] Stale file handle: '/fsx/data/shard-0001.bin'",
         "errno 116",
     ),
-    Row(
+    CrashPattern(
         Kind.STORAGE,
         r"(?i:read-only file system)|\[Errno 30\]",
         "read-only file system",
         "OSError: [Errno 30] Read-only file system: '/fsx/ckpt'",
         "errno 30",
     ),
-    Row(
+    CrashPattern(
         Kind.STORAGE,
         r"\[Errno 5\]|OSError: .*Input/output error|: Input/output error$",
         "input/output error",
         "OSError: [Errno 5] Input/output error",
         "errno 5",
     ),
-    Row(
+    CrashPattern(
         Kind.STORAGE,
         r"(?i:transport endpoint is not connected|cannot send after transport endpoint shutdown)"
         r"|\[Errno 10[78]\]",
@@ -314,7 +314,7 @@ _STORAGE: Final = (
         "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/fsx/ckpt'",
         "errno 107, 108: Lustre's eviction",
     ),
-    Row(
+    CrashPattern(
         Kind.STORAGE,
         r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos",
         "a checkpoint could not be written",
@@ -325,7 +325,7 @@ _STORAGE: Final = (
 )
 
 _NUMBERS: Final = (
-    Row(
+    CrashPattern(
         Kind.NAN,
         r"found (?:NaN|Inf) in |Unexpected result (?:nan|inf)\b",
         "NaN or infinity in the loss or gradient",
@@ -333,7 +333,7 @@ _NUMBERS: Final = (
         " ip-10-1-0-4",
         "Megatron-LM pretrain_gpt.py, rerun_state_machine.py",
     ),
-    Row(
+    CrashPattern(
         Kind.NAN,
         r"returned nan values in its \d+th output"
         r"|The loss returned in `training_step` is (?:nan|inf)"
@@ -345,15 +345,15 @@ _NUMBERS: Final = (
 )
 
 _NETWORK: Final = (
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"NET/IB : .*Got async event : port error|NET/IB : .*port .*down|ibv_\w+ failed with error",
         "a network port failed",
         "ip-10-1-0-4:411:733 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",
         "NCCL src/transport/net_ib.cc",
-        Tier.ECHO,
+        PatternTier.ECHO,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"Watchdog caught collective operation timeout",
         "a collective timed out",
@@ -361,10 +361,10 @@ _NETWORK: Final = (
         " collective operation timeout: WorkNCCL(SeqNum=80078, OpType=BROADCAST, NumelIn=5056,"
         " NumelOut=5056, Timeout(ms)=600000) ran for 600026 milliseconds before timing out.",
         "NVIDIA/nccl#1409",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"collective (?:operation )?timeout|Some NCCL operations have failed or timed out"
         r"|Exception \(either an error or timeout\) detected by watchdog"
@@ -374,10 +374,10 @@ _NETWORK: Final = (
         "[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78]"
         " Timed out waiting 8000ms for recv operation to complete",
         "seen with torch 2.13",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"ncclRemoteError|remote process exited or there was a network error"
         r"|NCCL WARN .*[Cc]onnection closed by remote peer|Got completion from peer",
@@ -385,10 +385,10 @@ _NETWORK: Final = (
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
         " prematurely.",
         "NVIDIA/nccl#2076",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"gloo/transport/\S+\] .*(?:Connection (?:closed|reset) by peer|Read error|Write error)"
         r"|Gloo connectFullMesh failed|Connection closed by peer \[",
@@ -396,10 +396,10 @@ _NETWORK: Final = (
         "[rank0]: RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc"
         ":553] Connection closed by peer [127.0.0.1]:22707.",
         "seen with torch 2.13",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"ncclSystemError|ncclInternalError|unhandled system error|NCCL WARN Net ?: "
         r"|NET/OFI .*failed|NRT_NETWORK_PROXY_FAILURE|NRT_TIMEOUT|nrt_\w+ status=(?:5|1206)\b",
@@ -407,20 +407,20 @@ _NETWORK: Final = (
         "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or"
         " device error.",
         "NVIDIA/nccl#975",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"DistBackendError",
         "a collective failed",
         "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
         "NCCLUtils.hpp:268, internal error, NCCL version 2.21.5",
         "NVIDIA/nccl#2076",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
-    Row(
+    CrashPattern(
         Kind.NETWORK,
         r"DistNetworkError|DistStoreError|RendezvousConnectionError|RendezvousTimeoutError"
         r"|recvValue failed|sendBytes failed|TCPStore.*(?:timed out|failed)"
@@ -429,13 +429,13 @@ _NETWORK: Final = (
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4"
         " clients joined.",
         "torch/csrc/distributed/c10d/TCPStore.cpp",
-        Tier.ECHO,
+        PatternTier.ECHO,
         names_node=False,
     ),
 )
 
 _DEATHS: Final = (
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"EADDRINUSE|Address already in use",
         "its port is in use",
@@ -444,7 +444,7 @@ _DEATHS: Final = (
         " address already in use",
         "torch/csrc/distributed/c10d/socket.cpp",
     ),
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"^(?:\S+: ?)?(?:Fatal Python error: |Segmentation fault|\*\*\* Process received signal"
         r"|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs\. prev_size)"
@@ -454,7 +454,7 @@ _DEATHS: Final = (
         "CPython Python/pylifecycle.c; glibc; Open MPI",
         named=True,
     ),
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"what\(\): ",
         "a rank died of a C++ exception",
@@ -462,29 +462,29 @@ _DEATHS: Final = (
         "libstdc++",
         named=True,
     ),
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"ncclInvalidUsage|ncclInvalidArgument",
         "NCCL was used wrongly",
         "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
         "NVIDIA/nccl#1241",
     ),
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"MPI_ABORT was invoked on rank \d+|application called MPI_Abort\(",
         "a rank called MPI_Abort",
         "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD with errorcode 1.",
         "Open MPI help-mpi-api.txt; MPICH",
-        Tier.WRAPPER,
+        PatternTier.WRAPPER,
     ),
-    Row(
+    CrashPattern(
         Kind.CRASH,
         r"srun: error: \S+: tasks? \S+: (?:Segmentation fault|Aborted|Bus error|Illegal instruction"
         r"|Floating point exception)",
         "a rank died in native code",
         "srun: error: n1: task 1: Segmentation fault (core dumped)",
         "srun 22.05",
-        Tier.WRAPPER,
+        PatternTier.WRAPPER,
     ),
 )
 

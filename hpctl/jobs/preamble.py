@@ -85,7 +85,7 @@ _RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
         return 0 ;;
     incomplete*|unreadable*)
         echo "hpctl: $hpctl_line" >&2
-        echo "hpctl: not starting from scratch over what is in $HPCTL_CHECKPOINT_DIR. Mend it," \
+        echo "hpctl: not starting from scratch over what is in $HPCTL_CHECKPOINT_DIR. Repair it," \
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@ ;;
     esac
@@ -103,7 +103,7 @@ _RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
     done
     if [ "$hpctl_best" -lt 0 ] && [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
         echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
-            "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Mend it," \
+            "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Repair it," \
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@
     fi

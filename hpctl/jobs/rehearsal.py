@@ -37,8 +37,8 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Event(_Section):
-    """Something that happens: a trouble (`kind`), nodes that are mended, a hold that is lifted."""
+class ScenarioEvent(_Section):
+    """A trouble (`kind`), nodes that are back in service, or a hold that is released."""
 
     at: SecondsOrNone
     kind: Kind | None = None
@@ -52,13 +52,13 @@ class Event(_Section):
     alive: bool | None = None
     repeat: Annotated[int, Field(ge=1, le=1000)] = 1
     every_s: Seconds = 60.0
-    mended: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
     released: bool = False
 
     @model_validator(mode="after")
-    def _one_thing(self) -> Event:
-        if (self.kind is not None) + bool(self.mended) + self.released != 1:
-            raise ValueError("is one of: kind, mended, released")
+    def _one_thing(self) -> ScenarioEvent:
+        if (self.kind is not None) + bool(self.returned) + self.released != 1:
+            raise ValueError("is one of: kind, returned, released")
         return self
 
 
@@ -74,7 +74,7 @@ class Scenario(_Section):
     start: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     remaining_s: SecondsOrNone = 7 * 86400.0
     restart_cost_s: SecondsOrNone = 120.0
-    events: Annotated[tuple[Event, ...], Field(min_length=1, max_length=1000)]
+    events: Annotated[tuple[ScenarioEvent, ...], Field(min_length=1, max_length=1000)]
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Scenario:
@@ -84,7 +84,7 @@ class Scenario(_Section):
         problems = [
             f"event {number}: there is no node {name!r}{yaml_errors.near(name, list(known))}"
             for number, event in enumerate(self.events, 1)
-            for name in (*event.mended, *filter(None, [event.node]))
+            for name in (*event.returned, *filter(None, [event.node]))
             if name not in known
         ]
         if problems:
@@ -127,7 +127,7 @@ class Played:
 
 
 @dataclass
-class _Run:
+class _RehearsedRun:
     """The job between two events."""
 
     policy: RunPolicy
@@ -136,14 +136,14 @@ class _Run:
     running: list[NodeName]
     past: list[Past] = field(default_factory=list)
     down: set[NodeName] = field(default_factory=set)
-    mended: set[NodeName] = field(default_factory=set)
+    returned: set[NodeName] = field(default_factory=set)
     over: str = ""
 
 
 def play(policy: RunPolicy, scenario: Scenario) -> tuple[Played, ...]:
     """The scenario's events in the order of their times, each with its answer. Pure."""
     size = scenario.nodes
-    run = _Run(
+    run = _RehearsedRun(
         policy,
         scenario,
         list(scenario.cluster[: size + scenario.spares]),
@@ -157,9 +157,9 @@ def play(policy: RunPolicy, scenario: Scenario) -> tuple[Played, ...]:
     return tuple(_one(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2]))
 
 
-def _one(run: _Run, at_s: float, event: Event) -> Played:
-    if event.mended:
-        return _mended(run, at_s, event)
+def _one(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
+    if event.returned:
+        return _nodes_returned(run, at_s, event)
     if event.released:
         if not run.past or run.past[-1].action is not Action.HOLD:
             return _played(run, at_s, "released", why="nothing is held")
@@ -171,7 +171,7 @@ def _one(run: _Run, at_s: float, event: Event) -> Played:
     return _trouble(run, at_s, event, event.kind)
 
 
-def _trouble(run: _Run, at_s: float, event: Event, kind: Kind) -> Played:
+def _trouble(run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: Kind) -> Played:
     now = run.scenario.start + timedelta(seconds=at_s)
     node = None if event.node is None else NodeName(event.node)
     if node is not None and kind is Kind.NODE:
@@ -189,7 +189,7 @@ def _trouble(run: _Run, at_s: float, event: Event, kind: Kind) -> Played:
     )
     means = _means(run, event.alive)
     if node is not None:
-        run.mended.discard(node)
+        run.returned.discard(node)
     answer = decide(run.policy, run.past, trouble, means, now)
     run.past.append(Past(trouble, answer.action))
     if answer.action is Action.STEP:
@@ -218,7 +218,7 @@ def _trouble(run: _Run, at_s: float, event: Event, kind: Kind) -> Played:
     )
 
 
-def _means(run: _Run, alive: bool | None) -> Means:
+def _means(run: _RehearsedRun, alive: bool | None) -> Means:
     healthy = tuple(n for n in run.allocation if n not in run.down)
     return Means(
         process=run.scenario.process and not run.down & set(run.running),
@@ -228,12 +228,12 @@ def _means(run: _Run, alive: bool | None) -> Means:
         requeue=run.scenario.requeue,
         names=healthy,
         pool=sum(n not in run.down for n in run.scenario.cluster),
-        healed=tuple(sorted(run.mended)),
+        healed=tuple(sorted(run.returned)),
         alive=alive,
     )
 
 
-def _fresh(run: _Run, exclude: Sequence[NodeName]) -> None:
+def _fresh(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
     """A new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
     fit = [n for n in run.scenario.cluster if n not in run.down and n not in exclude]
     size = run.scenario.nodes
@@ -242,19 +242,19 @@ def _fresh(run: _Run, exclude: Sequence[NodeName]) -> None:
     run.running = run.allocation[:size]
 
 
-def _mended(run: _Run, at_s: float, event: Event) -> Played:
-    names = set(map(NodeName, event.mended))
+def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
+    names = set(map(NodeName, event.returned))
     run.down -= names
-    run.mended |= names
+    run.returned |= names
     if not run.running and not run.over:
         _fresh(run, ())
-        return _played(run, at_s, "mended", event, why="the job that waited for nodes starts")
+        return _played(run, at_s, "returned", event, why="the job that waited for nodes starts")
     have, size = len(run.running), run.scenario.nodes
     inside = min(size, len(_means(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
     if not have or not worth_growing(run.policy, have, could, left, cost):
-        return _played(run, at_s, "mended", event, why="nothing to do")
+        return _played(run, at_s, "returned", event, why="nothing to do")
     how = "at its next checkpoint"
     if inside < could:
         # Slurm gives a running job no further node: it has to come back.
@@ -262,13 +262,19 @@ def _mended(run: _Run, at_s: float, event: Event) -> Played:
         how += ", by a requeue"
     run.running = [n for n in run.allocation if n not in run.down][:could]
     why = f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
-    return _played(run, at_s, "mended", event, why=why, action="grow")
+    return _played(run, at_s, "returned", event, why=why, action="grow")
 
 
 def _played(
-    run: _Run, at_s: float, what: str, event: Event | None = None, *, why: str, action: str = "none"
+    run: _RehearsedRun,
+    at_s: float,
+    what: str,
+    event: ScenarioEvent | None = None,
+    *,
+    why: str,
+    action: str = "none",
 ) -> Played:
-    node = "" if event is None else event.node or ",".join(event.mended)
+    node = "" if event is None else event.node or ",".join(event.returned)
     rank = None if event is None else event.rank
     return Played(at_s, what, node, rank, action, 0.0, 0.0, (), len(run.running), why)
 

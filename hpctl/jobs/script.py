@@ -11,16 +11,15 @@ import shlex
 from dataclasses import dataclass
 
 from hpctl.errors import HpctlError
-from hpctl.jobs import own
-from hpctl.jobs.options import parse
-from hpctl.jobs.own import Mention
+from hpctl.jobs import sbatch_options
+from hpctl.jobs.sbatch_options import OptionValue, parse_command_line
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh"})
 _HET = re.compile(r"\s*(hetjob|packjob)(\s|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class BatchScript:
     """A script's text and what its leading block asks for.
 
     `given` is its `#SBATCH` options by long name, `own` what its `#HPCTL` lines say, `late` the
@@ -31,7 +30,7 @@ class Script:
     lines: tuple[str, ...]
     block: int
     given: dict[str, str]
-    own: dict[str, tuple[Mention, ...]]
+    own: dict[str, tuple[OptionValue, ...]]
     het: bool
     late: tuple[int, ...]
 
@@ -46,10 +45,10 @@ class Script:
         first = self.lines[0] if self.lines else ""
         if not first.startswith("#!"):
             return ""
-        words = [w.rpartition("/")[2] for w in first[2:].split()]
-        if words[:1] == ["env"]:
-            words = [w for w in words[1:] if not w.startswith("-") and "=" not in w]
-        return words[0] if words else ""
+        parts = [w.rpartition("/")[2] for w in first[2:].split()]
+        if parts[:1] == ["env"]:
+            parts = [w for w in parts[1:] if not w.startswith("-") and "=" not in w]
+        return parts[0] if parts else ""
 
     def with_inserted(self, text: str) -> str:
         """The script with `text` put in before its first command."""
@@ -59,29 +58,29 @@ class Script:
         return head + text + "".join(self.lines[self.block :])
 
 
-def read(name: str, text: str) -> Script:
+def read(name: str, text: str) -> BatchScript:
     """Read a script. Raises HpctlError, with the line, for an `#HPCTL` line that means nothing."""
     # Not splitlines: it also breaks at a form feed, a lone \r or U+2028. In the middle of a comment
     # the rest of that line would become a command, and the #SBATCH lines below it be lost.
     lines = [line + "\n" for line in text.split("\n")]
     lines[-1] = lines[-1].removesuffix("\n")
     block = _block(lines)
-    words: list[str] = []
-    asked: dict[str, tuple[Mention, ...]] = {}
+    options: list[str] = []
+    own: dict[str, tuple[OptionValue, ...]] = {}
     het = False
     for number, line in enumerate(lines[:block], start=1):
         if line.startswith("#SBATCH"):
             het = het or _HET.match(line[7:]) is not None
-            words += _words(line[7:])
+            options += _split(line[7:])
         elif line.startswith("#HPCTL"):
-            for option, said in _directive(f"{name}:{number}", line[6:]).items():
-                asked[option] = (*asked.get(option, ()), *said)
-    return Script(
+            for option, values in _directive(f"{name}:{number}", line[6:]).items():
+                own[option] = (*own.get(option, ()), *values)
+    return BatchScript(
         name=name,
         lines=tuple(lines),
         block=block,
-        given=parse(words).given,
-        own=asked,
+        given=parse_command_line(options).given,
+        own=own,
         het=het,
         late=tuple(
             number
@@ -98,25 +97,25 @@ def _block(lines: list[str]) -> int:
     return len(lines)
 
 
-def _words(rest: str) -> list[str]:
+def _split(rest: str) -> list[str]:
     try:
         return shlex.split(rest, comments=True)
     except ValueError:
         return []  # an open quote: sbatch names file and line itself
 
 
-def _directive(place: str, rest: str) -> dict[str, tuple[Mention, ...]]:
+def _directive(place: str, rest: str) -> dict[str, tuple[OptionValue, ...]]:
     try:
-        words = shlex.split(rest, comments=True)
+        options = shlex.split(rest, comments=True)
     except ValueError as error:
         raise HpctlError(
             f"{place}: #HPCTL{rest.rstrip()}: {error}", "Close the quotation mark."
         ) from None
-    return own.directive(words, place)
+    return sbatch_options.parse_directive(options, place)
 
 
-def wrapped(command: str) -> Script:
+def wrapped(command: str) -> BatchScript:
     """The script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
     text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
     lines = tuple(text.splitlines(keepends=True))
-    return Script("wrap", lines, block=3, given={}, own={}, het=False, late=())
+    return BatchScript("wrap", lines, block=3, given={}, own={}, het=False, late=())

@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hpctl.errors import HpctlError
-from hpctl.jobs import lint, preamble, refuse, ticket
-from hpctl.jobs.options import CommandLine
-from hpctl.jobs.own import SAVE_BEFORE_S, Wishes
-from hpctl.jobs.said import Said, nodes
-from hpctl.jobs.script import Script, wrapped
-from hpctl.jobs.ticket import Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """How a job reaches hpctl: the interpreter, and PYTHONPATH where hpctl is not installed."""
-
-    python: str
-    python_path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What the submission depends on and does not itself say.
-
-    `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.
-    `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
-    `unknown` says what is there in no known format.
-    """
-
-    runtime: Runtime
-    environment: Mapping[str, str] = field(default_factory=dict)
-    policy: Mapping[str, object] = field(default_factory=dict)
-    expedite: bool = False
-    filesystem: str = ""
-    unknown: str = ""
+from hpctl.jobs import job_comment, preamble, submit_checks
+from hpctl.jobs.job_comment import JobRegistration
+from hpctl.jobs.sbatch_options import SAVE_BEFORE_S, CommandLine, HpctlOptions
+from hpctl.jobs.script import BatchScript, wrapped
+from hpctl.jobs.submit_checks import EffectiveOptions, node_range
+from hpctl.jobs.submit_context import SubmitContext
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The outcome: sbatch's words before the script, the script where it is a copy, what to tell
+    """The outcome: sbatch's options before the script, the script where it is a copy, notes for
     the user, and the directories that must exist on every node."""
 
     options: tuple[str, ...]
-    copy: Script | None
+    copy: BatchScript | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     bases: tuple[str, ...]
-    registered: Ticket | None
+    registered: JobRegistration | None
 
     @property
     def text(self) -> str | None:
@@ -58,16 +32,18 @@ class Submission:
         return None if self.copy is None else self.copy.text
 
 
-def plan(line: CommandLine, script: Script | None, wishes: Wishes, around: Around) -> Submission:
+def plan(
+    line: CommandLine, script: BatchScript | None, hpctl: HpctlOptions, context: SubmitContext
+) -> Submission:
     """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
 
     Options that hpctl adds stand before the user's, because of two sbatch obeys the later one;
     those that replace the user's (nodes, comment) stand after.
     """
-    said = Said(line, script, around.environment)
-    refuse.het(line, script)
+    options = EffectiveOptions(line, script, context.environment)
+    submit_checks.refuse_heterogeneous(line, script)
     body = script if script is not None else wrapped(line.given["wrap"])
-    draft = _Draft(said, wishes, around, body)
+    draft = _Draft(options, hpctl, context, body)
     draft.requeue()
     if script is None and line.script is not None:
         return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
@@ -77,44 +53,50 @@ def plan(line: CommandLine, script: Script | None, wishes: Wishes, around: Aroun
     if draft.ticket is None:
         draft.notes.append("no --checkpoint-dir: a requeued run starts at the script's beginning")
         return draft.submission(line, None)
-    refuse.foreign(body)
-    places = [("tier", tier) for tier in wishes.tiers]
-    if wishes.checkpoint_dir is not None:
-        places.insert(0, ("checkpoint-dir", wishes.checkpoint_dir))
+    submit_checks.refuse_non_shell(body)
+    places = [("tier", tier) for tier in hpctl.tiers]
+    if hpctl.checkpoint_dir is not None:
+        places.insert(0, ("checkpoint-dir", hpctl.checkpoint_dir))
     for option, place in places:
-        refuse.placeholders(option, place, array=said.has("array"))
+        submit_checks.check_placeholders(option, place, array=options.has("array"))
     return draft.submission(line, draft.rewritten())
 
 
 class _Draft:
     """A submission in the making."""
 
-    def __init__(self, said: Said, wishes: Wishes, around: Around, body: Script) -> None:
+    def __init__(
+        self,
+        options: EffectiveOptions,
+        hpctl: HpctlOptions,
+        context: SubmitContext,
+        body: BatchScript,
+    ) -> None:
         self.body = body
-        self.said = said
-        self.wishes = wishes
-        self.around = around
+        self.options = options
+        self.hpctl = hpctl
+        self.context = context
         self.before: list[str] = []
         self.after: list[str] = []
         self.notes: list[str] = []
         self.warnings: list[str] = []
-        self.policy = dict(around.policy)
+        self.policy = dict(context.policy)
         spares = self.policy.get("spares")
-        self.supervised = lint.supervised(body)
-        self.spares = wishes.spares if wishes.spares is not None else _number(spares)
+        self.supervised = submit_checks.supervised(body)
+        self.spares = hpctl.spares if hpctl.spares is not None else _number(spares)
 
     def requeue(self) -> None:
         """Requeue and open-mode, unless the user spoke."""
-        if not self.said.has("no-requeue") and not self.said.has("requeue"):
-            self.before.append("--requeue=expedite" if self.around.expedite else "--requeue")
-        if not self.said.has("open-mode"):
+        if not self.options.has("no-requeue") and not self.options.has("requeue"):
+            self.before.append("--requeue=expedite" if self.context.expedite else "--requeue")
+        if not self.options.has("open-mode"):
             self.before.append("--open-mode=append")
 
     def spare_nodes(self) -> None:
         """K nodes more, and a job that outlives the loss of one."""
-        asked = nodes(self.said.value("nodes") or "")
+        asked = node_range(self.options.value("nodes") or "")
         if asked is not None and asked[1] is not None and self.registers:
-            # What the job may run on is what it told Slurm, unless its policy is narrower.
+            # What the job may run on is what it asked of Slurm, unless its policy is narrower.
             self.policy.setdefault("nodes", f"{asked[0]}-{asked[1]}")
         if not self.spares:
             return
@@ -124,24 +106,24 @@ class _Draft:
                 "Say how many the program itself runs on: --nodes N.",
             )
         least, most = asked[0] + self.spares, None if asked[1] is None else asked[1] + self.spares
-        tasks = self.said.value("ntasks")
+        tasks = self.options.value("ntasks")
         if tasks is not None and tasks.isdigit() and int(tasks) < least:
             raise HpctlError(
                 f"--ntasks={tasks} on {least} nodes: sbatch would take the spares away again",
                 "Say --ntasks-per-node instead of --ntasks.",
             )
-        if totals := [name for name in ("ntasks", "gpus") if self.said.has(name)]:
+        if totals := [name for name in ("ntasks", "gpus") if self.options.has(name)]:
             self.warnings.append(
                 f"--{totals[0]} is a total: it does not say what a spare node must have room for;"
                 f" say --{totals[0]}-per-node"
             )
-        if self.said.value("no-kill") == "off":
+        if self.options.value("no-kill") == "off":
             raise HpctlError(
                 "--spares with --no-kill=off: the first lost node would end the job",
                 "Leave --no-kill out; hpctl sets it.",
             )
         self.after.append(f"--nodes={least}" + (f"-{most}" if most is not None else ""))
-        if not self.said.has("no-kill"):
+        if not self.options.has("no-kill"):
             self.after.append("--no-kill")
 
     def signal(self) -> None:
@@ -151,8 +133,8 @@ class _Draft:
         from slurmstepd, because a shell that waits for srun does nothing with a signal; a program
         that the script itself becomes (exec) gets it as the batch shell.
         """
-        save = self.wishes.save_signal
-        if self.said.has("signal"):
+        save = self.hpctl.save_signal
+        if self.options.has("signal"):
             if save is not None:
                 raise HpctlError(
                     "--save-signal and --signal both ask for a signal before the time limit",
@@ -161,12 +143,12 @@ class _Draft:
             return
         if self.supervised:
             seconds = save.seconds if save else SAVE_BEFORE_S
-            if save is not None or self.said.has("time"):
+            if save is not None or self.options.has("time"):
                 self.before.append(f"--signal=B:USR1@{seconds}")
         elif save is not None:
-            shell = "" if lint.launches(self.body) else "B:"
+            shell = "" if submit_checks.launches(self.body) else "B:"
             self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
-        elif self.said.has("time") and self.wishes.checkpoint_dir is not None:
+        elif self.options.has("time") and self.hpctl.checkpoint_dir is not None:
             self.notes.append(
                 "nobody asks for a save before the time limit: if your program saves at a signal,"
                 f" say --save-signal USR1@{SAVE_BEFORE_S}"
@@ -174,20 +156,24 @@ class _Draft:
 
     def examine(self) -> None:
         """Warnings about the options, the script and the checkpoint directory."""
-        directory = self.wishes.checkpoint_dir
-        self.warnings += lint.of_options(self.said, self.spares, resumes=directory is not None)
-        self.warnings += lint.of_text(self.body)
+        directory = self.hpctl.checkpoint_dir
+        self.warnings += submit_checks.option_warnings(
+            self.options, self.spares, resumes=directory is not None
+        )
+        self.warnings += submit_checks.script_warnings(self.body)
         self.warnings += [
             f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
             for number in self.body.late
         ]
-        export = self.said.value("export")
-        self.warnings += lint.of_hang_rules(export, self.around.environment)
+        export = self.options.value("export")
+        self.warnings += submit_checks.hang_rule_warnings(export, self.context.environment)
         if directory is not None:
-            self.warnings += lint.of_scratch(export, self.around.environment)
-            self.warnings += lint.of_storage(directory, self.around.filesystem, self.wishes.tiers)
-            self.warnings += [self.around.unknown] if self.around.unknown else []
-        elif self.wishes.tiers:
+            self.warnings += submit_checks.scratch_warnings(export, self.context.environment)
+            self.warnings += submit_checks.storage_warnings(
+                directory, self.context.filesystem, self.hpctl.tiers
+            )
+            self.warnings += [self.context.unknown] if self.context.unknown else []
+        elif self.hpctl.tiers:
             raise HpctlError(
                 "--tier names further places beside the checkpoint directory, and there is none",
                 "Add --checkpoint-dir DIR, on storage that the nodes share.",
@@ -204,52 +190,52 @@ class _Draft:
         return self.ticket is not None
 
     @property
-    def ticket(self) -> Ticket | None:
+    def ticket(self) -> JobRegistration | None:
         """What is registered, None for nothing."""
-        save = self.wishes.save_signal
-        made = Ticket(
-            ckpt=self.wishes.checkpoint_dir or "",
-            tiers=self.wishes.tiers,
+        save = self.hpctl.save_signal
+        made = JobRegistration(
+            ckpt=self.hpctl.checkpoint_dir or "",
+            tiers=self.hpctl.tiers,
             policy=self.policy,
             spares=self.spares,
             save_signal=save.name if save else "",
             supervised=self.supervised,
         )
-        return made if made.said() else None
+        return made if made.fields() else None
 
-    def rewritten(self) -> Script:
+    def rewritten(self) -> BatchScript:
         """The script with the preamble in it."""
-        wishes, runtime = self.wishes, self.around.runtime
+        hpctl, runtime = self.hpctl, self.context.runtime
         text = preamble.render(
             preamble.Parts(
                 python=runtime.python,
                 python_path=runtime.python_path,
-                directory=wishes.checkpoint_dir,
-                tiers=wishes.tiers,
-                resume=wishes.resume,
+                directory=hpctl.checkpoint_dir,
+                tiers=hpctl.tiers,
+                resume=hpctl.resume,
                 policy=self.policy,
                 spares=self.spares,
-                save_signal=wishes.save_signal.name if wishes.save_signal else "",
+                save_signal=hpctl.save_signal.name if hpctl.save_signal else "",
             )
         )
         lines = tuple(self.body.with_inserted(text).splitlines(keepends=True))
         return dataclasses.replace(self.body, lines=lines)
 
-    def submission(self, line: CommandLine, copy: Script | None) -> Submission:
+    def submission(self, line: CommandLine, copy: BatchScript | None) -> Submission:
         """What comes out of it all."""
         added = [*self.before, *self.after]
         registered = self.ticket if copy is not None else None
         if registered is not None:
-            self.notes.append(f"registered in the job's Comment: {', '.join(registered.said())}")
-            comment = self.said.value("comment") or ""
-            self.after.append(f"--comment={ticket.encode(registered, comment)}")
+            self.notes.append(f"registered in the job's Comment: {', '.join(registered.fields())}")
+            comment = self.options.value("comment") or ""
+            self.after.append(f"--comment={job_comment.encode(registered, comment)}")
             if comment:
                 self.notes.append("your --comment stands after what hpctl registers there")
         wrap = [f"--wrap={line.given['wrap']}"] if copy is None and "wrap" in line.given else []
         notes = [f"added {' '.join(added)}", *self.notes] if added else self.notes
-        directory, tiers = self.wishes.checkpoint_dir, self.wishes.tiers
+        directory, tiers = self.hpctl.checkpoint_dir, self.hpctl.tiers
         shared = [place for place in (directory, *tiers) if place and place.startswith("/")]
-        if directory and self.wishes.resume:
+        if directory and self.hpctl.resume:
             also = f" or {', '.join(tiers)}" if tiers else ""
             notes.append(f"resumes from the last complete checkpoint in {directory}{also}")
         return Submission(
@@ -264,7 +250,7 @@ class _Draft:
 
 def checkpoint_dir(comment: str) -> str | None:
     """The checkpoint directory that a job's Comment names, placeholders and all, or None."""
-    found = ticket.decode(comment)
+    found = job_comment.decode(comment)
     return found.ckpt or None if found else None
 
 

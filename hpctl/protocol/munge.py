@@ -26,38 +26,34 @@ _E_BAD_CRED, _E_INVALID = 8, 14
 _E_EXPIRED, _E_REWOUND, _E_REPLAYED, _E_UNAUTHORIZED = 15, 16, 17, 18
 
 
+_CODES = {
+    _E_BAD_LENGTH: "invalid_credential",
+    **dict.fromkeys(range(_E_BAD_CRED, _E_INVALID + 1), "invalid_credential"),
+    _E_EXPIRED: "expired_credential",
+    _E_REWOUND: "rewound_credential",
+    _E_REPLAYED: "replayed_credential",
+    _E_UNAUTHORIZED: "unauthorized_credential",
+}
+_CLOCK_HINT = "Compare the clocks of both hosts (chronyc tracking)."
+_HINTS = {
+    "invalid_credential": "Check that both hosts have the same /etc/munge/munge.key.",
+    "expired_credential": _CLOCK_HINT,
+    "rewound_credential": _CLOCK_HINT,
+}
+
+
 class CredentialError(HpctlError):
-    """A credential that proves nothing. `code` is a stable word for counters and answers."""
+    """A credential that proves nothing. `code` is a stable word for counters and answers.
 
-    code = "invalid_credential"
+    invalid_credential: forged, damaged, or encoded with another cluster's key. expired_: older than
+    its time to live: a slow sender, or a clock that is behind. rewound_: from the future: the
+    sender's clock is ahead. replayed_: decoded on this host before. unauthorized_: encoded for
+    another uid or gid than ours.
+    """
 
-
-class InvalidCredentialError(CredentialError):
-    """Forged, damaged, or encoded with another cluster's key."""
-
-
-class ExpiredCredentialError(CredentialError):
-    """Older than its time to live: a slow sender, or a clock that is behind."""
-
-    code = "expired_credential"
-
-
-class RewoundCredentialError(CredentialError):
-    """From the future: the sender's clock is ahead of ours."""
-
-    code = "rewound_credential"
-
-
-class ReplayedCredentialError(CredentialError):
-    """Decoded on this host before."""
-
-    code = "replayed_credential"
-
-
-class UnauthorizedCredentialError(CredentialError):
-    """Encoded for another uid or gid than ours."""
-
-    code = "unauthorized_credential"
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message, _HINTS.get(code, ""))
+        self.code = code
 
 
 class MungeUnavailable(Unavailable):
@@ -74,22 +70,6 @@ class Credential:
     payload: bytes
     encode_time: datetime
     ttl: int
-
-
-_REJECTIONS: dict[int, type[CredentialError]] = {
-    _E_BAD_LENGTH: InvalidCredentialError,
-    **dict.fromkeys(range(_E_BAD_CRED, _E_INVALID + 1), InvalidCredentialError),
-    _E_EXPIRED: ExpiredCredentialError,
-    _E_REWOUND: RewoundCredentialError,
-    _E_REPLAYED: ReplayedCredentialError,
-    _E_UNAUTHORIZED: UnauthorizedCredentialError,
-}
-_CLOCK_HINT = "Compare the clocks of both hosts (chronyc tracking)."
-_HINTS: dict[type[CredentialError], str] = {
-    InvalidCredentialError: "Check that both hosts have the same /etc/munge/munge.key.",
-    ExpiredCredentialError: _CLOCK_HINT,
-    RewoundCredentialError: _CLOCK_HINT,
-}
 
 
 @cache
@@ -145,8 +125,8 @@ class _Context:
             return
         text = self._lib.munge_ctx_strerror(self.ctx) or self._lib.munge_strerror(code)
         reason = text.decode(errors="replace")
-        if (rejection := _REJECTIONS.get(code)) is not None:
-            raise rejection(f"MUNGE: {reason}", _HINTS.get(rejection, ""))
+        if code in _CODES:
+            raise CredentialError(_CODES[code], f"MUNGE: {reason}")
         if code in (_E_SOCKET, _E_TIMEOUT):
             hint = "Is munged running there? systemctl status munge. hpctl's agents prove by it who"
             hint += " they are, also where Slurm itself does without (AuthType=auth/slurm)."
@@ -180,10 +160,10 @@ def encode(payload: bytes, socket: str | Path | None = None, *, only_uid: int | 
 def decode(cred: str, socket: str | Path | None = None) -> Credential:
     """Have munged verify a credential and use it up.
 
-    Raises a CredentialError where it proves nothing, MungeUnavailable where munged cannot say.
+    Raises CredentialError where it proves nothing, MungeUnavailable where munged cannot say.
     """
     if not cred:
-        raise InvalidCredentialError("MUNGE: no credential")
+        raise CredentialError("invalid_credential", "MUNGE: no credential")
     buffer, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
     with _Context(socket) as context:

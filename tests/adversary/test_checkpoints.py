@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.jobs.checkpoints import manifest, pickle_reader
 from hpctl.jobs.checkpoints.files import NotWhole, opened
-from hpctl.jobs.checkpoints.pickle_reader import Machine
+from hpctl.jobs.checkpoints.pickle_reader import PickleReader
 from hpctl.jobs.checkpoints.search import Checkpoint, every, judge, last_complete
 
 NOBODY = 65534
@@ -69,7 +69,7 @@ def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path: Path, pickled: ob
         tracemalloc.start()
         try:
             with pytest.raises(NotWhole, match="of a kind at once"):
-                Machine(file, frozenset()).top()
+                PickleReader(file, frozenset()).top()
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -19,7 +19,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
 from hpctl.daemon import gatekeeper
-from hpctl.jobs.tell import MUNGE_SOCKET, tell
+from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -134,7 +134,7 @@ def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(
 ) -> None:
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
     with squatter(job_wire.encode_taken(job_wire.Taken(1, True))) as url:
-        assert tell(JobReport(JobId(1), 0), head=url) is None
+        assert send_report(JobReport(JobId(1), 0), head=url) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")

@@ -20,7 +20,7 @@ ALLOWED = {
     "hpctl/daemon/observe.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
-    "hpctl/jobs/tell.py": 1,
+    "hpctl/jobs/daemon_client.py": 1,
     "hpctl/progress.py": 1,
     "hpctl/sandbox/emulator/launch.py": 1,
     "hpctl/sandbox/emulator/walks.py": 2,

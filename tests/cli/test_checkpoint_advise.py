@@ -11,10 +11,10 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId
-from hpctl.jobs.run.history import HISTORIES, History
+from hpctl.jobs.run.history import HISTORIES, JobHistory
 from tests.cli.conftest import Head
 from tests.cli.test_golden import compare
-from tests.unit.test_jobs_advise import saved
+from tests.unit.test_jobs_save_interval import saved
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_the_program_told_goes_before_its_files_times(
 ) -> None:
     for job, took in (("a-1", 3.0), ("a-2", 5.0)):
         (checkpoints / HISTORIES).mkdir(exist_ok=True)
-        told = History.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
+        told = JobHistory.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
         told.saved(1, datetime(2026, 11, 21, tzinfo=UTC), [took])
     words = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", "--json")
     shown = json.loads(history.run(*words).stdout)

@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.errors import Unavailable
-from hpctl.jobs.logs.presets import NAMES, preset, text
-from hpctl.jobs.logs.rules import parse
+from hpctl.jobs.logs.rules import PRESETS, parse, preset, preset_text
 
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 
@@ -102,8 +101,8 @@ def test_a_log_that_cannot_be_read_is_exit_code_3(
 
 
 def test_every_preset_can_be_printed_and_is_rules() -> None:
-    assert run("preset").stdout.split() == list(NAMES)
-    for name in NAMES:
+    assert run("preset").stdout.split() == list(PRESETS)
+    for name in PRESETS:
         printed = run("preset", name).stdout
-        assert printed == text(name)
+        assert printed == preset_text(name)
         assert parse(printed) == preset(name)

@@ -70,7 +70,7 @@ def test_what_is_wrong_with_a_scenario_is_told_at_once(tmp_path: Path) -> None:
     story = tmp_path / "story.yaml"
     story.write_text(
         "nodes: 0\nspare: 1\nevents:\n- {at: soon, kind: hnag}\n"
-        "- {at: 1, kind: nan, mended: [n1]}\n- {kind: nan}\n"
+        "- {at: 1, kind: nan, returned: [n1]}\n- {kind: nan}\n"
     )
     result = run("test", "--scenario", story)
     assert result.exit_code == 2
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_scenario_is_told_at_once(tmp_path: Path) -> None:
         "spare (line 2): no such key; did you mean 'spares'?",
         "events.0.at (line 4): is no time",
         "did you mean 'hang'?",
-        "events.1 (line 5): is one of: kind, mended, released",
+        "events.1 (line 5): is one of: kind, returned, released",
         "events.2.at (line 6): field required",
     ):
         assert said in result.stderr

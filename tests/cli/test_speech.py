@@ -13,7 +13,7 @@ from hpctl.cli import explain
 from hpctl.cli.main import cli
 from hpctl.config import load
 from hpctl.jobs.checkpoints import search
-from hpctl.jobs.ticket import Ticket
+from hpctl.jobs.job_comment import JobRegistration
 from tests.fakes.values import slurm_job
 
 
@@ -85,6 +85,6 @@ def test_root_opens_no_checkpoint_of_a_user(
 
     monkeypatch.setattr(search, "last_complete", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
-    said = explain.checkpoint_text(Ticket(ckpt=str(tmp_path)), slurm_job(uid=owner))
+    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner))
     assert (opened == [tmp_path]) is looks
     assert ("hpctl checkpoint last" in said) is not looks

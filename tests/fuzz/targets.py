@@ -21,9 +21,9 @@ from hpctl.agent import kmsg
 from hpctl.agent.check import CannotTell as NoVerdict
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.outside import hma_records, plugins, reported
-from hpctl.cli.arguments import seconds_of
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.core import hostlist, model
+from hpctl.core.bounds import duration_s
 from hpctl.core.compat import UTC, iso_time
 from hpctl.core.job_report import JobReport
 from hpctl.core.journal import EVENT_TYPES
@@ -31,7 +31,7 @@ from hpctl.core.registration import registration
 from hpctl.core.run_policy import RunPolicy
 from hpctl.daemon import alert_wire
 from hpctl.errors import HpctlError, JournalCorrupt
-from hpctl.jobs import crash, script, ticket
+from hpctl.jobs import crash, job_comment, script
 from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
@@ -215,7 +215,7 @@ TARGETS: dict[str, Target] = {
     "comment": Target(
         _on_text(registration), (), (b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}',)
     ),
-    "ticket": Target(_on_text(ticket.decode), (), (b'hpctl:{"dir":"/shared/run"} mine',)),
+    "ticket": Target(_on_text(job_comment.decode), (), (b'hpctl:{"dir":"/shared/run"} mine',)),
     "kmsg": Target(kmsg.parse, (), (b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n",)),
     "kernel-lines": Target(_kernel, (), _files("tests/cli/kmsg") + _files("tests/corpus/cases/*")),
     "hma": Target(
@@ -242,7 +242,9 @@ TARGETS: dict[str, Target] = {
     "ras-text": Target(
         report.read_text, (HpctlError,), (_ras("2.24.3", as_text), _ras("2.28.3", as_text))
     ),
-    "run-history": Target(lambda raw: list(history.read(raw)), (), (b'{"type":"started"}\n',)),
+    "run-history": Target(
+        lambda raw: list(history.read_records(raw)), (), (b'{"type":"started"}\n',)
+    ),
     "manifest": Target(manifest.decode, (), (b'{"version":1,"step":4,"files":[]}',)),
     "safetensors": Target(
         _on_file("a.safetensors", hf_trainer.prove_safetensors),
@@ -280,7 +282,7 @@ TARGETS: dict[str, Target] = {
     "cluster-file": Target(
         _on_text(spec_reading.parse), (HpctlError,), _files("tests/clusters/files/*.yaml", 3)
     ),
-    "duration": Target(_on_text(seconds_of), (), (b"1d12h30min",)),
+    "duration": Target(_on_text(duration_s), (), (b"1d12h30min",)),
     "time": Target(_iso, (ValueError,), (b"2026-03-01T12:00:00.123Z",)),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.jobs.elastic.account import Told, read
+from hpctl.jobs.elastic.account import AccountRecord, read
 from tests.checkpoints.torch_here import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ class Launchers:
     def text(self) -> str:
         return self.out.read_text(errors="replace")
 
-    def account(self) -> Told:
+    def account(self) -> AccountRecord:
         return read(self.directory / "account.json")
 
     def await_(self, test: Callable[[], bool], what: str, timeout: float = 60.0) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpctl import progress
-from hpctl.jobs.progress.listen import FileReader, Heard, Listener
+from hpctl.jobs.progress.listen import NoteFileReader, NoteListener, ReceivedNote
 from hpctl.jobs.progress.notes import Note
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +36,8 @@ def python(code: str, address: str, **more: str) -> str:
     return done.stdout
 
 
-def heard(source: Listener | FileReader, many: int, timeout: float = 10.0) -> list[Note]:
-    found: list[Heard] = []
+def heard(source: NoteListener | NoteFileReader, many: int, timeout: float = 10.0) -> list[Note]:
+    found: list[ReceivedNote] = []
     deadline = time.monotonic() + timeout
     while len(found) < many and time.monotonic() < deadline:
         found += source.take()

@@ -29,7 +29,7 @@ from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
 from hpctl.daemon.job_route import routes
 from hpctl.daemon.jobs import Desk
 from hpctl.errors import Unavailable
-from hpctl.jobs.tell import MUNGE_SOCKET, Reply, tell
+from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -126,7 +126,7 @@ def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
     answer = Answer(Action.REQUEUE, "no spare is left", 12.0, (NodeName("n2"),))
     said = JobReport.of(JobId(7), 0, TROUBLE, answer)
     assert said.wish is Wish.REQUEUE
-    assert tell(said) == Reply(True, acts=True)
+    assert send_report(said) == DaemonReply(True, acts=True)
     (event,) = head.stored
     assert isinstance(event, JobReported)
     assert event.report == said
@@ -138,12 +138,12 @@ def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
 
 def test_where_the_daemon_does_not_act_it_says_so(head: Head) -> None:
     head.shut = "mode observe: decisions are written down and nothing is done"
-    assert tell(report(wish=Wish.REQUEUE)) == Reply(True, acts=False, text=head.shut)
+    assert send_report(report(wish=Wish.REQUEUE)) == DaemonReply(True, acts=False, text=head.shut)
     assert len(head.stored) == 1
 
 
 def test_a_mere_sign_of_life(head: Head) -> None:
-    assert tell(JobReport(JobId(7), 0, progress=40)) == Reply(True, acts=True)
+    assert send_report(JobReport(JobId(7), 0, progress=40)) == DaemonReply(True, acts=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")
@@ -151,17 +151,17 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
     "host".encode("idna")  # imported now: the other user may not be able to read Python's files
     os.seteuid(65534)
     try:
-        refused = tell(report())
+        refused = send_report(report())
         head.uid = 65534
         head.sees(7)
-        believed = tell(report())
+        believed = send_report(report())
     finally:
         os.seteuid(0)
     assert refused is not None
     assert refused.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
     assert not refused.again
-    assert believed == Reply(True, acts=True)
-    assert tell(report()) == Reply(True, acts=True)  # root, of another's job
+    assert believed == DaemonReply(True, acts=True)
+    assert send_report(report()) == DaemonReply(True, acts=True)  # root, of another's job
     assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
     assert head.refused() == {"forbidden_uid": 1}
 
@@ -169,7 +169,7 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
 def test_a_job_without_a_known_owner_is_roots_alone(head: Head) -> None:
     assert head.view is not None
     head.view.jobs[JobId(7)] = replace(head.view.jobs[JobId(7)], uid=None)  # type: ignore[index]
-    answer = tell(report())
+    answer = send_report(report())
     assert answer is not None
     assert answer.ok == (os.geteuid() == 0)
 
@@ -213,7 +213,7 @@ def test_what_is_no_report(head: Head, munges: Realm, body: bytes, status: int, 
 def test_words_of_runs_that_slurm_does_not_count(head: Head) -> None:
     head.sees(7, restarts=5)
     for restarts, ok in ((2, False), (3, True), (5, True), (6, True)):
-        answer = tell(report(restarts=restarts))
+        answer = send_report(report(restarts=restarts))
         assert answer is not None
         assert answer.ok is ok, (restarts, answer)
         head.sees(7, restarts=5)
@@ -224,23 +224,23 @@ def test_a_job_that_has_just_begun_is_looked_for_again(head: Head) -> None:
     head.view = replace(head.view, as_of=NOON)
     threading.Timer(0.3, lambda: head.sees(7, 8)).start()
     began = time.monotonic()
-    assert tell(report(job=8)) == Reply(True, acts=True)
+    assert send_report(report(job=8)) == DaemonReply(True, acts=True)
     assert 0.2 < time.monotonic() - began < 1.5
     assert head.poked >= 1
-    unknown = tell(report(job=9))
+    unknown = send_report(report(job=9))
     assert unknown is not None
     assert (unknown.ok, unknown.again) == (False, True)
 
 
 def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
     head.full = "No space left on device"
-    answer = tell(report())
+    answer = send_report(report())
     assert answer is not None
     assert (answer.ok, answer.again) == (False, True)
     assert "journal_unavailable: not stored: No space left" in answer.text
     assert head.desk.news() == []
     head.full, head.view = "", None
-    answer = tell(report())
+    answer = send_report(report())
     assert answer is not None
     assert answer.again
     assert "slurm_unavailable" in answer.text
@@ -248,7 +248,7 @@ def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
     head.sees(7)
     assert head.view is not None
     head.view = replace(head.view, as_of=NOON)
-    assert tell(report()) == Reply(True, acts=True)
+    assert send_report(report()) == DaemonReply(True, acts=True)
 
 
 def test_a_user_that_babbles_is_told_to_wait(
@@ -261,7 +261,7 @@ def test_a_user_that_babbles_is_told_to_wait(
     head.sees(*range(1, 9))
     head.server.start()
     # Of one user, whatever the job: an array has a thousand tasks.
-    answers = [tell(report(job=n), head=head.server.url) for n in range(1, 7)]
+    answers = [send_report(report(job=n), head=head.server.url) for n in range(1, 7)]
     head.server.stop()
     assert all(answer is not None and answer.ok for answer in answers[:5])
     answer = answers[5]
@@ -272,7 +272,7 @@ def test_a_user_that_babbles_is_told_to_wait(
 
 def test_texts_that_are_too_long_are_cut_and_not_refused(head: Head) -> None:
     trouble = replace(TROUBLE, why="w" * 9000, evidence="\u20ac" * 9000, signature="s" * 9000)
-    assert tell(report(trouble=trouble, why="y" * 9000)) == Reply(True, acts=True)
+    assert send_report(report(trouble=trouble, why="y" * 9000)) == DaemonReply(True, acts=True)
 
 
 def test_no_head_node_no_munged_no_harm(
@@ -280,11 +280,11 @@ def test_no_head_node_no_munged_no_harm(
 ) -> None:
     began = time.monotonic()
     monkeypatch.setenv(MUNGE_SOCKET, str(tmp_path / "none"))
-    assert tell(report()) is None
-    assert tell(report(), head="nonsense://") is None
+    assert send_report(report()) is None
+    assert send_report(report(), head="nonsense://") is None
     monkeypatch.delenv("HPCTL_HEAD")
     monkeypatch.setenv("HPCTL_AGENT_ENV", str(tmp_path / "missing"))
-    assert tell(report()) is None
+    assert send_report(report()) is None
     assert time.monotonic() - began < 2
     said = tmp_path / "agent.env"
     said.write_text(f'# the agent\nHPCTL_AGENT_HEAD="http://127.0.0.1:9 {head.server.url}"\n')
@@ -293,4 +293,4 @@ def test_no_head_node_no_munged_no_harm(
     monkeypatch.setenv("HPCTL_AGENT_ENV", str(said))
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.delenv(MUNGE_SOCKET)
-    assert tell(report()) == Reply(True, acts=True)
+    assert send_report(report()) == DaemonReply(True, acts=True)

@@ -1,7 +1,7 @@
 """Jobs that go wrong without a node's fault, on a real Slurm with a real daemon.
 
 One cluster for all of them. The jobs are submitted as `hpctl sbatch` registers them; those that
-stand for a supervisor speak with `hpctl.jobs.tell`.
+stand for a supervisor speak with `hpctl.jobs.daemon_client`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpctl.core.job_report import JobReport
 from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.tell import Reply, tell
+from hpctl.jobs.daemon_client import DaemonReply, send_report
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import EAGER, FAST, Live, until
 from tests.integration.test_training import ROOT, final
@@ -43,7 +43,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.tell import tell
+from hpctl.jobs.daemon_client import tell
 job, run = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT", 0))
 trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang in all_reduce")
 if run == 0:
@@ -232,7 +232,11 @@ def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None
         live.sandbox.inject(str(victim), "xid", code=79)
     until(lambda: len(live.job(loyal).nodes) == 1, 20, "the bad node is taken away")
     with at_node(live):
-        until(lambda: (tell(report(loyal, action=Action.STEP)) or Reply(False)).ok, 5, "told")
+        until(
+            lambda: (send_report(report(loyal, action=Action.STEP)) or DaemonReply(False)).ok,
+            5,
+            "told",
+        )
     until(lambda: [r.phase for r in recoveries(live, loyal)] == ["resumed"], 10, "left alone")
     until(lambda: live.running(silent, restarts=1), 30, "the silent one runs again")
     assert live.running(loyal)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from hpctl import progress
-from hpctl.jobs.progress.listen import Listener, listen
+from hpctl.jobs.progress.listen import NoteListener, listen
 from tests.integration.progress_talk import CALLS, environment, heard, python
 
 
 @pytest.fixture(params=["unix", "udp"])
-def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listener]:
+def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NoteListener]:
     peers = ["localhost"] if request.param == "udp" else []
     with listen(peers) as made:
         assert made.address.startswith(f"{request.param}:")
@@ -34,7 +34,7 @@ def reporter_to() -> Iterator[Callable[[str], progress.Reporter]]:
         reporter.close()
 
 
-def test_each_call_arrives(listener: Listener) -> None:
+def test_each_call_arrives(listener: NoteListener) -> None:
     gpu = {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,5", "SLURMD_NODENAME": "node-7"}
     python(CALLS, listener.address, **gpu)
     notes = heard(listener, 8)
@@ -108,7 +108,7 @@ def test_wrong_arguments_never_raise(
     assert progress.dropped() == 6
 
 
-def test_a_process_goes_on_telling_after_a_fork(listener: Listener) -> None:
+def test_a_process_goes_on_telling_after_a_fork(listener: NoteListener) -> None:
     code = """
         import os
         from hpctl import progress
@@ -185,7 +185,7 @@ def test_too_many_steps_are_held_back_but_never_a_nan(
     assert "done=1" in lines[-1]
 
 
-def test_the_command_for_shells(listener: Listener) -> None:
+def test_the_command_for_shells(listener: NoteListener) -> None:
     command = [sys.executable, "-m", "hpctl.progress", "step=12", "loss=0.5"]
     env = environment(listener.address)
     assert subprocess.run(command, env=env, timeout=60, check=False).returncode == 0

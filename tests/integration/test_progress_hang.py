@@ -13,7 +13,7 @@ import pytest
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.listen import Listener, listen
+from hpctl.jobs.progress.listen import NoteListener, listen
 from hpctl.jobs.progress.run_progress import RunProgress
 from tests.integration.progress_talk import environment
 
@@ -75,7 +75,7 @@ class Lockstep:
                 pipe.close()
 
 
-def listened(book: RunProgress, listener: Listener, seconds: float) -> None:
+def listened(book: RunProgress, listener: NoteListener, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for one in listener.take():
@@ -83,7 +83,9 @@ def listened(book: RunProgress, listener: Listener, seconds: float) -> None:
         time.sleep(0.005)
 
 
-def stop_while_it_computes(run: Lockstep, book: RunProgress, listener: Listener, rank: int) -> None:
+def stop_while_it_computes(
+    run: Lockstep, book: RunProgress, listener: NoteListener, rank: int
+) -> None:
     """Stop it between its words `compute` and `exchange`; it may get past while it is stopped."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.progress.listen import FileReader, listen
+from hpctl.jobs.progress.listen import NoteFileReader, listen
 from hpctl.jobs.progress.notes import in_log
 from tests.integration.progress_talk import ROOT, environment, heard
 
@@ -40,7 +40,7 @@ def test_the_bash_lines_are_heard(line: int, tmp_path: Path) -> None:
     script = f"step=12 loss=0.5 SLURM_PROCID=3\n{lines[line]}\n"
     with listen(["localhost"]) as udp:
         place = tmp_path / "progress"
-        reader = FileReader(place)
+        reader = NoteFileReader(place)
         address = [f"file:{place}", udp.address, ""][line]
         done = subprocess.run(
             [bash, "-c", script],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.progress.listen import FileReader, listen
+from hpctl.jobs.progress.listen import NoteFileReader, listen
 from tests.integration.progress_talk import CALLS, heard, python, sender
 
 
@@ -104,7 +104,7 @@ def test_peers_that_do_not_resolve_are_an_error_with_a_mend() -> None:
 
 def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> None:
     place = tmp_path / "progress"
-    reader = FileReader(place)
+    reader = NoteFileReader(place)
     assert reader.take() == []
     with place.open("w") as file:
         file.write('{"step": 1, "loss": 0.5}\n2 0.4\nnonsense\nstep=3 lo')
@@ -122,7 +122,7 @@ def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> No
 
 def test_python_appends_to_the_file_that_is_read(tmp_path: Path) -> None:
     place = tmp_path / "progress"
-    reader = FileReader(place)
+    reader = NoteFileReader(place)
     python(CALLS, reader.address)
     assert len(heard(reader, 8)) == 8
     reader.close()

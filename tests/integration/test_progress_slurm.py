@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.progress.listen import Heard, listen
+from hpctl.jobs.progress.listen import ReceivedNote, listen
 from hpctl.sandbox.api import Sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
@@ -28,7 +28,7 @@ def test_every_rank_on_every_node_is_heard(slurm: Sandbox) -> None:
         python = f"{shlex.quote(sys.executable)} -c {shlex.quote(CODE)}"
         environment = {"PYTHONPATH": ROOT, "HPCTL_PROGRESS": listener.address}
         slurm.run([*words, f"{python}; {BASH}"], env=environment)
-        heard: list[Heard] = []
+        heard: list[ReceivedNote] = []
         deadline = time.monotonic() + 30
         while len(heard) < 4 * 5 and time.monotonic() < deadline:
             heard += listener.take()

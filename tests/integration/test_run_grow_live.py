@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpctl.jobs.save_times import measure
+from hpctl.jobs.save_interval import measure
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
 from tests.integration.test_run_inside import job as job
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 SUPERVISOR = """
 import sys
 from hpctl.cli.main import main
-from hpctl.jobs.run.clocks import Clocks
+from hpctl.jobs.run.timers import Clocks
 Clocks.GROW_S = 1.0  # a minute outside of tests
 sys.argv[0] = "hpctl"
 main()

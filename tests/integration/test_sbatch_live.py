@@ -16,10 +16,10 @@ import pytest
 
 from hpctl.core.registration import parted
 from hpctl.jobs import script as scripts
-from hpctl.jobs.options import parse
-from hpctl.jobs.own import wishes
-from hpctl.jobs.submit import Around, Runtime, plan
-from hpctl.jobs.ticket import LONGEST, decode
+from hpctl.jobs.job_comment import LONGEST, decode
+from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
+from hpctl.jobs.submit import plan
+from hpctl.jobs.submit_context import Runtime, SubmitContext
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
 from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
@@ -140,11 +140,11 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path: Path) -> No
         if name == "no-requeue":
             del expected["requeue"]
         for form in forms:
-            line = parse([*form, str(job), "an argument"])
+            line = parse_command_line([*form, str(job), "an argument"])
             assert (line.script, line.arguments) == (str(job), ("an argument",)), form
             assert set(line.given) == {name}, form
             script = scripts.read("job.sh", job.read_text())
-            asked = plan(line, script, wishes({}, {}, "/"), Around(Runtime("/py")))
+            asked = plan(line, script, hpctl_options({}, {}, "/"), SubmitContext(Runtime("/py")))
             ours = understood(slurm, [*asked.options, str(job), "an argument"])
             # A flag that this cluster cannot do is refused alike; a value must be accepted.
             if ours != expected or ("refused" in ours and value):
@@ -183,7 +183,7 @@ def test_a_job_is_registered_and_told(slurm: Sandbox, shared: Path) -> None:
     comment = field_with_spaces(slurm, job, "Comment")
     ticket = decode(comment)
     assert ticket is not None
-    assert ticket.said() == {
+    assert ticket.fields() == {
         "ckpt": f"{shared}/{{job_id}}",
         "tiers": ["local:/nvme/it's"],
         "policy": {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "log_rules": ["megatron"]},

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.ticket import decode
+from hpctl.jobs.job_comment import decode
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
 

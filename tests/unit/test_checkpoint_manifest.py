@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints import hpctl_checkpoint, manifest
-from hpctl.jobs.checkpoints.manifest import Defect, File, Manifest
+from hpctl.jobs.checkpoints.files import Defect
+from hpctl.jobs.checkpoints.manifest import Manifest, ManifestFile
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 GOOD = Manifest(
-    manifest.FORMAT,
-    manifest.VERSION,
+    hpctl_checkpoint.FORMAT,
+    hpctl_checkpoint.VERSION,
     120,
     2,
     WHEN,
-    (File("rank-0.npz", 10, "ab" * 32), File("deep/rank-1.npz", 11)),
+    (ManifestFile("rank-0.npz", 10, "ab" * 32), ManifestFile("deep/rank-1.npz", 11)),
     {"seed": "1"},
 )
 
@@ -178,21 +179,21 @@ def test_hostile_and_foreign(raw: bytes) -> None:
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/a", "a/../../b", "", ".", "a\0b"])
 def test_paths_stay_inside(path: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"inside|regular"):
-        manifest.write(tmp_path, step=1, world_size=1, files=[File(path, 1)])
+        manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile(path, 1)])
 
 
 def test_write_refuses_what_read_would(tmp_path: Path) -> None:
-    for files in ([], [File("a", 1), File("a", 1)], [File("a", -1)]):
+    for files in ([], [ManifestFile("a", 1), ManifestFile("a", 1)], [ManifestFile("a", -1)]):
         with pytest.raises(ValueError, match=r"manifest\.json"):
             manifest.write(tmp_path, step=1, world_size=1, files=files)
     with pytest.raises(ValueError, match="negative"):
-        manifest.write(tmp_path, step=-1, world_size=1, files=[File("a", 1)])
+        manifest.write(tmp_path, step=-1, world_size=1, files=[ManifestFile("a", 1)])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    whole = manifest.write(tmp_path, step=1, world_size=1, files=[File("a", 3)])
+    whole = manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile("a", 3)])
     assert manifest.verify(tmp_path, whole) is None
     assert manifest.verify(tmp_path, whole, deep=True) == "a has no digest to compare with"
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import search as last
-from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Tier
+from hpctl.jobs.checkpoints.search import Checkpoint, CheckpointTier, PassedOver
 from tests.unit.checkpoint_files import dcp_files, instance, torch_save, write
 
 
@@ -102,7 +102,7 @@ def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path: Path) -> None
     save(tmp_path / "nvme", 40, range(2), world=2)
     shared = tmp_path / "shared"
     shared.mkdir()
-    tiers = [Tier(tmp_path / "nvme", local=True), Tier(shared)]
+    tiers = [CheckpointTier(tmp_path / "nvme", local=True), CheckpointTier(shared)]
     assert last.last_complete(tiers, nodes=2).verdict == "none"
     assert last.last_complete(tiers, nodes=1).verdict == "found"
     write(tmp_path / "nvme/step-50", dcp_files())
@@ -111,7 +111,7 @@ def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path: Path) -> None
     assert {p.why for p in search.passed_over} == {
         "on this node's own disk, which the job's other nodes cannot read"
     }
-    gone = [Tier(tmp_path / "not-made-yet", local=True), Tier(shared)]
+    gone = [CheckpointTier(tmp_path / "not-made-yet", local=True), CheckpointTier(shared)]
     assert last.last_complete(gone).verdict == "none", "a new node's disk is empty"
 
 

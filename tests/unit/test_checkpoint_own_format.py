@@ -15,10 +15,9 @@ from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import files, hpctl_checkpoint
 from hpctl.jobs.checkpoints import search as survey
 from hpctl.jobs.checkpoints.search import last_complete
-from hpctl.jobs.run.checkpoint import resume_point
-from hpctl.jobs.ticket import Ticket
+from hpctl.jobs.job_comment import JobRegistration
+from hpctl.jobs.resume import resume_point
 from tests.fakes.values import slurm_job
-from tests.unit.test_run_checkpoint import given
 
 HELPER = "`hpctl checkpoint helper`"
 
@@ -80,7 +79,7 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Pa
     for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
         (tmp_path / name).touch()
     assert last_complete(tmp_path).unknown == ""
-    assert resume_point(given(tmp_path)).unknown == ""
+    assert resume_point(tmp_path).unknown == ""
     own(tmp_path / "step-8")
     with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
         save.path("data").write_bytes(b"x")
@@ -94,7 +93,7 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Pa
 
 def test_a_supervised_run_knows_it_when_it_begins(tmp_path: Path) -> None:
     own(tmp_path / "step-5")
-    point = resume_point(given(tmp_path))
+    point = resume_point(tmp_path)
     assert (point.path, point.judged) == (None, True)
     assert point.unknown.startswith(f"11 files in {tmp_path}/step-5, no known format")
 
@@ -102,7 +101,7 @@ def test_a_supervised_run_knows_it_when_it_begins(tmp_path: Path) -> None:
 def test_explain_tells_the_owner(tmp_path: Path) -> None:
     own(tmp_path / "step-5")
     job = slurm_job(uid=os.geteuid())
-    said = explain.checkpoint_text(Ticket(ckpt=str(tmp_path)), job)
+    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), job)
     assert said.startswith(f"there is no whole checkpoint yet, but 11 files in {tmp_path}/step-5")
     assert HELPER in said
 
@@ -180,6 +179,6 @@ def test_a_directory_without_end_is_given_up(
     ]
     monkeypatch.setattr(survey, "MAX_ENTRIES", 1)
     assert sbatch._unknown(str(tmp_path)) == ""
-    said = explain.checkpoint_text(Ticket(ckpt=str(tmp_path)), slurm_job(uid=os.geteuid()))
+    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=os.geteuid()))
     assert "cannot be read here" in said
     assert run("ls", tmp_path)[0] == 3

@@ -18,7 +18,7 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import LINE_CHARS, SURVIVED_LINES, TAIL_BYTES, TAIL_LINES, classify
-from hpctl.jobs.crash_patterns import ROWS, Row
+from hpctl.jobs.crash_patterns import ROWS, CrashPattern
 from hpctl.jobs.logs.patterns import Pattern
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -34,14 +34,14 @@ def sample(name: str) -> Trouble:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
-def test_every_wording_is_told_by_its_own_row(row: Row) -> None:
+def test_every_wording_is_told_by_its_own_row(row: CrashPattern) -> None:
     found = died(1, row.sample)
     assert found.kind is row.kind
     assert row.says in found.signature
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
-def test_every_wording_is_found_behind_the_prefixes_of_launchers(row: Row) -> None:
+def test_every_wording_is_found_behind_the_prefixes_of_launchers(row: CrashPattern) -> None:
     if not row.pattern.startswith("^") and "|^" not in row.pattern:
         assert died(1, f"12: [rank12]: {row.sample}").kind is row.kind
     assert Pattern(row.pattern).captures is False

@@ -22,8 +22,8 @@ from hpctl.jobs.elastic import account, ranks
 from hpctl.jobs.elastic.group import failure_of, shell_code
 from hpctl.jobs.elastic.launcher import rank_environment
 from hpctl.jobs.elastic.options import parse, program
-from hpctl.jobs.elastic.place import Place, address_of, place
-from hpctl.jobs.elastic.resume import resume
+from hpctl.jobs.elastic.place import LauncherPlace, address_of, place
+from hpctl.jobs.resume import resume
 
 SECRET = "0123456789abcdef"
 
@@ -104,7 +104,7 @@ STEP = {
 
 
 def test_srun_says_where_we_are() -> None:
-    assert place(STEP) == Place(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
+    assert place(STEP) == LauncherPlace(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
 
 
 def test_two_tasks_on_a_node_are_refused_with_the_mend() -> None:
@@ -169,7 +169,7 @@ def test_a_ranks_environment_overrides_what_the_job_had() -> None:
         "max_restarts": 3,
     }  # fmt: skip
     base = {"HPCTL_RESUME_FROM": "/old", "RANK": "9", "OMP_NUM_THREADS": "6"}
-    here = Place(1, 2, "h", "a", "7.3", SECRET)
+    here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
     told = rank_environment(base, order, here, local=1, locals_=4, error_file=Path("/e"))
     assert told["RANK"] == "5"
     assert told["TORCHELASTIC_RESTART_COUNT"] == "2"
@@ -193,7 +193,7 @@ def test_torchs_names_are_all_there() -> None:
         "start": 0, "base": 0, "world": 1, "nodes": 1, "address": "a", "port": 1, "resume": "",
         "max_restarts": 3,
     }  # fmt: skip
-    here = Place(0, 1, "h", "a", "r", SECRET)
+    here = LauncherPlace(0, 1, "h", "a", "r", SECRET)
     told = rank_environment({}, order, here, local=0, locals_=1, error_file=Path("/e"))
     assert names <= set(told)
 
@@ -228,7 +228,7 @@ def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> Non
     path = tmp_path / "e.json"
     path.write_text(json.dumps({"message": {"message": said, "extraInfo": extra}}))
     failure = failure_of(0, "n", 1, 5.0, path)
-    generation = account.Generation(0, 0.0, 1.0, None, "", (failure,))
+    generation = account.GenerationRecord(0, 0.0, 1.0, None, "", (failure,))
     trouble = account.trouble(generation)
     assert trouble is not None
     assert b"caf\\\\udce9.bin" in msgspec.json.encode(trouble)

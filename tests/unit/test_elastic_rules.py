@@ -9,41 +9,41 @@ import pytest
 from hpctl.jobs.elastic.group import (
     LOST,
     STOPPED,
-    End,
-    Failure,
-    Group,
-    Limits,
-    Phase,
-    Prepare,
-    Stop,
-    Verdict,
+    EndGroup,
+    GroupPhase,
+    GroupVerdict,
+    PrepareGeneration,
+    RankFailure,
+    RankGroup,
+    RestartLimits,
+    StopGeneration,
     ended_text,
 )
 
 
-def running(nodes: int = 2, ranks: int = 2, **limits: object) -> Group:
-    group = Group(nodes, Limits(**limits))  # type: ignore[arg-type]
+def running(nodes: int = 2, ranks: int = 2, **limits: object) -> RankGroup:
+    group = RankGroup(nodes, RestartLimits(**limits))  # type: ignore[arg-type]
     for node in range(nodes - 1):
         assert group.joined(node, ranks) is None
-    assert group.joined(nodes - 1, ranks) == Prepare(0)
+    assert group.joined(nodes - 1, ranks) == PrepareGeneration(0)
     group.started()
     return group
 
 
-def bad(rank: int = 1, code: int = 1, at: float = 10.0, message: str = "") -> Failure:
-    return Failure(rank, f"n{rank}", code, at, "RuntimeError" if message else "", message)
+def bad(rank: int = 1, code: int = 1, at: float = 10.0, message: str = "") -> RankFailure:
+    return RankFailure(rank, f"n{rank}", code, at, "RuntimeError" if message else "", message)
 
 
-def stop_all(group: Group, now: float = 0.0) -> Prepare | End:
+def stop_all(group: RankGroup, now: float = 0.0) -> PrepareGeneration | EndGroup:
     orders = [group.stopped(node, group.generation, now) for node in list(group.members)]
     assert orders[:-1] == [None] * (len(orders) - 1)
     last = orders[-1]
-    assert isinstance(last, Prepare | End)
+    assert isinstance(last, PrepareGeneration | EndGroup)
     return last
 
 
 def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
-    group = Group(3, Limits())
+    group = RankGroup(3, RestartLimits())
     group.joined(2, 4)
     group.joined(0, 1)
     group.joined(1, 2)
@@ -53,12 +53,12 @@ def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
 
 def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_stopped() -> None:
     group = running()
-    assert isinstance(group.failed(0, bad()), Stop)
+    assert isinstance(group.failed(0, bad()), StopGeneration)
     assert group.failed(0, bad(2)) is None
     assert group.finished(0, 0) is None
     assert group.stopped(0, 0, 1.0) is None
     assert group.stopped(0, 0, 1.0) is None
-    assert group.stopped(1, 0, 1.0) == Prepare(1)
+    assert group.stopped(1, 0, 1.0) == PrepareGeneration(1)
     assert [each.rank for each in group.previous] == [1, 2]
     assert group.failures == []
 
@@ -71,25 +71,25 @@ def test_words_of_an_older_generation_change_nothing() -> None:
     assert group.failed(0, bad()) is None
     assert group.finished(0, 1) is None
     assert group.stopped(0, 0, 1.0) is None
-    assert group.phase is Phase.RUNNING
+    assert group.phase is GroupPhase.RUNNING
 
 
 def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:
     group = running()
     assert [group.finished(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4
-    assert group.finished(0, 3) == End(Verdict.DONE, 0, "all ranks are done")
+    assert group.finished(0, 3) == EndGroup(GroupVerdict.DONE, 0, "all ranks are done")
 
 
 def test_the_budget_is_a_sliding_window() -> None:
     group = running(max_restarts=2, window_s=100.0)
     for now in (0.0, 50.0, 101.0):
         group.failed(group.generation, bad(code=7))
-        assert isinstance(stop_all(group, now), Prepare)
+        assert isinstance(stop_all(group, now), PrepareGeneration)
         group.started()
     group.failed(group.generation, bad(code=7))
     end = stop_all(group, 140.0)
-    assert isinstance(end, End)
-    assert (end.verdict, end.code) == (Verdict.GAVE_UP, 7)
+    assert isinstance(end, EndGroup)
+    assert (end.verdict, end.code) == (GroupVerdict.GAVE_UP, 7)
     assert "restarts used up: 2 within 100 s" in ended_text(end)
 
 
@@ -97,7 +97,7 @@ def test_without_restarts_the_first_failure_is_the_end() -> None:
     group = running(max_restarts=0)
     group.failed(0, bad(code=137))
     end = stop_all(group)
-    assert isinstance(end, End)
+    assert isinstance(end, EndGroup)
     assert ended_text(end).startswith("gave_up, signal 9 (SIGKILL): rank 1 on n1")
 
 
@@ -106,16 +106,16 @@ def test_a_final_code_wins_over_whatever_else_failed() -> None:
     group.failed(0, bad(0, code=1, at=1.0))
     group.failed(0, bad(3, code=93, at=2.0))
     end = stop_all(group)
-    assert isinstance(end, End)
-    assert (end.verdict, end.code) == (Verdict.FINAL, 93)
+    assert isinstance(end, EndGroup)
+    assert (end.verdict, end.code) == (GroupVerdict.FINAL, 93)
 
 
 def test_a_command_that_is_not_there_is_not_tried_again() -> None:
     group = running()
     group.failed(0, bad(0, code=127))
     end = stop_all(group)
-    assert isinstance(end, End)
-    assert (end.verdict, end.code) == (Verdict.FINAL, 127)
+    assert isinstance(end, EndGroup)
+    assert (end.verdict, end.code) == (GroupVerdict.FINAL, 127)
     assert ended_text(end).startswith("final, exit code 127 (its command was not found): rank 0")
     # One that was there before may be there again.
     group = running()
@@ -123,7 +123,7 @@ def test_a_command_that_is_not_there_is_not_tried_again() -> None:
     stop_all(group)
     group.started()
     group.failed(1, bad(0, code=127))
-    assert isinstance(stop_all(group), Prepare)
+    assert isinstance(stop_all(group), PrepareGeneration)
 
 
 @pytest.mark.parametrize("complaint", ["Connection reset by peer", "remote process exited"])
@@ -137,10 +137,10 @@ def test_a_peers_complaint_is_not_the_cause_though_it_came_first(complaint: str)
 
 def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
     group = running(nodes=3)
-    assert isinstance(group.lost(1, "the launcher on n1 is gone", 0.0), Stop)
+    assert isinstance(group.lost(1, "the launcher on n1 is gone", 0.0), StopGeneration)
     assert group.stopped(0, 0, 0.0) is None
     end = group.stopped(2, 0, 0.0)
-    assert end == End(Verdict.LOST, LOST, "the launcher on n1 is gone")
+    assert end == EndGroup(GroupVerdict.LOST, LOST, "the launcher on n1 is gone")
     assert group.lost(0, "later", 0.0) is None
 
 
@@ -150,33 +150,33 @@ def test_one_that_is_lost_after_it_stopped_does_not_stand_for_the_others() -> No
     group.stopped(1, 0, 0.0)
     assert group.lost(1, "gone", 0.0) is None
     assert group.stopped(0, 0, 0.0) is None
-    assert isinstance(group.stopped(2, 0, 0.0), End)
+    assert isinstance(group.stopped(2, 0, 0.0), EndGroup)
 
 
 def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:
     group = running(max_restarts=1)
-    assert group.asked("it hangs") == Stop(0, "restart asked for: it hangs")
+    assert group.asked("it hangs") == StopGeneration(0, "restart asked for: it hangs")
     assert group.asked("it still hangs") is None
-    assert stop_all(group) == Prepare(1)
+    assert stop_all(group) == PrepareGeneration(1)
     assert group.asked("again") is None
     group.started()
     group.asked("again")
     end = stop_all(group)
-    assert isinstance(end, End)
-    assert (end.verdict, end.code) == (Verdict.GAVE_UP, 1)
+    assert isinstance(end, EndGroup)
+    assert (end.verdict, end.code) == (GroupVerdict.GAVE_UP, 1)
 
 
 def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
-    group = Group(2, Limits())
+    group = RankGroup(2, RestartLimits())
     group.joined(0, 1)
     assert group.lost(0, "gone", 0.0) is None
     assert group.joined(0, 1) is None
     end = group.gave_up_waiting("1 of 2 did not come")
-    assert isinstance(end, End)
+    assert isinstance(end, EndGroup)
     assert end.code == LOST
     other = running()
     assert other.gave_up_waiting("late") is None
-    assert other.leaving("SIGTERM") == End(Verdict.STOPPED, STOPPED, "SIGTERM")
+    assert other.leaving("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
     assert other.leaving("SIGTERM") is None
 
 
@@ -191,7 +191,7 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
             fact = dice.randrange(6)
             if fact == 0:
                 order = group.failed(generation, bad(node))
-            elif fact == 1 and group.phase is Phase.STOPPING and node in group.members:
+            elif fact == 1 and group.phase is GroupPhase.STOPPING and node in group.members:
                 if generation == group.generation:
                     alive.discard(node)
                 order = group.stopped(node, generation, now)
@@ -202,9 +202,9 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
                 alive.discard(node)
             else:
                 order = group.finished(generation, node)
-            if isinstance(order, Prepare):
+            if isinstance(order, PrepareGeneration):
                 assert not alive & set(group.members), f"seed {seed}"
                 alive = set(group.members)
                 group.started()
-            if isinstance(order, End):
+            if isinstance(order, EndGroup):
                 break

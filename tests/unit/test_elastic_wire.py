@@ -11,10 +11,10 @@ import pytest
 from hpctl.core.trouble import Kind
 from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import account, wire
-from hpctl.jobs.elastic.account import Account
-from hpctl.jobs.elastic.controller import Controller, Timing
-from hpctl.jobs.elastic.group import End, Failure, Limits, Verdict
-from hpctl.jobs.elastic.place import Place
+from hpctl.jobs.elastic.account import AccountWriter
+from hpctl.jobs.elastic.controller import GroupController, GroupTiming
+from hpctl.jobs.elastic.group import EndGroup, GroupVerdict, RankFailure, RestartLimits
+from hpctl.jobs.elastic.place import LauncherPlace
 
 SECRET = "0123456789abcdef"
 
@@ -25,14 +25,14 @@ async def _met(server_secret: str, client_secret: str) -> list[object]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, hello = await wire.accept(reader, writer, server_secret)
-        except wire.Refused as error:
+        except wire.ProtocolError as error:
             seen.append(str(error))
             return
         seen.append(hello)
         try:
             while True:
                 seen.append(await line.receive())
-        except wire.Refused as error:
+        except wire.ProtocolError as error:
             seen.append(str(error))
         await line.close()
 
@@ -45,7 +45,7 @@ async def _met(server_secret: str, client_secret: str) -> list[object]:
         line.send({"never": "seen"})
         await asyncio.sleep(0.2)
         await line.close()
-    except wire.Refused as error:
+    except wire.ProtocolError as error:
         seen.append(f"client: {error}")
     finally:
         server.close()
@@ -72,7 +72,7 @@ async def _suspended(jump_s: float) -> wire.Message:
     writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, loop)
     clock, stopped = loop.time, [0.0]
     loop.time = lambda: clock() + stopped[0]  # type: ignore[method-assign]
-    heard = asyncio.create_task(wire.Line(reader, writer).receive_within(15.0))
+    heard = asyncio.create_task(wire.Connection(reader, writer).receive_within(15.0))
     await asyncio.sleep(0)
     stopped[0] = jump_s
     for _ in range(10):
@@ -88,7 +88,7 @@ def test_a_suspended_job_is_not_silent() -> None:
 async def _silence(seconds: float) -> None:
     reader = asyncio.StreamReader()
     writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, asyncio.get_running_loop())
-    await wire.Line(reader, writer).receive_within(seconds)
+    await wire.Connection(reader, writer).receive_within(seconds)
 
 
 def test_silence_has_an_end() -> None:
@@ -96,14 +96,16 @@ def test_silence_has_an_end() -> None:
         asyncio.run(_silence(0.05))
 
 
-async def _told_the_end(place: Place) -> wire.Message:
-    controller = Controller(place, Limits(), Timing(), Account(None, place.run_id), {})
+async def _told_the_end(place: LauncherPlace) -> wire.Message:
+    controller = GroupController(
+        place, RestartLimits(), GroupTiming(), AccountWriter(None, place.run_id), {}
+    )
     await controller.listen()
     group = asyncio.create_task(controller.run())
     first = wire.first_port(place.secret, place.run_id)
     hello = {"node": 0, "ranks": 1, "host": "n1"}
     for port in range(first, first + wire.PORTS):
-        with contextlib.suppress(OSError, wire.Refused):
+        with contextlib.suppress(OSError, wire.ProtocolError):
             line = await wire.connect("127.0.0.1", port, place.secret, hello)
             break
     while "end" not in (message := await line.receive_within(10)):
@@ -120,7 +122,7 @@ def test_a_start_that_fails_for_whatever_reason_is_told(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("hpctl.jobs.elastic.controller.resume", resume)
-    place = Place(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)
+    place = LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)
     told = asyncio.run(_told_the_end(place))
     assert told["code"] == 1
     assert "out of memory" in told["why"]
@@ -137,7 +139,7 @@ def test_whatever_a_stranger_says_is_refused(text: bytes) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             await wire.accept(reader, writer, SECRET)
-        except wire.Refused as error:
+        except wire.ProtocolError as error:
             return str(error)
         finally:
             server.close()
@@ -170,7 +172,7 @@ def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
         port = server.sockets[0].getsockname()[1]
         try:
             await wire.connect("127.0.0.1", port, SECRET, {"node": 1})
-        except wire.Refused as error:
+        except wire.ProtocolError as error:
             return str(error)
         finally:
             await asyncio.sleep(0.05)  # for the impostor to see that it was left
@@ -191,15 +193,17 @@ def test_the_port_is_below_the_ephemeral_range_and_differs_by_step() -> None:
 
 def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "account.json"
-    pen = Account(path, "7.3")
+    pen = AccountWriter(path, "7.3")
     pen.generation_began(0, "", ["a", "b"])
     told = account.read(path)
     assert (told.verdict, told.exit_code, told.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
-    first = Failure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
-    pen.generation_over("rank 1 ...", [first, Failure(0, "a", 143, 9.0, "X", "broken pipe", "")])
+    first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
+    pen.generation_over(
+        "rank 1 ...", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")]
+    )
     pen.generation_began(1, "/c/step-5", ["a", "b"])
-    pen.ended(End(Verdict.FINAL, 93, "rank 0 ..."), [Failure(0, "a", 93, 11.0)])
+    pen.ended(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
     told = account.read(path)
     assert (told.run_id, told.verdict, told.exit_code, told.restarts) == ("7.3", "final", 93, 1)
     assert told.generations[1].resumed_from == "/c/step-5"
@@ -221,7 +225,7 @@ def test_what_is_no_account(tmp_path: Path, text: str) -> None:
 def test_an_account_that_cannot_be_written_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pen = Account(tmp_path / "no/where", "7.3")
+    pen = AccountWriter(tmp_path / "no/where", "7.3")
     pen.generation_began(0, "", ["a"])
-    pen.ended(End(Verdict.DONE, 0, ""), [])
+    pen.ended(EndGroup(GroupVerdict.DONE, 0, ""), [])
     assert capsys.readouterr().err.count("no account") == 1

@@ -322,7 +322,7 @@ def test_who_a_process_is(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert hpctl_checkpoint._told() == told
+    assert hpctl_checkpoint._launched_as() == told
 
 
 def test_it_takes_any_python_since_3_8_and_nothing_else() -> None:

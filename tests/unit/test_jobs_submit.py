@@ -10,10 +10,10 @@ import pytest
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import script as scripts
-from hpctl.jobs.options import parse
-from hpctl.jobs.own import wishes
-from hpctl.jobs.submit import Around, Runtime, Submission, checkpoint_dir, plan
-from hpctl.jobs.ticket import Ticket, decode
+from hpctl.jobs.job_comment import JobRegistration, decode
+from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
+from hpctl.jobs.submit import Submission, checkpoint_dir, plan
+from hpctl.jobs.submit_context import Runtime, SubmitContext
 
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
@@ -25,10 +25,12 @@ def submit(
     **around: Any,
 ) -> Submission:
     typed = shlex.split(words)
-    line = parse(typed if any(word.startswith("--wrap") for word in typed) else [*typed, "job.sh"])
+    line = parse_command_line(
+        typed if any(word.startswith("--wrap") for word in typed) else [*typed, "job.sh"]
+    )
     script = None if "wrap" in line.given else scripts.read("job.sh", text)
-    asked = wishes(line.own, script.own if script else {}, "/home/u")
-    return plan(line, script, asked, Around(Runtime("/py"), environment or {}, **around))
+    asked = hpctl_options(line.own, script.own if script else {}, "/home/u")
+    return plan(line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around))
 
 
 def refused(words: str = "", text: str = PLAIN) -> HpctlError:
@@ -364,7 +366,7 @@ def test_everything_is_registered() -> None:
         "supervised": True,
     }
     assert got.registered is not None
-    assert got.registered.said() == ticket
+    assert got.registered.fields() == ticket
     assert decode(got.options[-1].partition("=")[2]) == got.registered
 
 
@@ -379,8 +381,8 @@ def test_the_command_line_wins_over_directives() -> None:
     text = (
         "#!/bin/sh\n#HPCTL --spares 1 --tier /a --tier /b\n#HPCTL --checkpoint-dir /c\n" + RUN[10:]
     )
-    assert submit("-N2", text).registered == Ticket(
+    assert submit("-N2", text).registered == JobRegistration(
         ckpt="/c", tiers=("/a", "/b"), spares=1, supervised=True
     )
     got = submit("-N2 --tier /z --spares 2", text).registered
-    assert got == Ticket(ckpt="/c", tiers=("/z",), spares=2, supervised=True)
+    assert got == JobRegistration(ckpt="/c", tiers=("/z",), spares=2, supervised=True)

@@ -35,13 +35,15 @@ def test_an_empty_payload_is_a_payload(munges: Realm) -> None:
 def test_a_credential_is_good_once(munges: Realm) -> None:
     cred = munge.encode(b"x", munges.n1)
     munge.decode(cred, munges.head)
-    with pytest.raises(munge.ReplayedCredentialError):
+    with pytest.raises(munge.CredentialError) as caught:
         munge.decode(cred, munges.head)
+    assert caught.value.code == "replayed_credential"
 
 
 def test_another_key_is_a_forgery(munges: Realm) -> None:
-    with pytest.raises(munge.InvalidCredentialError) as caught:
+    with pytest.raises(munge.CredentialError) as caught:
         munge.decode(munge.encode(b"x", munges.stranger), munges.head)
+    assert caught.value.code == "invalid_credential"
     assert "munge.key" in caught.value.hint
 
 
@@ -49,16 +51,18 @@ def test_another_key_is_a_forgery(munges: Realm) -> None:
     "text", ["", "nonsense", "MUNGE:", "MUNGE:AAAA:", "MUNGE:é:", "x" * 100_000]
 )
 def test_nonsense_is_invalid(munges: Realm, text: str) -> None:
-    with pytest.raises(munge.InvalidCredentialError):
+    with pytest.raises(munge.CredentialError) as caught:
         munge.decode(text, munges.head)
+    assert caught.value.code == "invalid_credential"
 
 
 def test_a_changed_credential_is_invalid(munges: Realm) -> None:
     cred = munge.encode(b"x" * 64, munges.n1)
     at = len(cred) // 2
     changed = cred[:at] + ("A" if cred[at] != "A" else "B") + cred[at + 1 :]
-    with pytest.raises(munge.InvalidCredentialError):
+    with pytest.raises(munge.CredentialError) as caught:
         munge.decode(changed, munges.head)
+    assert caught.value.code == "invalid_credential"
 
 
 def test_munged_away_is_unavailable_and_says_where(tmp_path: Path) -> None:
@@ -69,21 +73,19 @@ def test_munged_away_is_unavailable_and_says_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "code"),
+    ("number", "code"),
     [
-        (14, munge.InvalidCredentialError, "invalid_credential"),
-        (15, munge.ExpiredCredentialError, "expired_credential"),
-        (16, munge.RewoundCredentialError, "rewound_credential"),
-        (17, munge.ReplayedCredentialError, "replayed_credential"),
-        (18, munge.UnauthorizedCredentialError, "unauthorized_credential"),
+        (14, "invalid_credential"),
+        (15, "expired_credential"),
+        (16, "rewound_credential"),
+        (17, "replayed_credential"),
+        (18, "unauthorized_credential"),
     ],
 )
-def test_munges_error_numbers_are_the_librarys(
-    number: int, kind: type[munge.CredentialError], code: str
-) -> None:
+def test_munges_error_numbers_are_the_librarys(number: int, code: str) -> None:
     word = munge._lib().munge_strerror(number).decode().lower()
     assert word == f"{code.removesuffix('_credential')} credential"
-    with munge._Context(None) as context, pytest.raises(kind) as caught:
+    with munge._Context(None) as context, pytest.raises(munge.CredentialError) as caught:
         context.check(number)
     assert caught.value.code == code
 

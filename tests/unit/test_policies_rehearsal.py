@@ -59,7 +59,7 @@ nodes: 2
 pool: 0
 events:
 - {at: 1, kind: node, node: n1}
-- {at: 2, mended: [n1]}
+- {at: 2, returned: [n1]}
 """
     first, second = played(text)
     assert (first.action, first.nodes) == ("requeue", 0)
@@ -75,7 +75,7 @@ requeue: false
 events:
 - {at: 1, kind: node, node: n1}
 - {at: 2, kind: crash}
-- {at: 3, mended: [n1]}
+- {at: 3, returned: [n1]}
 - {at: 4, released: true}
 - {at: 5, kind: crash}
 - {at: 6, released: true}
@@ -99,7 +99,7 @@ nodes: 4
 pool: 0
 events:
 - {at: 1, kind: node, node: n1}
-- {at: 2, mended: [n1]}
+- {at: 2, returned: [n1]}
 """
     shrunk, grown = played(text, "nodes: 2-4")
     assert (shrunk.action, shrunk.nodes) == ("step", 3)
@@ -121,7 +121,7 @@ def test_playing_is_pure() -> None:
         ("", "nodes.*field required"),
         ("nodes: 2\nevents: []", "needs at least 1 of them"),
         ("nodes: 2\nnames: [a]\nevents: [{at: 1, kind: nan}]", "fewer than nodes"),
-        ("nodes: 2\nevents: [{at: 1}]", "is one of: kind, mended, released"),
+        ("nodes: 2\nevents: [{at: 1}]", "is one of: kind, returned, released"),
         ("nodes: 2\nevents: [{at: 1, kind: nan, node: x}]", "there is no node 'x'"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpctl.jobs.ras import report as document
 from hpctl.jobs.ras import report as text
-from hpctl.jobs.ras.report import Absence, CountGroup, Member, RasError, RasReport
+from hpctl.jobs.ras.report import Absence, CountGroup, RasError, RasMember, RasReport
 from tests.stubs.ras.job import as_json, as_text, job
 
 DOCUMENTED_JSON = b"""{
@@ -92,10 +92,10 @@ def test_the_documented_json() -> None:
     assert one.whole
     assert one.name == "0xae94423cfbb2ef4a:0xb7e7187447156001:0xb8242ed28a71381e"
     assert one.counts["AllReduce"] == (
-        CountGroup(7, 1, (Member(0, "172.16.64.245", 1524344, 0, 3),)),
+        CountGroup(7, 1, (RasMember(0, "172.16.64.245", 1524344, 0, 3),)),
     )  # fmt: skip
     (missing,) = one.missing
-    assert missing.member == Member(1, "172.16.64.245", 1524345, 1, 1)
+    assert missing.member == RasMember(1, "172.16.64.245", 1524345, 1, 1)
     assert missing.absence is Absence.UNRESPONSIVE
 
 
@@ -103,16 +103,16 @@ def test_the_documented_text() -> None:
     report = text.read_text(DOCUMENTED_TEXT)
     assert report.nccl_version == "2.24.3"
     assert report.timeouts == 2
-    assert report.dead == (Member(-1, "172.16.64.213", 3487984, 5),)
+    assert report.dead == (RasMember(-1, "172.16.64.213", 3487984, 5),)
     one = report.communicators[0]
     assert (one.name, one.size, one.status) == ("0xcf264af53edbe986", 32, "RUNNING")
     (missing,) = one.missing
-    assert missing.member == Member(21, "172.16.64.213", 3487984, 5)
+    assert missing.member == RasMember(21, "172.16.64.213", 3487984, 5)
     assert missing.absence is Absence.DEAD
     low, high = one.counts["collective"]
     assert (low.count, low.size) == (6649, 5)
-    assert low.members[1] == Member(2, "172.16.64.210", 483074, 2, 6)
-    assert low.members[2] == Member(3)
+    assert low.members[1] == RasMember(2, "172.16.64.210", 483074, 2, 6)
+    assert low.members[2] == RasMember(3)
     assert high == CountGroup(6650, 26)
     assert len(report.communicators) == 2
 
@@ -129,7 +129,7 @@ def test_each_releases_text(release: str) -> None:
     (found,) = report.communicators
     operation = "collective" if release == "2.24.3" else "AllReduce"
     low, high = found.counts[operation]
-    assert low == CountGroup(5, 1, (Member(6, "10.0.0.2", 2002, 2, 1),))
+    assert low == CountGroup(5, 1, (RasMember(6, "10.0.0.2", 2002, 2, 1),))
     assert (high.count, high.size) == (6, 6)
     assert [missing.member.rank for missing in found.missing] == [7]
     assert found.missing[0].member.pid == (None if release == "2.24.3" else 2003)

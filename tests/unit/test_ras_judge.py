@@ -4,7 +4,7 @@ import pytest
 
 from hpctl.jobs.ras import report as document
 from hpctl.jobs.ras import report as text
-from hpctl.jobs.ras.judge import APART_S, Cause, Finding, Sample, culprits
+from hpctl.jobs.ras.judge import APART_S, HangCause, RasFinding, RasSample, culprits
 from hpctl.jobs.ras.report import RasReport
 from tests.stubs.ras.job import RELEASES, Communicator, Job, as_json, as_text, job
 
@@ -18,15 +18,15 @@ def answer(told: Job, release: str) -> RasReport:
     return text.read_text(as_text(told, release).encode())
 
 
-def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> Finding:
-    return culprits(Sample(first, 100.0), Sample(second, 100.0 + apart))
+def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasFinding:
+    return culprits(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
 
 
-def still(told: Job, release: str = JSON) -> Finding:
+def still(told: Job, release: str = JSON) -> RasFinding:
     return judged(answer(told, release), answer(told, release))
 
 
-def ranks(finding: Finding) -> list[int]:
+def ranks(finding: RasFinding) -> list[int]:
     return sorted(member.rank for member in finding.members)
 
 
@@ -36,7 +36,7 @@ def test_the_rank_that_launched_fewer_is_behind(release: str) -> None:
     told.communicators[0].step(times=1200)
     told.communicators[0].step(but=(5,))
     finding = still(told, release)
-    assert finding.cause is Cause.BEHIND
+    assert finding.cause is HangCause.BEHIND
     assert ranks(finding) == [5]
     assert "rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 1200" in finding.why
     assert "7 others 1201" in finding.why
@@ -63,7 +63,7 @@ def test_counts_that_grow_are_no_hang(release: str) -> None:
     told.communicators[0].step(but=(5,))
     first = answer(told, release)
     told.communicators[0].step(but=(6,))
-    assert judged(first, answer(told, release)).cause is Cause.MOVING
+    assert judged(first, answer(told, release)).cause is HangCause.MOVING
 
 
 @pytest.mark.parametrize("release", OLD)
@@ -72,7 +72,7 @@ def test_in_the_text_a_difference_that_is_gone_is_a_movement(release: str) -> No
     told.communicators[0].step(but=(5,))
     first = answer(told, release)
     told.communicators[0].counts[5] = {"AllReduce": 1}
-    assert judged(first, answer(told, release)).cause is Cause.MOVING
+    assert judged(first, answer(told, release)).cause is HangCause.MOVING
 
 
 @pytest.mark.parametrize("release", list(RELEASES))
@@ -82,7 +82,7 @@ def test_a_process_that_does_not_answer_twice_is_missing(release: str) -> None:
     told.communicators[0].step(but=(5,))
     told.processes[3].unresponsive = True
     finding = still(told, release)
-    assert finding.cause is Cause.MISSING
+    assert finding.cause is HangCause.MISSING
     assert ranks(finding) == [3]
     assert finding.sure
 
@@ -94,7 +94,7 @@ def test_one_that_was_given_up_meanwhile_is_missing(release: str) -> None:
     first = answer(told, release)
     told.processes[3].dead = True
     finding = judged(first, answer(told, release))
-    assert finding.cause is Cause.MISSING
+    assert finding.cause is HangCause.MISSING
     assert ranks(finding) == [3]
 
 
@@ -106,7 +106,7 @@ def test_a_process_that_was_late_once_is_not_taken_for_a_movement(release: str) 
     first = answer(told, release)
     told.processes[3].unresponsive = False
     finding = judged(first, answer(told, release))
-    assert finding.cause is Cause.BEHIND
+    assert finding.cause is HangCause.BEHIND
     assert ranks(finding) == [5]
 
 
@@ -116,7 +116,7 @@ def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sur
     first = answer(told, JSON)
     told.processes[3].unresponsive = True
     finding = judged(first, answer(told, JSON))
-    assert finding.cause is Cause.MISSING
+    assert finding.cause is HangCause.MISSING
     assert not finding.sure
 
 
@@ -125,7 +125,7 @@ def test_where_all_are_equal_nobody_is_named(release: str) -> None:
     told = job()
     told.communicators[0].step(times=7)
     finding = still(told, release)
-    assert finding.cause is Cause.EQUAL
+    assert finding.cause is HangCause.EQUAL
     assert finding.members == ()
 
 
@@ -135,7 +135,7 @@ def test_an_error_of_ones_own_goes_before_those_of_others(release: str) -> None:
     told.communicators[0].step(times=7)
     told.communicators[0].errors = {1: 6, 2: 2, 3: 6}
     finding = still(told, release)
-    assert finding.cause is Cause.FAILED
+    assert finding.cause is HangCause.FAILED
     assert ranks(finding) == [2]
     assert "system error" in finding.why
 
@@ -158,7 +158,7 @@ def tensor_parallel() -> Job:
 def test_victims_that_wait_elsewhere_are_not_blamed() -> None:
     told = tensor_parallel()
     finding = still(told)
-    assert finding.cause is Cause.BEHIND
+    assert finding.cause is HangCause.BEHIND
     assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
 
 
@@ -181,7 +181,7 @@ def small_tensor_groups(everyone: bool) -> Job:
 @pytest.mark.parametrize("everyone", [False, True])
 def test_victims_in_a_larger_group_are_not_blamed(release: str, everyone: bool) -> None:
     finding = still(small_tensor_groups(everyone), release)
-    assert finding.cause is Cause.BEHIND
+    assert finding.cause is HangCause.BEHIND
     assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
 
 
@@ -198,7 +198,7 @@ def test_ranks_that_launched_as_many_of_other_kinds_have_diverged() -> None:
     one.step("AllGather", but=(6,))
     one.step("AllReduce", but=(0, 1, 2, 3, 4, 5, 7))
     finding = still(told)
-    assert finding.cause is Cause.DIVERGED
+    assert finding.cause is HangCause.DIVERGED
     assert ranks(finding) == [6]
 
 
@@ -206,7 +206,7 @@ def test_a_communicator_that_ends_is_not_judged() -> None:
     told = job()
     told.communicators[0].step(but=(1,))
     told.communicators[0].finalizing = {0}
-    assert still(told).cause is not Cause.BEHIND
+    assert still(told).cause is not HangCause.BEHIND
 
 
 def test_two_looks_a_short_time_apart_are_not_sure() -> None:
@@ -217,4 +217,4 @@ def test_two_looks_a_short_time_apart_are_not_sure() -> None:
 
 
 def test_a_job_without_communicators_says_nothing() -> None:
-    assert still(Job(job().processes, [])).cause is Cause.NOTHING
+    assert still(Job(job().processes, [])).cause is HangCause.NOTHING

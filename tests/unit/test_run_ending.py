@@ -12,13 +12,14 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import classify
-from hpctl.jobs.run.ending import Evidence, Point, code_of, finished, judge
-from hpctl.jobs.run.said import NotLaunched, TaskEnd
+from hpctl.jobs.resume import ResumePoint
+from hpctl.jobs.run.ending import Evidence, code_of, finished, judge
+from hpctl.jobs.run.srun_stderr import NotLaunched, TaskEnd
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
 N1 = NodeName("n1")
-SEVEN, EIGHT = Point("/ck/step-7", 7), Point("/ck/step-8", 8)
+SEVEN, EIGHT = ResumePoint("/ck/step-7", 7), ResumePoint("/ck/step-8", 8)
 
 
 def judged(evidence: Evidence) -> Trouble | None:
@@ -37,10 +38,10 @@ def kind(evidence: Evidence) -> Kind | None:
         (Evidence(0, before=SEVEN, after=SEVEN), False),
         (Evidence(0, before=SEVEN, after=SEVEN, marked=True), True),
         (Evidence(0, before=SEVEN, after=SEVEN, stepped=True), True),
-        (Evidence(0, before=Point(), after=Point()), True),
-        (Evidence(0, before=Point(judged=False), after=Point(judged=False)), True),
-        (Evidence(0, before=SEVEN, after=Point(judged=False)), True),
-        (Evidence(0, before=Point(), after=SEVEN), True),
+        (Evidence(0, before=ResumePoint(), after=ResumePoint()), True),
+        (Evidence(0, before=ResumePoint(judged=False), after=ResumePoint(judged=False)), True),
+        (Evidence(0, before=SEVEN, after=ResumePoint(judged=False)), True),
+        (Evidence(0, before=ResumePoint(), after=SEVEN), True),
     ],
 )
 def test_when_0_is_believed(evidence: Evidence, done: bool) -> None:

@@ -9,22 +9,29 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.run import banner
-from hpctl.jobs.run.history import MOST_SAVES, Ended, History, Saved, Started, Treated
+from hpctl.jobs.run import history as banner
+from hpctl.jobs.run.history import (
+    MOST_SAVES,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    JobHistory,
+    TroubleTreated,
+)
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TROUBLE = Trouble(Kind.NODE, AT, "node n2 is lost", signature="node lost", node=NodeName("n2"))
-START = Started(1, 0, AT, "n[1-2]", "/ck/step-7", 7)
-TREATED = Treated(1, TROUBLE, Action.STEP, "go on")
-END = Ended(1, AT + timedelta(seconds=75), 137, "node n2 is lost -> step")
+START = AttemptStarted(1, 0, AT, "n[1-2]", "/ck/step-7", 7)
+TREATED = TroubleTreated(1, TROUBLE, Action.STEP, "go on")
+END = AttemptEnded(1, AT + timedelta(seconds=75), 137, "node n2 is lost -> step")
 
 
 def test_what_was_added_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run-7.jsonl"
-    first = History.open(path)
+    first = JobHistory.open(path)
     for record in (START, TREATED, END):
         first.add(record)
-    again = History.open(path)
+    again = JobHistory.open(path)
     assert again.records == [START, TREATED, END]
     assert [(past.trouble, past.action) for past in again.past] == [(TROUBLE, Action.STEP)]
     assert again.attempts == 1
@@ -33,46 +40,46 @@ def test_what_was_added_is_read_back(tmp_path: Path) -> None:
 
 def test_every_torn_last_line_is_passed_over_and_written_after(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    history = History.open(path)
+    history = JobHistory.open(path)
     history.add(START)
     whole = path.read_bytes()
     history.add(TREATED)
     both = path.read_bytes()
     for cut in range(len(whole), len(both)):
         path.write_bytes(both[:cut])
-        torn = History.open(path)
+        torn = JobHistory.open(path)
         assert torn.records in ([START], [START, TREATED])
         torn.add(END)
-        assert History.open(path).records == [*torn.records]
+        assert JobHistory.open(path).records == [*torn.records]
 
 
 def test_a_line_of_another_making_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(b'{"type":"later","x":1}\n\xff\xfe\n[]\n')
-    history = History.open(path)
+    history = JobHistory.open(path)
     history.add(START)
-    assert History.open(path).records == [START]
+    assert JobHistory.open(path).records == [START]
 
 
 def test_no_bytes_of_a_damaged_file_keep_a_run_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(b'{"type":"ended","attempt":1,"why":"\xff"}\n\0\0\0\n')
-    history = History.open(path)
+    history = JobHistory.open(path)
     assert history.records == []
     history.add(START)
-    assert History.open(path).records == [START]
+    assert JobHistory.open(path).records == [START]
 
 
 def test_a_path_that_is_no_text_is_told_and_ends_nothing(tmp_path: Path) -> None:
-    history = History.open(tmp_path / "run.jsonl")
-    history.add(Started(1, 0, AT, "n1", "/ck/caf\udce9"))
+    history = JobHistory.open(tmp_path / "run.jsonl")
+    history.add(AttemptStarted(1, 0, AT, "n1", "/ck/caf\udce9"))
     assert "cannot write" in history.broken
     assert history.attempts == 1
 
 
 def test_a_place_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    history = History.open(tmp_path / "file" / "run.jsonl")
+    history = JobHistory.open(tmp_path / "file" / "run.jsonl")
     history.add(START)
     assert history.broken
     assert history.attempts == 1
@@ -80,25 +87,25 @@ def test_a_place_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path)
 
 def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:
     away = tmp_path / "mount" / "ck"
-    history = History.open(away / ".hpctl" / "run.jsonl")
+    history = JobHistory.open(away / ".hpctl" / "run.jsonl")
     history.add(START)
     assert history.broken
     assert not away.parent.exists()
     away.mkdir(parents=True)
     history.add(TREATED)
     assert (away / ".hpctl" / "run.jsonl").exists()
-    History.open(tmp_path / "a" / "b" / "run.jsonl", parents=True).add(START)
+    JobHistory.open(tmp_path / "a" / "b" / "run.jsonl", parents=True).add(START)
     assert (tmp_path / "a" / "b" / "run.jsonl").exists()
 
 
 def test_without_a_place_it_is_remembered_all_the_same() -> None:
-    history = History.open(None)
+    history = JobHistory.open(None)
     history.add(START)
     assert history.attempts == 1
 
 
 def test_the_table_tells_each_attempt() -> None:
-    unfinished = Started(2, 1, AT + timedelta(minutes=2), "n[1,3]")
+    unfinished = AttemptStarted(2, 1, AT + timedelta(minutes=2), "n[1,3]")
     lines = banner.summary([START, TREATED, END, unfinished])
     assert len(lines) == 3
     assert all(line.startswith("hpctl: ") for line in lines)
@@ -110,11 +117,11 @@ def test_the_table_tells_each_attempt() -> None:
 
 
 def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path: Path) -> None:
-    history = History.open(tmp_path / "run-7.jsonl")
+    history = JobHistory.open(tmp_path / "run-7.jsonl")
     history.saved(1, AT, [4.0, 5.0])
     history.saved(1, AT, [6.0] * 99)
     history.saved(2, AT, [7.0])
-    again = History.open(tmp_path / "run-7.jsonl")
-    assert again.records[:2] == [Saved(1, AT, 4.0), Saved(1, AT, 5.0)]
+    again = JobHistory.open(tmp_path / "run-7.jsonl")
+    assert again.records[:2] == [CheckpointSaved(1, AT, 4.0), CheckpointSaved(1, AT, 5.0)]
     assert len(again.records) == MOST_SAVES + 1
     assert again.past == []

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.engine import Verdict
+from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.logs.rules import parse
 from hpctl.jobs.progress.notes import Note
-from hpctl.jobs.run.output import Output
-from hpctl.jobs.run.said import Line, TaskEnd
+from hpctl.jobs.run.output import OutputReader
+from hpctl.jobs.run.srun_stderr import SrunLine, TaskEnd
 
 CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
 RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
@@ -29,10 +29,12 @@ def wait(test: Callable[[], bool]) -> None:
 def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"srun: error: n1: task 0: Exited with exit code 9\n")
-    seen: list[Line] = []
-    verdicts: list[Verdict] = []
+    seen: list[SrunLine] = []
+    verdicts: list[RuleVerdict] = []
     with log.open("ab", buffering=0) as file:
-        output = Output(RULES, seen.append, verdicts.append, fds=(file.fileno(), file.fileno()))
+        output = OutputReader(
+            RULES, seen.append, verdicts.append, fds=(file.fileno(), file.fileno())
+        )
         assert output.begin() == (file.fileno(), file.fileno())
         output.started()
         file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)
@@ -45,7 +47,7 @@ def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path: Pa
 
 def test_each_attempt_is_heard_anew(tmp_path: Path) -> None:
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = Output(None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2)
+        output = OutputReader(None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2)
         output.begin()
         file.write(CRASH)
         assert len(output.settle().ends) == 1
@@ -55,8 +57,8 @@ def test_each_attempt_is_heard_anew(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_every_byte(tmp_path: Path) -> None:
     read, write = os.pipe()
-    seen: list[Line] = []
-    output = Output(None, seen.append, lambda _: None, fds=(write, write))
+    seen: list[SrunLine] = []
+    output = OutputReader(None, seen.append, lambda _: None, fds=(write, write))
     out, err = output.begin()
     assert write not in (out, err)
     os.write(out, b"half a line")
@@ -94,11 +96,11 @@ class Clock:
 def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, verdicts = Clock(), list[Verdict]()
+    clock, verdicts = Clock(), list[RuleVerdict]()
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
     rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = Output(rule, lambda _: None, verdicts.append, fds=(file.fileno(),) * 2)
+        output = OutputReader(rule, lambda _: None, verdicts.append, fds=(file.fileno(),) * 2)
         output.begin()
         for jump in ("wall", "now"):
             setattr(clock, jump, getattr(clock, jump) + 7200.0)
@@ -114,7 +116,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
 def test_progress_in_the_log_is_passed_on(tmp_path: Path) -> None:
     noted: list[Note] = []
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = Output(
+        output = OutputReader(
             None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2, on_note=noted.append
         )
         output.begin()

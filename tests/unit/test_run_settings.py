@@ -9,15 +9,15 @@ import pytest
 
 from hpctl.core.run_policy import RunPolicy
 from hpctl.errors import HpctlError
-from hpctl.jobs.run.settings import Settings, settings
-from hpctl.jobs.run.words import parse
+from hpctl.jobs.run.settings import RunSettings, settings
+from hpctl.jobs.run.srun_options import parse_srun
 
 JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
 
 
-def given(*words: str, nodes: str = "", spares: int | None = None, **environ: str) -> Settings:
+def given(*words: str, nodes: str = "", spares: int | None = None, **environ: str) -> RunSettings:
     return settings(
-        parse([*words, "train"]), JOB | environ, RunPolicy(), nodes=nodes, spares=spares
+        parse_srun([*words, "train"]), JOB | environ, RunPolicy(), nodes=nodes, spares=spares
     )
 
 
@@ -43,7 +43,7 @@ def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
 
 def test_outside_a_job_it_says_where_to_call_it() -> None:
     with pytest.raises(HpctlError, match="no Slurm job"):
-        settings(parse(["train"]), {}, RunPolicy())
+        settings(parse_srun(["train"]), {}, RunPolicy())
 
 
 def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:

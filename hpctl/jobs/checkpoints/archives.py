@@ -12,8 +12,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from hpctl.jobs.checkpoints.files import File, NotWhole, TooLarge
-from hpctl.jobs.checkpoints.pickle_reader import Machine, Saved
+from hpctl.jobs.checkpoints.files import NotWhole, OpenFile, TooLarge
+from hpctl.jobs.checkpoints.pickle_reader import PickleReader, SavedFields
 
 END_BYTES = 22
 _END = struct.Struct("<4s4H2LH")
@@ -28,7 +28,7 @@ _OLD_STREAM = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """One file of an archive. `offset` is its local header's, from the archive's beginning."""
 
     name: str
@@ -44,18 +44,18 @@ class Member:
 class Archive:
     """An archive within an open file, from `start` on, whose directory fits."""
 
-    file: File
+    file: OpenFile
     start: int
-    members: tuple[Member, ...]
+    members: tuple[ArchiveMember, ...]
 
-    def member(self, ending: str) -> Member:
+    def member(self, ending: str) -> ArchiveMember:
         """The member whose name ends so. Raises NotWhole."""
         for member in self.members:
             if member.name.endswith(ending):
                 return member
         raise NotWhole(f"{self.file.name} has no {ending.lstrip('/')} in it")
 
-    def saved(self, fields: frozenset[str], limit: int | None = None) -> Saved:
+    def saved(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
         """Some fields of the saved object, which is never executed.
 
         Raises TooLarge where its pickle has more than `limit` bytes.
@@ -64,10 +64,10 @@ class Archive:
         if limit is not None and member.size > limit:
             raise TooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
         view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
-        top = Machine(view, fields).top()
+        top = PickleReader(view, fields).top()
         if not isinstance(top, dict):
             raise NotWhole(f"{view.name} holds no object")
-        return Saved(top)
+        return SavedFields(top)
 
     def compare(self) -> None:
         """Read every byte and compare with the CRC-32 in the directory. Raises NotWhole."""
@@ -82,7 +82,7 @@ class Archive:
             if crc != member.crc:
                 raise NotWhole(f"{member.name} in {self.file.name} does not match its CRC-32")
 
-    def _data(self, member: Member) -> int:
+    def _data(self, member: ArchiveMember) -> int:
         header = _LOCAL.unpack(self.file.read(self.start + member.offset, _LOCAL.size))
         if header[0] != b"PK\3\4" or not member.stored:
             raise NotWhole(f"{member.name} in {self.file.name} is damaged or compressed")
@@ -93,7 +93,7 @@ class Archive:
 class _View:
     """A stretch of a file, as a file."""
 
-    file: File
+    file: OpenFile
     name: str
     start: int
     size: int
@@ -109,7 +109,7 @@ class _View:
         return self.file.read(self.start + offset, length)
 
 
-def read(file: File, start: int = 0, length: int | None = None) -> Archive:
+def read(file: OpenFile, start: int = 0, length: int | None = None) -> Archive:
     """Prove that an archive's end and directory fit its bytes: three or four reads.
 
     It fills `length` bytes of the file from `start` on (all of it by default). Raises NotWhole.
@@ -137,7 +137,7 @@ def has_end(tail: bytes) -> bool:
     return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
 
 
-def _end(file: File, start: int, length: int) -> tuple[int, int, int]:
+def _end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
     """Offset, size and count of members of the directory, from one or two end records."""
     if length < END_BYTES:
         raise NotWhole(f"{file.name} has {length} bytes: still being written, or cut")
@@ -159,7 +159,7 @@ def _end(file: File, start: int, length: int) -> tuple[int, int, int]:
     return at, size, count
 
 
-def _members(file: File, start: int, at: int, size: int) -> list[Member]:
+def _members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
     if size > _MAX_DIRECTORY:
         raise NotWhole(f"{file.name}: its directory of {size} bytes is too large to read")
     raw, found, here = file.read(start + at, size), [], 0
@@ -174,12 +174,12 @@ def _members(file: File, start: int, at: int, size: int) -> list[Member]:
         packed, unpacked, offset = _sizes(file, extra, int(row[8]), int(row[9]), int(row[16]))
         room = _LOCAL.size + names + packed
         stored = row[4] == 0 and packed == unpacked
-        found.append(Member(name, offset, unpacked, int(row[7]), stored, room))
+        found.append(ArchiveMember(name, offset, unpacked, int(row[7]), stored, room))
         here = after + names + extras + comments
     return found
 
 
-def _sizes(file: File, extra: bytes, packed: int, size: int, at: int) -> tuple[int, int, int]:
+def _sizes(file: OpenFile, extra: bytes, packed: int, size: int, at: int) -> tuple[int, int, int]:
     """Sizes and offset, from the zip64 extra field where the 32-bit ones are full."""
     if 0xFFFFFFFF not in (packed, size, at):
         return packed, size, at

@@ -6,20 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpctl.jobs.checkpoints.files import (
-    Defect,
-    Place,
-    Remote,
-    Unfinished,
-    names_in,
-)
+from hpctl.jobs.checkpoints.files import Defect, Place, Remote, Unfinished, names_in
 
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\d)")
 _TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Listing:
     """One candidate as a single listing shows it. `names` is None for a file."""
 
     path: Place
@@ -36,7 +30,7 @@ class Layout:
 class Claim:
     """What a candidate says of itself, before anything is proved.
 
-    `step` is None where neither files nor name tell it: such a one is older than all that do.
+    `step` is None where neither files nor name have it: such a one is older than all that do.
     `world_size` is None where the files do not record it.
     """
 
@@ -57,19 +51,19 @@ class Format:
     """
 
     name: str
-    claim: Callable[[Layout], Claim | Defect | None]
+    claim: Callable[[Listing], Claim | Defect | None]
 
 
-def look(path: Place, world_size: int | None = None) -> Layout:
+def look(path: Place, world_size: int | None = None) -> Listing:
     """List one candidate: a single scan, or a request for each 1000 objects of it, after which
-    `Layout.path` holds what they told. Raises NotWhole, OSError."""
+    `Listing.path` holds the answers. Raises NotWhole, OSError."""
     if isinstance(path, Remote) and path.snapshot is None:
         try:
             path = path.taken()
         except FileNotFoundError:
             raise Unfinished("there is nothing below it any more") from None
     try:
-        return Layout(path, names_in(path), world_size)
+        return Listing(path, names_in(path), world_size)
     except FileNotFoundError:
         # Removed since it was listed: whoever keeps the newest few does that beside us.
         raise Unfinished("it is not there any more") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpctl.jobs.checkpoints import torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
+from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
     NotWhole,
     Place,
@@ -24,7 +24,7 @@ from hpctl.jobs.checkpoints.files import (
     exists,
     for_each,
 )
-from hpctl.jobs.checkpoints.pickle_reader import Saved
+from hpctl.jobs.checkpoints.pickle_reader import SavedFields
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
@@ -37,7 +37,7 @@ _LIGHTNINGS = "checkpoint"
 """The one tag that Lightning's strategy saves under, in a directory of its own."""
 
 
-def claim(layout: Layout) -> Claim | None:
+def claim(layout: Listing) -> Claim | None:
     """A directory with model or optimiser states. The step is the name's, else the file's."""
     if layout.names is None or not any(_MODEL.fullmatch(n) or _any(n) for n in layout.names):
         return None
@@ -49,7 +49,7 @@ def claim(layout: Layout) -> Claim | None:
     return Claim(step_in(path.name), None, run)
 
 
-def claim_lightning(layout: Layout) -> Claim | None:
+def claim_lightning(layout: Listing) -> Claim | None:
     """A `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
     file's."""
     path = layout.path
@@ -80,9 +80,9 @@ def prove_latest(directory: Place, tags: Collection[str]) -> None:
 
     Who resumes a checkpoint of this kind cannot name the tag: DeepSpeed goes by that file alone.
     """
-    said = content(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
-    if said not in tags:
-        raise NotWhole(f"{_LATEST} says {said[:40]!r}, which is not there")
+    tag = content(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
+    if tag not in tags:
+        raise NotWhole(f"{_LATEST} says {tag[:40]!r}, which is not there")
 
 
 def prove_inside(directory: Place, inside: str, *, deep: bool = False) -> None:
@@ -159,7 +159,7 @@ def _pair(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1] or 0), int(match[2])
 
 
-def _sizes(saved: Saved, name: str) -> tuple[int, int]:
+def _sizes(saved: SavedFields, name: str) -> tuple[int, int]:
     data, tensor = saved.integer("dp_world_size"), saved.integer("mp_world_size")
     if data is None or tensor is None or not 0 < data * tensor <= 100_000:
         raise NotWhole(f"{name} does not say how many ranks there were")

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from hpctl.core.compat import UTC
-from hpctl.jobs.checkpoints.files import Listed, NotWhole, Remote, for_each
+from hpctl.jobs.checkpoints.files import NotWhole, ObjectInfo, Remote, for_each
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, claim_of, proved, storage_error
 
@@ -36,7 +36,7 @@ class _Part:
     """A stretch of one object that has a digest of its own."""
 
     name: str
-    listed: Listed
+    listed: ObjectInfo
     offset: int
     length: int
 
@@ -94,7 +94,7 @@ def _fetch(
 
 def _copy(
     source: Remote,
-    objects: list[tuple[str, Listed]],
+    objects: list[tuple[str, ObjectInfo]],
     copy: Path,
     progress: Callable[[int], None],
 ) -> None:
@@ -119,7 +119,7 @@ def _copy(
         digests[part.name].append(digest)
         when[part.name] = when[part.name] if noted_ns is None else noted_ns
 
-    def finish(pair: tuple[str, Listed]) -> None:
+    def finish(pair: tuple[str, ObjectInfo]) -> None:
         name, listed = pair
         if source.objects.matches(listed, digests[name]) is False:
             raise NotWhole(f"{name or source.name} does not match the digest in the store")
@@ -151,7 +151,7 @@ def _part(
     return digest.digest(), noted_ns
 
 
-def _objects(source: Remote) -> list[tuple[str, Listed]]:
+def _objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
     if (alone := source.find("")) is not None:
         return [("", alone)]
     found = source.files()

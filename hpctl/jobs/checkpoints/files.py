@@ -6,7 +6,7 @@ from a cache.
 
 In an object store a key is taken for a directory or a file, as far as the formats need it. Which
 store it is, is not known here: `hpctl.cloud.objects` has S3, and the CLI brings the two together.
-Objects differ from files: one appears whole or not at all, a listing tells size, time and tag of a
+Objects differ from files: one appears whole or not at all, a listing has size, time and tag of a
 thousand of them in one request, and each read is a request of some 20 ms. So a candidate is listed
 once, and everything but the contents comes from that snapshot. A directory is what the keys
 suggest. An object named like one (`step-1/`, of no bytes) is none.
@@ -36,7 +36,7 @@ class NotWhole(Exception):
     """Raised within a proof: what keeps a checkpoint from being whole, with the file's name."""
 
 
-class Missing(NotWhole):
+class FileMissing(NotWhole):
     """A file is not there."""
 
 
@@ -44,11 +44,11 @@ class Unfinished(NotWhole):
     """What the writer writes last is not there: the save has not ended, or never did."""
 
 
-class CannotTell(NotWhole):
+class Unprovable(NotWhole):
     """It may be whole, and nothing that hpctl reads proves it: it counts as unreadable."""
 
 
-class TooLarge(CannotTell):
+class TooLarge(Unprovable):
     """A file is larger than hpctl reads."""
 
 
@@ -59,7 +59,7 @@ THREADS = 16
 """Requests that are under way at once."""
 
 
-class Listed(Protocol):
+class ObjectInfo(Protocol):
     """One object of a listing, or a common prefix: a key that ends in a slash, and no more."""
 
     @property
@@ -96,34 +96,34 @@ class Objects(Protocol):
         """`s3://bucket`."""
         ...
 
-    def list(self, prefix: str, *, recursive: bool) -> Iterable[Listed]:
+    def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
         """Objects whose key begins so; unless `recursive`, only as far as the next slash."""
         ...
 
-    def read(self, listed: Listed, offset: int, length: int) -> tuple[bytes, int | None]:
+    def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
         """At most `length` bytes of that very version, and the file time that the uploader
         noted with it (FSx for Lustre, DataSync, rclone), in ns since the epoch."""
         ...
 
-    def noted_ns(self, listed: Listed) -> int | None:
+    def noted_ns(self, listed: ObjectInfo) -> int | None:
         """That file time alone."""
         ...
 
-    def part_bytes(self, listed: Listed) -> int:
+    def part_bytes(self, listed: ObjectInfo) -> int:
         """How long the stretches are whose digests the store keeps: all of them but the last.
         At least 1."""
         ...
 
-    def matches(self, listed: Listed, digests: Sequence[bytes]) -> bool | None:
+    def matches(self, listed: ObjectInfo, digests: Sequence[bytes]) -> bool | None:
         """Whether the stretches' MD5 digests are those of the store; None: it does not say."""
         ...
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ObjectSnapshot:
     """All objects below a key at one time, by their keys."""
 
-    listed: Mapping[str, Listed]
+    listed: Mapping[str, ObjectInfo]
 
     @cached_property
     def _below(self) -> dict[str, set[str]]:
@@ -147,7 +147,7 @@ class Remote:
 
     objects: Objects = field(compare=False, repr=False)
     key: str
-    snapshot: Snapshot | None = field(default=None, compare=False, repr=False)
+    snapshot: ObjectSnapshot | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.objects.url}/{self.key}"
@@ -176,7 +176,7 @@ class Remote:
         Raises FileNotFoundError where there is nothing, NotWhole for more than MAX_ENTRIES.
         """
         inside = f"{self.key}/" if self.key else ""
-        listed: dict[str, Listed] = {}
+        listed: dict[str, ObjectInfo] = {}
         marked = False
         for each in self.objects.list(inside, recursive=True):
             if len(listed) >= MAX_ENTRIES:
@@ -190,11 +190,11 @@ class Remote:
             listed = {each.key: each for each in found}
         if not listed and not marked:
             raise FileNotFoundError(errno.ENOENT, "there is no object there", str(self))
-        return Remote(self.objects, self.key, Snapshot(listed))
+        return Remote(self.objects, self.key, ObjectSnapshot(listed))
 
-    def of(self, listed: Listed) -> Remote:
+    def of(self, listed: ObjectInfo) -> Remote:
         """An object that a listing of this place showed, with that as its snapshot."""
-        return Remote(self.objects, listed.key, Snapshot({listed.key: listed}))
+        return Remote(self.objects, listed.key, ObjectSnapshot({listed.key: listed}))
 
     def names(self) -> frozenset[str] | None:
         """What lies directly below, None for a single object. Raises as taken."""
@@ -226,12 +226,12 @@ class Remote:
             return key in self.snapshot.listed or self.snapshot.names(key) is not None
         return any(o.key.rstrip("/") == key for o in self.objects.list(key, recursive=False))
 
-    def find(self, name: str) -> Listed | None:
+    def find(self, name: str) -> ObjectInfo | None:
         """What the snapshot says of an object, by its name below here, "" for this one itself."""
         key = _joined(self.key, name) if name else self.key
         return self._snapshot().listed.get(key)
 
-    def files(self) -> list[tuple[str, Listed]]:
+    def files(self) -> list[tuple[str, ObjectInfo]]:
         """All objects at any depth, by their names below here. Raises as taken."""
         inside = f"{self.key}/" if self.key else ""
         listed = self._snapshot().listed.items()
@@ -244,15 +244,15 @@ class Remote:
         """The same key, about which nothing is known."""
         return Remote(self.objects, self.key)
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> ObjectSnapshot:
         taken = self if self.snapshot is not None else self.taken()
-        return taken.snapshot or Snapshot({})
+        return taken.snapshot or ObjectSnapshot({})
 
 
 class RemoteFile:
     """An object as a file: reads are ranged requests, each made once."""
 
-    def __init__(self, name: str, objects: Objects, listed: Listed) -> None:
+    def __init__(self, name: str, objects: Objects, listed: ObjectInfo) -> None:
         self.name = name
         self.size = listed.size
         self._objects = objects
@@ -316,7 +316,7 @@ Place: TypeAlias = Path | Remote
 """Where a checkpoint, or something that holds checkpoints, lies."""
 
 
-class File(Protocol):
+class OpenFile(Protocol):
     """An open file: its name for people, and its size when it was opened."""
 
     @property
@@ -369,7 +369,7 @@ class LocalFile:
 
 
 @contextmanager
-def opened(root: Place, name: str) -> Iterator[File]:
+def opened(root: Place, name: str) -> Iterator[OpenFile]:
     """Open `root/name`, or `root` itself where the name is empty.
 
     Raises NotWhole where it is missing or no regular file, OSError where the storage fails.
@@ -377,7 +377,7 @@ def opened(root: Place, name: str) -> Iterator[File]:
     if isinstance(root, Remote):
         listed = root.find(name)
         if listed is None:
-            raise Missing(f"{name or root.name} is missing")
+            raise FileMissing(f"{name or root.name} is missing")
         yield RemoteFile(name or root.name, root.objects, listed)
         return
     path = root / name if name else root
@@ -386,7 +386,7 @@ def opened(root: Place, name: str) -> Iterator[File]:
         # Without O_NONBLOCK a fifo of that name would hold us for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        raise Missing(f"{shown} is missing") from None
+        raise FileMissing(f"{shown} is missing") from None
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
@@ -409,12 +409,12 @@ def size_of(root: Place, name: str) -> int:
     if isinstance(root, Remote):
         listed = root.find(name)
         if listed is None:
-            raise Missing(f"{name} is missing")
+            raise FileMissing(f"{name} is missing")
         return listed.size
     try:
         found = (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
-        raise Missing(f"{name} is missing") from None
+        raise FileMissing(f"{name} is missing") from None
     if not stat.S_ISREG(found.st_mode):
         raise NotWhole(f"{name} is not a regular file")
     return found.st_size

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from hpctl.jobs.checkpoints import deepspeed, torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout
+from hpctl.jobs.checkpoints.claim import Claim, Listing
 from hpctl.jobs.checkpoints.files import (
     NotWhole,
     Place,
@@ -118,7 +118,7 @@ _FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
 _FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
-def claim(layout: Layout) -> Claim | None:
+def claim(layout: Listing) -> Claim | None:
     """A directory with `trainer_state.json`, or of the Trainer's name with other of its files."""
     if layout.names is None:
         return None
@@ -161,7 +161,7 @@ def _step(raw: bytes) -> object:
     return state.get("global_step") if isinstance(state, dict) else None
 
 
-def claim_index(layout: Layout) -> Claim | None:
+def claim_index(layout: Listing) -> Claim | None:
     """torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
     match = re.fullmatch(r"step-(\d+)", layout.path.name)
     path, index = layout.path, _MODELS[0]

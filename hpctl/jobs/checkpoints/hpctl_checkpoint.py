@@ -84,9 +84,9 @@ def saving(
     where = directory or os.environ.get("HPCTL_CHECKPOINT_DIR")
     if not where:
         raise ValueError("no directory to save in, and HPCTL_CHECKPOINT_DIR is not set")
-    told = _told()
-    ranks = told[1] if ranks is None else ranks
-    rank = (told[0] if ranks > 1 else 0) if rank is None else rank
+    launched = _launched_as()
+    ranks = launched[1] if ranks is None else ranks
+    rank = (launched[0] if ranks > 1 else 0) if rank is None else rank
     save = Save(Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _attempt(ranks))
     try:
         yield save
@@ -126,8 +126,8 @@ class Save:
         """Sync and describe this rank's files; in rank 0 publish the checkpoint."""
         files = self._described()
         if self._ranks > 1:
-            said = {"step": step, "ranks": self._ranks, "files": files}
-            write(self._part(self._rank), json.dumps(said).encode())
+            part = {"step": step, "ranks": self._ranks, "files": files}
+            write(self._part(self._rank), json.dumps(part).encode())
             if self._rank:
                 return
             files = self._gathered(step, wait_s)
@@ -262,15 +262,15 @@ def _whole(directory: Path) -> bool:
     """Whether a checkpoint that is there holds, to the byte, what its manifest says."""
     try:
         document = json.loads((directory / NAME).read_bytes())
-        told = document.pop("checksum")
+        recorded = document.pop("checksum")
         files = document["files"]
         same = all(_entry(f["path"], directory / f["path"]).items() >= f.items() for f in files)
-        return bool(files) and told == checksum(document) and same
+        return bool(files) and recorded == checksum(document) and same
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
-def _told() -> tuple[int, int]:
+def _launched_as() -> tuple[int, int]:
     """This process's rank and how many there are, as its launcher says; alone without one."""
     for rank, ranks in _RANKS:
         with contextlib.suppress(KeyError, ValueError):
@@ -279,12 +279,12 @@ def _told() -> tuple[int, int]:
 
 
 def _attempt(ranks: int) -> str:
-    said = [os.environ.get(name, "") for name in _START]
+    identity = [os.environ.get(name, "") for name in _START]
     if ranks == 1:
-        said += [os.uname().nodename, str(os.getpid()), str(time.monotonic_ns())]
-    elif not said[0]:
+        identity += [os.uname().nodename, str(os.getpid()), str(time.monotonic_ns())]
+    elif not identity[0]:
         raise ValueError(
             "several ranks outside of Slurm need attempt=TEXT: the same for all of them, and"
             " another one at each start"
         )
-    return "-".join(re.sub(r"[^\w.]", "_", each) for each in said if each)
+    return "-".join(re.sub(r"[^\w.]", "_", each) for each in identity if each)

@@ -21,25 +21,16 @@ import msgspec
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints import hpctl_checkpoint
-from hpctl.jobs.checkpoints.files import Defect, Missing, NotWhole, Place, for_each, opened, size_of
+from hpctl.jobs.checkpoints.files import (
+    Defect,
+    FileMissing,
+    NotWhole,
+    Place,
+    for_each,
+    opened,
+    size_of,
+)
 from hpctl.jobs.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
-
-__all__ = [
-    "FORMAT",
-    "NAME",
-    "VERSION",
-    "Defect",
-    "File",
-    "Foreign",
-    "Manifest",
-    "decode",
-    "describe",
-    "digest",
-    "encode",
-    "read",
-    "verify",
-    "write",
-]
 
 MAX_BYTES = 16 << 20
 """A manifest of 100 000 files has about 12 MB. More is refused unread: I/O here is bounded."""
@@ -47,13 +38,13 @@ MAX_BYTES = 16 << 20
 _CHUNK = 8 << 20
 
 
-class Foreign(Defect):
+class ForeignManifest(Defect):
     """A file of the manifest's name that is something else's: it says nothing of a checkpoint."""
 
     __slots__ = ()
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ManifestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One file of a checkpoint: path relative to its directory, size in bytes, SHA-256 in hex."""
 
     path: str
@@ -72,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: int
     world_size: int
     created_at: datetime
-    files: tuple[File, ...]
+    files: tuple[ManifestFile, ...]
     meta: dict[str, str] = {}
 
 
@@ -88,10 +79,10 @@ def decode(raw: bytes) -> Manifest | Defect:
     except (ValueError, RecursionError) as error:
         return Defect(f"{NAME} is not JSON ({_short(error)})")
     if not isinstance(document, dict):
-        return Foreign(f"{NAME} is not a JSON object")
+        return ForeignManifest(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
         # An empty object is nobody's: it may be ours, and damaged.
-        kind = Foreign if document else Defect
+        kind = ForeignManifest if document else Defect
         return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
         return Defect(f"{NAME} has version {document.get('version')!r}; this hpctl reads {VERSION}")
@@ -115,7 +106,7 @@ def read(directory: Place) -> Manifest | Defect | None:
             if file.size > MAX_BYTES:
                 return Defect(f"{NAME} is larger than {MAX_BYTES >> 20} MiB")
             raw = file.read(0, file.size)
-    except Missing:
+    except FileMissing:
         return None
     except NotWhole as defect:
         return Defect(str(defect))
@@ -130,7 +121,7 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
     defect. Raises OSError where the storage does not answer.
     """
 
-    def compare(file: File) -> None:
+    def compare(file: ManifestFile) -> None:
         size = size_of(directory, file.path)
         if size != file.size:
             raise NotWhole(f"{file.path} has {size} of {file.size} bytes")
@@ -146,9 +137,9 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
     return None
 
 
-def describe(path: Path, relative_to: Path) -> File:
+def describe(path: Path, relative_to: Path) -> ManifestFile:
     """The manifest's entry for a file that is complete and synced. Reads it once."""
-    return File(path.relative_to(relative_to).as_posix(), path.stat().st_size, digest(path))
+    return ManifestFile(path.relative_to(relative_to).as_posix(), path.stat().st_size, digest(path))
 
 
 def write(
@@ -156,7 +147,7 @@ def write(
     *,
     step: int,
     world_size: int,
-    files: Sequence[File],
+    files: Sequence[ManifestFile],
     created_at: datetime | None = None,
     meta: Mapping[str, str] | None = None,
 ) -> Manifest:
@@ -197,7 +188,7 @@ def _sensible(manifest: Manifest) -> Defect | None:
     return _paths(file for file in manifest.files)
 
 
-def _paths(files: Iterable[File]) -> Defect | None:
+def _paths(files: Iterable[ManifestFile]) -> Defect | None:
     seen: set[str] = set()
     for file in files:
         parts = PurePosixPath(file.path).parts

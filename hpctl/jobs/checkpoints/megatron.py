@@ -15,9 +15,9 @@ import re
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
+from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
-    Missing,
+    FileMissing,
     NotWhole,
     Place,
     Unfinished,
@@ -27,7 +27,7 @@ from hpctl.jobs.checkpoints.files import (
     for_each,
     modified_ns,
 )
-from hpctl.jobs.checkpoints.pickle_reader import Saved
+from hpctl.jobs.checkpoints.pickle_reader import SavedFields
 
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 _ITERATION = re.compile(r"iter_\d+")
@@ -37,7 +37,7 @@ _POINTER = "latest_checkpointed_iteration.txt"
 _MAX_POINTER = 4096
 
 
-def claim_dist(layout: Layout) -> Claim | None:
+def claim_dist(layout: Listing) -> Claim | None:
     """A torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
     if layout.names is None or not torch_dcp.looks_so(layout.names):
         return None
@@ -60,14 +60,14 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
         raise Unfinished("metadata.json is missing: it is written at the end")
     raw = content(place, "metadata.json", _MAX_JSON)
     try:
-        said = json.loads(raw)
+        metadata = json.loads(raw)
     except (ValueError, RecursionError):
         raise NotWhole("metadata.json is not JSON: still being written, or damaged") from None
-    backend = said.get("sharded_backend") if isinstance(said, dict) else None
+    backend = metadata.get("sharded_backend") if isinstance(metadata, dict) else None
     if backend != "torch_dist":
         raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
     common_ns = 0
-    if said.get("common_backend", "torch") == "torch":
+    if metadata.get("common_backend", "torch") == "torch":
         common_ns = torch_file.prove(place, "common.pt", deep=deep)
     torch_dcp.prove(place, deep=deep)
     # A save begins with it, so that one over an older save, killed at once, leaves the others old.
@@ -75,7 +75,7 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
         raise NotWhole("common.pt is newer than .metadata: saved over, or copied without its times")
 
 
-def claim_nemo(layout: Layout) -> Claim | None:
+def claim_nemo(layout: Listing) -> Claim | None:
     """NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the name's,
     or that of `weights/common.pt` where the name has none."""
     path = layout.path
@@ -95,7 +95,7 @@ def claim_nemo(layout: Layout) -> Claim | None:
     return Claim(step, None, prove)
 
 
-def claim_legacy(layout: Layout) -> Claim | None:
+def claim_legacy(layout: Listing) -> Claim | None:
     """`iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not directories."""
     if layout.names is None:
         return None
@@ -147,14 +147,14 @@ def _reached(path: Path, step: int) -> None:
     written, so all ranks had saved.
     """
     try:
-        said = content(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
-    except Missing:
+        pointer = content(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
+    except FileMissing:
         raise Unfinished(f"no {_POINTER} beside it: no save was finished here") from None
-    if said.isdigit() and int(said[:18]) < step:
-        raise Unfinished(f"{_POINTER} says {int(said[:18])}: this save was not finished")
+    if pointer.isdigit() and int(pointer[:18]) < step:
+        raise Unfinished(f"{_POINTER} says {int(pointer[:18])}: this save was not finished")
 
 
-def _expected(example: str, args: Saved) -> list[str]:
+def _expected(example: str, args: SavedFields) -> list[str]:
     """The directories that must be there, in the spelling of one that is."""
     tensor = args.integer("tensor_model_parallel_size")
     pipeline = args.integer("pipeline_model_parallel_size")

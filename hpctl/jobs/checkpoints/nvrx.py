@@ -22,12 +22,12 @@ from itertools import islice
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Layout
+from hpctl.jobs.checkpoints.claim import Claim, Listing
 from hpctl.jobs.checkpoints.files import (
-    CannotTell,
     NotWhole,
     Place,
     Unfinished,
+    Unprovable,
     directory_names,
     for_each,
 )
@@ -48,13 +48,13 @@ class Iteration:
     dirty: set[int] = field(default_factory=set)
 
 
-def claim(layout: Layout) -> Claim | None:
+def claim(layout: Listing) -> Claim | None:
     """The newest iteration in a directory of ranks' directories."""
     found = claims(layout)
     return found[0] if found else None
 
 
-def claims(layout: Layout) -> list[Claim]:
+def claims(layout: Listing) -> list[Claim]:
     """Every iteration there, newest first. Empty where it is no such directory. Raises OSError."""
     path = layout.path
     if layout.names is None or not isinstance(path, Path):
@@ -89,7 +89,7 @@ def _prove(path: Place, iteration: Iteration, world_size: int | None, deep: bool
         raise Unfinished(f"iteration {iteration.number} is still being written")
     size = world_size or _recorded(path, names[0])
     if size is None:
-        raise CannotTell(
+        raise Unprovable(
             f"iteration {iteration.number} has the shares of {_ranks(files)}, and no file says how"
             " many ranks there were: give --world-size"
         )
@@ -115,7 +115,7 @@ def _recorded(path: Place, name: str) -> int | None:
         common = torch_file.top(path, name, _MAX_ARGS).inner("common")
         args = common.inner("args") if common is not None else None
         size = args.integer("world_size") if args is not None else None
-    except CannotTell:
+    except Unprovable:
         return None
     if size is not None and not 0 < size <= 1_000_000:
         raise NotWhole(f"{name} says that there were {size} ranks")
@@ -139,6 +139,6 @@ def _ranks(ranks: Iterable[int]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    said = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans[:8])
+    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans[:8])
     many = len(spans) > 1 or (spans and spans[0][0] != spans[0][1])
-    return f"rank{'s' if many else ''} {said}{', ...' if len(spans) > 8 else ''}"
+    return f"rank{'s' if many else ''} {listed}{', ...' if len(spans) > 8 else ''}"

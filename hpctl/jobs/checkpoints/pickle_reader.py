@@ -19,7 +19,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 
-from hpctl.jobs.checkpoints.files import CannotTell, File, NotWhole
+from hpctl.jobs.checkpoints.files import NotWhole, OpenFile, Unprovable
 
 
 class Other:
@@ -34,7 +34,7 @@ class Other:
 OTHER, RECALLED = Other(recalled=False), Other(recalled=True)
 
 
-class Saved:
+class SavedFields:
     """The wanted fields of a dict, or of an object's state."""
 
     def __init__(self, fields: dict[str, object]) -> None:
@@ -45,7 +45,7 @@ class Saved:
         it. Raises CannotTell where the pickle mentions a thing that it had before."""
         value = self._fields.get(key)
         if value is RECALLED:
-            raise CannotTell(f"the pickle mentions what it has elsewhere for {key}")
+            raise Unprovable(f"the pickle mentions what it has elsewhere for {key}")
         return value
 
     def integer(self, key: str) -> int | None:
@@ -53,10 +53,10 @@ class Saved:
         value = self.get(key)
         return value if type(value) is int else None
 
-    def inner(self, key: str) -> Saved | None:
+    def inner(self, key: str) -> SavedFields | None:
         """The dict or object under a key."""
         value = self.get(key)
-        return Saved(value) if isinstance(value, dict) else None
+        return SavedFields(value) if isinstance(value, dict) else None
 
 
 class Sink:
@@ -84,12 +84,12 @@ _SIZE = b"\x86\x94\x85\x94R\x94"
 """A pair, a tuple of it, a call with that: torch.Size of two dimensions."""
 
 
-class Machine:
+class PickleReader:
     """The stack and the memo of one pickle. `stack` is what lies above the last mark."""
 
     def __init__(
         self,
-        file: File,
+        file: OpenFile,
         fields: frozenset[str],
         key: str | None = None,
         sink: Callable[[], Sink] = Sink,
@@ -193,7 +193,7 @@ class Machine:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
         self.bound(max(held, len(self.below)))
         if time.thread_time() > self.until:
-            raise CannotTell(f"{self.file.name} takes more than {LOOK_S:g} s to decode")
+            raise Unprovable(f"{self.file.name} takes more than {LOOK_S:g} s to decode")
         left = max(0, self.file.size - self.at)
         if not left and position >= len(self.buffer):
             raise ValueError("it ends in the middle")
@@ -313,71 +313,71 @@ class Machine:
         return value
 
 
-def _push(value: object) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(value)
+def _push(value: object) -> Callable[[PickleReader], None]:
+    return lambda reader: reader.stack.append(value)
 
 
-def _skipping(length_of: int, more: int = 0) -> Callable[[Machine], None]:
+def _skipping(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
     """An argument whose length stands before it in `length_of` bytes; its value is not kept."""
 
-    def run(machine: Machine) -> None:
-        machine.skip(machine.number(length_of) if length_of else more)
-        machine.stack.append(OTHER)
+    def run(reader: PickleReader) -> None:
+        reader.skip(reader.number(length_of) if length_of else more)
+        reader.stack.append(OTHER)
 
     return run
 
 
-def _wordy(machine: Machine) -> None:
-    machine.line()
-    machine.stack.append(OTHER)
+def _wordy(reader: PickleReader) -> None:
+    reader.line()
+    reader.stack.append(OTHER)
 
 
-def _integer(machine: Machine) -> None:
-    said = machine.line()
-    value: object = {b"00": False, b"01": True}.get(said)
-    machine.stack.append(int(said.rstrip(b"L")) if value is None else value)
+def _integer(reader: PickleReader) -> None:
+    text = reader.line()
+    value: object = {b"00": False, b"01": True}.get(text)
+    reader.stack.append(int(text.rstrip(b"L")) if value is None else value)
 
 
-def _global(machine: Machine) -> None:
-    machine.line()
-    _wordy(machine)
+def _global(reader: PickleReader) -> None:
+    reader.line()
+    _wordy(reader)
 
 
-def _set_item(machine: Machine) -> None:
-    pair = [machine.stack.pop(-2), machine.stack.pop()]
-    machine.set_items(machine.stack[-1], pair)
+def _set_item(reader: PickleReader) -> None:
+    pair = [reader.stack.pop(-2), reader.stack.pop()]
+    reader.set_items(reader.stack[-1], pair)
 
 
-def _new_filled_dict(machine: Machine) -> None:
-    items = machine.to_mark()
-    machine.new_dict()
-    machine.set_items(machine.stack[-1], items)
+def _new_filled_dict(reader: PickleReader) -> None:
+    items = reader.to_mark()
+    reader.new_dict()
+    reader.set_items(reader.stack[-1], items)
 
 
-def _pop(machine: Machine) -> None:
-    machine.stack.pop()
+def _pop(reader: PickleReader) -> None:
+    reader.stack.pop()
 
 
-def _make(machine: Machine) -> None:
+def _make(reader: PickleReader) -> None:
     """An object of some class: perhaps an OrderedDict, whose pairs come next."""
-    machine.drop(2)
-    machine.stack[-1] = {}
+    reader.drop(2)
+    reader.stack[-1] = {}
 
 
-def _build(machine: Machine) -> None:
-    state = machine.stack.pop()
-    target = machine.stack[-1]
+def _build(reader: PickleReader) -> None:
+    state = reader.stack.pop()
+    target = reader.stack[-1]
     if type(target) is dict and type(state) is dict:
         target |= state
     elif type(target) is dict and not target:
-        machine.stack[-1] = state
+        reader.stack[-1] = state
 
 
-def _forget(machine: Machine) -> None:
-    machine.to_mark()
+def _forget(reader: PickleReader) -> None:
+    reader.to_mark()
 
 
-RARE: dict[int, Callable[[Machine], None]] = {
+RARE: dict[int, Callable[[PickleReader], None]] = {
     opcode[0]: action
     for opcode, action in {
         b"\x80": lambda m: m.skip(1),  # PROTO

@@ -18,20 +18,21 @@ from pathlib import Path
 from hpctl.jobs.checkpoints import (
     deepspeed,
     hf_trainer,
+    hpctl_checkpoint,
     manifest,
     megatron,
     nvrx,
     torch_dcp,
     torch_file,
 )
-from hpctl.jobs.checkpoints.claim import Claim, Format, Layout, look, step_in
+from hpctl.jobs.checkpoints.claim import Claim, Format, Listing, look, step_in
 from hpctl.jobs.checkpoints.files import (
-    CannotTell,
     Defect,
     NotWhole,
     Place,
     Remote,
     Unfinished,
+    Unprovable,
     for_each,
 )
 
@@ -42,7 +43,7 @@ TEMPORARY = ".tmp"
 """A directory with this in its name is not finished, whatever it holds: its writer still means
 to rename it, so a path given out now could be gone when the job opens it."""
 
-_OTHERS = re.compile(
+_NOT_CHECKPOINTS = re.compile(
     r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|.*tfevents.*|.*\.(log|out|err|txt|jsonl)",
     re.DOTALL,
 )
@@ -81,7 +82,7 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CheckpointCandidate:
     """Something of a known format that says of itself which step it is."""
 
     path: Place
@@ -89,9 +90,9 @@ class Candidate:
     claim: Claim
 
 
-def _generic(layout: Layout) -> Claim | Defect | None:
-    document = manifest.read(layout.path) if layout.has(manifest.NAME) else None
-    if document is None or isinstance(document, manifest.Foreign):
+def _generic(layout: Listing) -> Claim | Defect | None:
+    document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
+    if document is None or isinstance(document, manifest.ForeignManifest):
         return None  # many a tool has a file of that name: another format may know the directory
     if isinstance(document, Defect):
         return document
@@ -120,7 +121,9 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
-def survey(place: Place, world_size: int | None = None) -> tuple[list[Candidate], list[PassedOver]]:
+def survey(
+    place: Place, world_size: int | None = None
+) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
     """What claims to be a checkpoint among the immediate children, newest step first, and the
     others. Raises OSError where the place itself cannot be read: that is never "nothing".
 
@@ -129,15 +132,15 @@ def survey(place: Place, world_size: int | None = None) -> tuple[list[Candidate]
     passed: list[PassedOver] = []
     found, loose = _children(place)
     names = frozenset(child.name for child, is_file in found if not is_file)
-    candidates = _iterations(Layout(place, names, world_size))
+    candidates = _iterations(Listing(place, names, world_size))
     if candidates:
         found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
     for (_, is_file), claimed in zip(
         found, for_each(place, found, lambda child: claim_of(child[0], world_size)), strict=True
     ):
-        if isinstance(claimed, Candidate) and claimed.format == nvrx.FORMAT:
+        if isinstance(claimed, CheckpointCandidate) and claimed.format == nvrx.FORMAT:
             candidates += _iterations(look(claimed.path, world_size))
-        elif isinstance(claimed, Candidate):
+        elif isinstance(claimed, CheckpointCandidate):
             candidates.append(claimed)
         elif claimed.claimed or not is_file:
             passed.append(claimed)
@@ -146,11 +149,11 @@ def survey(place: Place, world_size: int | None = None) -> tuple[list[Candidate]
     if loose and not candidates and not any(each.claimed for each in passed):
         passed.append(_unknown(place, loose))
     # Two of one step: any whole one will do, but the choice must not depend on the scan's order.
-    candidates.sort(key=_newness, reverse=True)
+    candidates.sort(key=_newest_first, reverse=True)
     return candidates, passed
 
 
-def claim_of(path: Place, world_size: int | None = None) -> Candidate | PassedOver:
+def claim_of(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
     """Which format a directory or file is of and what it claims, or why it is passed over."""
     if TEMPORARY in path.name:
         return PassedOver(path, "still under its temporary name", claimed=False)
@@ -158,7 +161,7 @@ def claim_of(path: Place, world_size: int | None = None) -> Candidate | PassedOv
         # The path goes through a shell variable and one line of text on its way to the job.
         return PassedOver(path, "its name has unprintable characters", claimed=False)
     try:
-        if (owner := _stranger(path)) is not None:
+        if (owner := _foreign_owner(path)) is not None:
             why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
             return PassedOver(path, why)
         try:
@@ -175,7 +178,7 @@ def claim_of(path: Place, world_size: int | None = None) -> Candidate | PassedOv
         return _passed(path, defect, None)
 
 
-def proved(candidate: Candidate, *, deep: bool) -> Checkpoint | PassedOver:
+def proved(candidate: CheckpointCandidate, *, deep: bool) -> Checkpoint | PassedOver:
     """Put a claim to the proof."""
     path, name, claim = candidate.path, candidate.format, candidate.claim
     try:
@@ -209,11 +212,11 @@ def storage_error(error: OSError) -> str:
     return f"cannot be read: {what}"
 
 
-def _iterations(layout: Layout) -> list[Candidate]:
-    return [Candidate(layout.path, nvrx.FORMAT, each) for each in nvrx.claims(layout)]
+def _iterations(layout: Listing) -> list[CheckpointCandidate]:
+    return [CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.claims(layout)]
 
 
-def _stranger(path: Place) -> int | None:
+def _foreign_owner(path: Place) -> int | None:
     """The uid of an owner that has no business here: to load a checkpoint is to run its pickles,
     and in a directory where several may write any of them may claim the newest step."""
     if isinstance(path, Remote):
@@ -225,7 +228,7 @@ def _stranger(path: Place) -> int | None:
     return None
 
 
-def _claim(path: Place, world_size: int | None) -> Candidate | PassedOver:
+def _claim(path: Place, world_size: int | None) -> CheckpointCandidate | PassedOver:
     layout = look(path, world_size)
     for each in FORMATS:
         try:
@@ -235,7 +238,7 @@ def _claim(path: Place, world_size: int | None) -> Candidate | PassedOver:
         if isinstance(claimed, Defect):
             return PassedOver(path, claimed, format=each.name)
         if claimed is not None:
-            return Candidate(layout.path, each.name, claimed)
+            return CheckpointCandidate(layout.path, each.name, claimed)
     names = {name for name in layout.names or () if not name.startswith(".")}
     if layout.names is None:
         return _unknown(path, 1)
@@ -246,11 +249,11 @@ def _claim(path: Place, world_size: int | None) -> Candidate | PassedOver:
         with contextlib.suppress(OSError), os.scandir(layout.path) as entries:
             directories = sum(each.name in names and _is_directory(each) for each in entries)
     found = _unknown(path, len(names) - directories, directories)
-    return replace(found, holds="") if _OTHERS.fullmatch(path.name) else found
+    return replace(found, holds="") if _NOT_CHECKPOINTS.fullmatch(path.name) else found
 
 
 def _unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
-    """What tells no format anything: still being written, the program's own, or others'."""
+    """What no format recognizes: still being written, the program's own, or others'."""
     count, one, many = (directories, "directory", "directories")
     if files or not directories:
         count, one, many = (files, "file", "files")
@@ -263,13 +266,13 @@ def _passed(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
     return PassedOver(
         path,
         str(defect),
-        unreadable=isinstance(defect, CannotTell),
+        unreadable=isinstance(defect, Unprovable),
         claimed=not isinstance(defect, Unfinished),
         format=name,
     )
 
 
-def _newness(candidate: Candidate) -> tuple[int, str]:
+def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
     step = candidate.claim.step
     return (-1 if step is None else step), candidate.path.name
 
@@ -287,7 +290,7 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
             if child.snapshot is None or child.name.endswith(torch_file.SUFFIXES):
                 found.append((child, child.snapshot is not None))
             else:
-                loose += not _OTHERS.fullmatch(child.name)
+                loose += not _NOT_CHECKPOINTS.fullmatch(child.name)
         return sorted(found, key=lambda pair: str(pair[0])), loose
     with os.scandir(place) as entries:
         for count, entry in enumerate(entries, start=1):
@@ -298,7 +301,7 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
             elif entry.name.endswith(torch_file.SUFFIXES):
                 found.append((place / entry.name, True))
             else:
-                loose += not _OTHERS.fullmatch(entry.name)
+                loose += not _NOT_CHECKPOINTS.fullmatch(entry.name)
     return sorted(found, key=lambda pair: str(pair[0])), loose
 
 
@@ -306,7 +309,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return True  # the storage does not say: the candidate itself will tell why
+        return True  # the storage does not say: the candidate itself will show why
 
 
 OWN_FORMAT = (
@@ -317,7 +320,7 @@ _OWN_DISK = "on this node's own disk, which the job's other nodes cannot read"
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class CheckpointTier:
     """A place to look in. `local`: on this node's own disk, which other nodes cannot read."""
 
     place: Place
@@ -334,18 +337,18 @@ class Unseen:
 
 def tiers_of(
     texts: Iterable[str], place: Callable[[str], Place]
-) -> tuple[list[Tier], list[Unseen]]:
+) -> tuple[list[CheckpointTier], list[Unseen]]:
     """Places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
 
     The second are those of which `place` raises OSError: nobody can look at them.
     """
-    kinds: dict[str, list[Tier]] = {"local": [], "shared": [], "s3": []}
+    kinds: dict[str, list[CheckpointTier]] = {"local": [], "shared": [], "s3": []}
     unseen = []
     for text in dict.fromkeys(texts):
         local = text.startswith("local:")
         kind = "local" if local else "s3" if text.startswith("s3://") else "shared"
         try:
-            kinds[kind].append(Tier(place(text.removeprefix("local:")), local))
+            kinds[kind].append(CheckpointTier(place(text.removeprefix("local:")), local))
         except OSError as error:
             unseen.append(Unseen(text, _why(error)))
     return [tier for each in kinds.values() for tier in each], unseen
@@ -382,7 +385,7 @@ class Search:
 
 
 def last_complete(
-    places: Place | Sequence[Tier],
+    places: Place | Sequence[CheckpointTier],
     *,
     deep: bool = False,
     nodes: int = 1,
@@ -399,13 +402,13 @@ def last_complete(
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
     place cannot be read, FileNotFoundError included: that is never "no checkpoint". Of several
-    tiers it is told in `unseen`, and the others count.
+    tiers it is in `unseen`, and the others count.
     """
     if isinstance(places, Path | Remote):
         candidates, passed = survey(places, world_size)
         unseen: list[Unseen] = []
     else:
-        candidates, passed, unseen = _surveys(places, nodes, world_size)
+        candidates, passed, unseen = _survey_tiers(places, nodes, world_size)
     for candidate in candidates:
         result = proved(candidate, deep=deep)
         if isinstance(result, Checkpoint) and bring is not None:
@@ -416,10 +419,10 @@ def last_complete(
     return Search(None, tuple(passed), tuple(unseen))
 
 
-def _surveys(
-    tiers: Sequence[Tier], nodes: int, world_size: int | None
-) -> tuple[list[Candidate], list[PassedOver], list[Unseen]]:
-    candidates: list[Candidate] = []
+def _survey_tiers(
+    tiers: Sequence[CheckpointTier], nodes: int, world_size: int | None
+) -> tuple[list[CheckpointCandidate], list[PassedOver], list[Unseen]]:
+    candidates: list[CheckpointCandidate] = []
     passed: list[PassedOver] = []
     unseen: list[Unseen] = []
     for tier in tiers:
@@ -447,7 +450,7 @@ def _surveys(
     return candidates, passed, unseen
 
 
-def _step(candidate: Candidate) -> int:
+def _step(candidate: CheckpointCandidate) -> int:
     return -1 if candidate.claim.step is None else candidate.claim.step
 
 

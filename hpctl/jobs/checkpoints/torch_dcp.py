@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from hpctl.jobs.checkpoints import archives
-from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
+from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
-    CannotTell,
-    File,
     NotWhole,
+    OpenFile,
     Place,
     Unfinished,
+    Unprovable,
     exists,
     for_each,
     opened,
 )
-from hpctl.jobs.checkpoints.pickle_reader import RECALLED, Machine, Sink
+from hpctl.jobs.checkpoints.pickle_reader import RECALLED, PickleReader, Sink
 
 _KEY = "storage_data"
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
@@ -71,7 +71,7 @@ class _Files(Sink):
         for state in values:
             if not isinstance(state, dict):
                 if state is RECALLED:
-                    raise CannotTell(f"{name} mentions an entry twice: hpctl cannot follow it")
+                    raise Unprovable(f"{name} mentions an entry twice: hpctl cannot follow it")
                 raise NotWhole(f"{name} has an entry that names no file")
             path, offset = state.get("relative_path"), state.get("offset")
             length = state.get("length")
@@ -92,15 +92,15 @@ class _Files(Sink):
                 held.places.extend((offset, length))
 
 
-def data_files(file: File, *, keep: bool = False) -> dict[str, Held]:
+def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
     """The data files by name; with `keep` the place of each item in them. Raises NotWhole, OSError.
 
     Never executes anything. Raises CannotTell for what torch does not write.
     """
-    top = Machine(file, _FIELDS, _KEY, lambda: _Files(file.name, keep)).top()
+    top = PickleReader(file, _FIELDS, _KEY, lambda: _Files(file.name, keep)).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
-        raise CannotTell(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
+        raise Unprovable(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
     if not isinstance(found, _Files) or not found.held:
         raise NotWhole(f"{file.name} names no data files")
     return found.held
@@ -116,7 +116,7 @@ METADATA = ".metadata"
 _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
-def claim(layout: Layout) -> Claim | None:
+def claim(layout: Listing) -> Claim | None:
     """A directory with `.metadata` or data files. The step is the name's: no file has it."""
     if layout.names is None or not looks_so(layout.names):
         return None
@@ -153,7 +153,7 @@ def prove(directory: Place, *, deep: bool = False) -> None:
     for_each(directory, sorted(files), one)
 
 
-def _fits(file: File, held: Held, written_ns: int) -> None:
+def _fits(file: OpenFile, held: Held, written_ns: int) -> None:
     needed = held.end
     if file.size < needed:
         raise NotWhole(f"{file.name} has {file.size} of {needed} bytes")
@@ -178,7 +178,7 @@ def _fits(file: File, held: Held, written_ns: int) -> None:
         raise NotWhole(f"{file.name} has no zip end record where its last item ends")
 
 
-def _compare(file: File, held: Held) -> None:
+def _compare(file: OpenFile, held: Held) -> None:
     for offset, length in held.items():
         if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
             raise NotWhole(f"{file.name} holds an item without a digest to compare with")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpctl.jobs.checkpoints import archives, torch_dcp
-from hpctl.jobs.checkpoints.claim import Claim, Layout, step_in
+from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
     NotWhole,
     Place,
@@ -20,7 +20,7 @@ from hpctl.jobs.checkpoints.files import (
     modified_ns,
     opened,
 )
-from hpctl.jobs.checkpoints.pickle_reader import Saved
+from hpctl.jobs.checkpoints.pickle_reader import SavedFields
 
 SUFFIXES = (".ckpt", ".pt", ".pth")
 _QUICK_BYTES = 8 << 20
@@ -50,7 +50,7 @@ def prove(root: Place, name: str, *, deep: bool = False) -> int:
         return file.modified_ns
 
 
-def top(root: Place, name: str, limit: int | None = None) -> Saved:
+def top(root: Place, name: str, limit: int | None = None) -> SavedFields:
     """The FIELDS of what was saved, never executed. Raises NotWhole (TooLarge), OSError.
 
     A tenth of a second of one core for each MB of its pickle; the tensors are no part of that.
@@ -59,13 +59,13 @@ def top(root: Place, name: str, limit: int | None = None) -> Saved:
         return archives.read(file).saved(FIELDS, limit)
 
 
-def step_of(saved: Saved) -> int | None:
+def step_of(saved: SavedFields) -> int | None:
     """The step that a saved dict records under one of the usual names."""
     steps = (saved.integer(name) for name in _STEPS)
     return next((step for step in steps if step is not None), None)
 
 
-def claim_file(layout: Layout) -> Claim | None:
+def claim_file(layout: Listing) -> Claim | None:
     """A `.pt` or `.pth` file whose own content records a step: others may be anything."""
     path = layout.path
     if layout.names is not None or path.suffix not in (".pt", ".pth"):
@@ -79,7 +79,7 @@ def claim_file(layout: Layout) -> Claim | None:
     return None if step is None else Claim(step, None, _prover(path))
 
 
-def claim_lightning(layout: Layout) -> Claim | None:
+def claim_lightning(layout: Listing) -> Claim | None:
     """A `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
     path = layout.path
     if path.suffix != ".ckpt":

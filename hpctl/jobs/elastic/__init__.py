@@ -21,16 +21,16 @@ RESULT = "HPCTL_ELASTIC_RESULT"
 
 
 def command(
-    words: Sequence[str],
+    program: Sequence[str],
     nproc: int = 0,
     *,
     max_restarts: int = 3,
     window_s: float = 3600.0,
     final_exit_codes: Sequence[int] = (93, 16, 17),
 ) -> list[str]:
-    """What srun starts, one task a node, to run `words` as a group of ranks.
+    """What srun starts, one task a node, to run `program` as a group of ranks.
 
-    `words` is a script with its arguments, `-m module ...`, or any command. `nproc` ranks a node;
+    `program` is a script with its arguments, `-m module ...`, or any command. `nproc` ranks a node;
     0 asks Slurm (GPUs of the step, else 1). The environment must hold what `environment` gives.
     """
     codes = ",".join(str(code) for code in final_exit_codes)
@@ -40,7 +40,7 @@ def command(
         f"--window={window_s:g}",
         f"--final-exit-codes={codes}",
     ]
-    return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *words]
+    return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *program]
 
 
 def environment(result: Path | None = None) -> dict[str, str]:

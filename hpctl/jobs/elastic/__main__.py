@@ -13,21 +13,20 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.elastic.account import Account
-from hpctl.jobs.elastic.controller import Controller, say
+from hpctl.jobs.elastic.account import AccountWriter
+from hpctl.jobs.elastic.controller import GroupController, say
 from hpctl.jobs.elastic.group import LOST
-from hpctl.jobs.elastic.launcher import Launcher
-from hpctl.jobs.elastic.options import Options, parse
-from hpctl.jobs.elastic.place import Place, place
+from hpctl.jobs.elastic.launcher import NodeLauncher
+from hpctl.jobs.elastic.options import LauncherOptions, parse
+from hpctl.jobs.elastic.place import LauncherPlace, place
 
 USAGE = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run this node's launcher, and on the first node the controller too."""
-    words = sys.argv[1:] if arguments is None else arguments
     try:
-        options = parse(words, os.environ)
+        options = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
         where = place(
             os.environ,
             nodes=options.nnodes,
@@ -44,18 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return LOST
 
 
-async def _run(options: Options, where: Place, environment: Mapping[str, str]) -> int:
-    launcher = Launcher(options, where, environment)
+async def _run(
+    options: LauncherOptions, where: LauncherPlace, environment: Mapping[str, str]
+) -> int:
+    launcher = NodeLauncher(options, where, environment)
     if where.node:
         return await launcher.run()
-    controller = Controller(
-        where, options.limits, options.timing, Account(options.result, where.run_id), environment
+    controller = GroupController(
+        where,
+        options.limits,
+        options.timing,
+        AccountWriter(options.result, where.run_id),
+        environment,
     )
     await controller.listen()
     group = asyncio.create_task(controller.run())
     code = await launcher.run()
     controller.own_launcher_left()
-    # The others are told the end by the same process: it stays until they have heard it.
+    # The same process sends the others the end: it stays until they have received it.
     await group
     return code
 

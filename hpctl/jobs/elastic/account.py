@@ -1,7 +1,7 @@
 """The account of one group's life: a JSON file that the supervisor reads, while it runs and after.
 
 Written whole to a temporary name and renamed, so that a reader never sees half of it. A file that
-cannot be written is said once and then left: it must not end the run.
+cannot be written is reported once and then left: it must not end the run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
 from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import group
-from hpctl.jobs.elastic.group import End, Failure, root_cause
+from hpctl.jobs.elastic.group import EndGroup, RankFailure, root_cause
 
 FORMAT, VERSION = "hpctl-elastic", 1
 KEEP = 50
-"""How many generations the file tells of, the last ones."""
+"""How many generations the file keeps, the last ones."""
 
 
 @dataclass(slots=True)
-class Account:
+class AccountWriter:
     """What the first node's launcher writes. `path` None writes nothing."""
 
     path: Path | None
@@ -56,7 +56,7 @@ class Account:
         del self._generations[:-KEEP]
         self._write("running", None, "")
 
-    def generation_over(self, why: str, failures: Sequence[Failure]) -> None:
+    def generation_over(self, why: str, failures: Sequence[RankFailure]) -> None:
         """None of its ranks is left."""
         if not self._generations:
             return
@@ -66,7 +66,7 @@ class Account:
             "failures": [group.to_json(each) for each in failures],
         }
 
-    def ended(self, end: End, failures: Sequence[Failure]) -> None:
+    def ended(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
         """The group is over."""
         self.generation_over(end.why, failures)
         self._write(end.verdict.value, end.code, end.why)
@@ -94,7 +94,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationRecord:
     """One life of all ranks. Times are seconds since the epoch; `ended_at` None while it runs."""
 
     number: int
@@ -102,11 +102,11 @@ class Generation:
     ended_at: float | None
     resumed_from: str | None
     why: str
-    failures: tuple[Failure, ...]
+    failures: tuple[RankFailure, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AccountRecord:
     """An account as it was read. `verdict` is `running` or one of group.Verdict."""
 
     run_id: str
@@ -114,7 +114,7 @@ class Told:
     exit_code: int | None
     why: str
     restarts: int
-    generations: tuple[Generation, ...]
+    generations: tuple[GenerationRecord, ...]
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -122,14 +122,14 @@ class Told:
         return tuple(t for each in self.generations if (t := trouble(each)) is not None)
 
 
-def read(path: Path) -> Told:
+def read(path: Path) -> AccountRecord:
     """Read an account. Raises HpctlError; FileNotFoundError where there is none (yet)."""
     text = path.read_text(encoding="utf-8")
     try:
         document = json.loads(text)
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise ValueError("another format or version")
-        return Told(
+        return AccountRecord(
             run_id=str(document["run_id"]),
             verdict=str(document["verdict"]),
             exit_code=None if document["exit_code"] is None else int(document["exit_code"]),
@@ -141,9 +141,9 @@ def read(path: Path) -> Told:
         raise HpctlError(f"{path} is no account of hpctl elastic: {error}") from error
 
 
-def _generation(document: dict[str, Any]) -> Generation:
+def _generation(document: dict[str, Any]) -> GenerationRecord:
     ended = document["ended_at"]
-    return Generation(
+    return GenerationRecord(
         number=int(document["generation"]),
         started_at=float(document["started_at"]),
         ended_at=None if ended is None else float(ended),
@@ -153,7 +153,7 @@ def _generation(document: dict[str, Any]) -> Generation:
     )
 
 
-def trouble(generation: Generation) -> Trouble | None:
+def trouble(generation: GenerationRecord) -> Trouble | None:
     """What ended a generation, as a fact; None where it runs, or ended well or by request.
 
     Kind and signature are what `crash.classify` makes of exit code and traceback.
@@ -164,10 +164,10 @@ def trouble(generation: Generation) -> Trouble | None:
     if generation.ended_at is None or not generation.failures:
         return None
     first = root_cause(list(generation.failures))
-    said = first.trace or (f"{first.exception}: {first.message}" if first.exception else "")
-    told = classify(
+    trace = first.trace or (f"{first.exception}: {first.message}" if first.exception else "")
+    classified = classify(
         first.code,
-        said.splitlines(),
+        trace.splitlines(),
         at=datetime.fromtimestamp(first.at, UTC),
         node=NodeName(first.node),
         rank=first.rank,
@@ -175,9 +175,9 @@ def trouble(generation: Generation) -> Trouble | None:
         again=generation.number > 0,
     )
     return replace(
-        told,
+        classified,
         why=first.why,
         node=NodeName(first.node),
         rank=first.rank,
-        evidence=told.evidence or first.trace[-EVIDENCE_CHARS:],
+        evidence=classified.evidence or first.trace[-EVIDENCE_CHARS:],
     )

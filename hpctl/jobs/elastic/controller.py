@@ -18,14 +18,23 @@ from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import group as failure
 from hpctl.jobs.elastic import wire
-from hpctl.jobs.elastic.account import Account
-from hpctl.jobs.elastic.group import End, Group, Limits, Order, Phase, Prepare, Stop, ended_text
-from hpctl.jobs.elastic.place import Place
-from hpctl.jobs.elastic.resume import Resume, resume
+from hpctl.jobs.elastic.account import AccountWriter
+from hpctl.jobs.elastic.group import (
+    EndGroup,
+    GroupPhase,
+    Order,
+    PrepareGeneration,
+    RankGroup,
+    RestartLimits,
+    StopGeneration,
+    ended_text,
+)
+from hpctl.jobs.elastic.place import LauncherPlace
+from hpctl.jobs.resume import Resume, resume
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class GroupTiming:
     """Seconds. `join_s`: until every launcher is there. `silence_s`: a connection that says nothing
     for so long is a dead one (torchrun waits as long: keep-alives of 5 s, three missed)."""
 
@@ -38,22 +47,22 @@ class Timing:
         return min(2.0, self.silence_s / 5)
 
 
-class Controller:
-    """Serves the launchers of one step. `run` returns when they all have been told the end."""
+class GroupController:
+    """Serves the launchers of one step. `run` returns when the end was sent to them all."""
 
     def __init__(
         self,
-        place: Place,
-        limits: Limits,
-        timing: Timing,
-        account: Account,
+        place: LauncherPlace,
+        limits: RestartLimits,
+        timing: GroupTiming,
+        account: AccountWriter,
         environment: Mapping[str, str],
     ) -> None:
         self._place, self._timing, self._account = place, timing, account
         self._environment = environment
-        self._group = Group(place.nodes, limits)
+        self._group = RankGroup(place.nodes, limits)
         self._limits = limits
-        self._lines: dict[int, wire.Line] = {}
+        self._lines: dict[int, wire.Connection] = {}
         self._hosts: dict[int, str] = {}
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +86,7 @@ class Controller:
         raise HpctlError(f"none of the ports {first} to {first + wire.PORTS - 1} is free")
 
     async def run(self) -> None:
-        """Until the end is told and every launcher has closed its connection, or 10 s."""
+        """Until the end is sent and every launcher has closed its connection, or 10 s."""
         assert self._server is not None
         beat = asyncio.create_task(self._beat())
         try:
@@ -117,20 +126,20 @@ class Controller:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, hello = await wire.accept(reader, writer, self._place.secret)
-        except (wire.Refused, OSError, TimeoutError):
+        except (wire.ProtocolError, OSError, TimeoutError):
             return
         try:
             if "tell" in hello:
-                line.send({"said": self._told(str(hello["tell"]))})
+                line.send({"said": self._answer(str(hello["tell"]))})
             else:
                 await self._member(line, hello)
         finally:
             await line.close()
 
-    def _told(self, text: str) -> str:
+    def _answer(self, text: str) -> str:
         word, _, rest = text.partition(":")
         if word == "restart":
-            if self._group.phase is not Phase.RUNNING:
+            if self._group.phase is not GroupPhase.RUNNING:
                 return f"no: the group is {self._group.phase.value}"
             self.asked(rest.strip()[:500] or "no reason given")
             return "ok"
@@ -138,7 +147,7 @@ class Controller:
             return f"ok: generation {self._group.generation}, {self._group.phase.value}"
         return "no: say `restart: why` or `status`"
 
-    async def _member(self, line: wire.Line, hello: wire.Message) -> None:
+    async def _member(self, line: wire.Connection, hello: wire.Message) -> None:
         node, ranks = hello.get("node"), hello.get("ranks")
         if not isinstance(node, int) or not isinstance(ranks, int) or ranks < 1:
             return
@@ -155,7 +164,7 @@ class Controller:
                 self._heard(node, message)
         except TimeoutError:
             why = f"silent for {self._timing.silence_s:g} s"
-        except (wire.Refused, KeyError, TypeError, ValueError) as error:
+        except (wire.ProtocolError, KeyError, TypeError, ValueError) as error:
             why = str(error)
         finally:
             del self._lines[node]
@@ -179,22 +188,22 @@ class Controller:
     # --- orders -------------------------------------------------------------------------------
 
     def _do(self, order: Order | None) -> None:
-        if isinstance(order, Prepare):
+        if isinstance(order, PrepareGeneration):
             self._begun.set()
             task = asyncio.get_running_loop().create_task(self._prepare(order.generation))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif isinstance(order, Stop):
+        elif isinstance(order, StopGeneration):
             say(f"generation {order.generation} is over: {order.why}")
             for line in self._lines.values():
                 line.send({"stop": order.generation})
-        elif isinstance(order, End):
+        elif isinstance(order, EndGroup):
             self._end(order)
 
     async def _prepare(self, generation: int) -> None:
         try:
             await self._prepared(generation)
-        except Exception as error:  # noqa: BLE001 -- else no rank is started, and nobody ever told
+        except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
             self._do(self._group.refused(f"cannot start generation {generation}: {error!r}", 1))
 
     async def _prepared(self, generation: int) -> None:
@@ -206,7 +215,7 @@ class Controller:
             was_empty=self._was_empty,
             nodes=self._place.nodes,
         )
-        if self._group.phase is not Phase.PREPARING:
+        if self._group.phase is not GroupPhase.PREPARING:
             return
         if choice.refused:
             self._do(self._group.refused(choice.refused, STOP_EXIT_CODE))
@@ -234,7 +243,7 @@ class Controller:
         whence = f"from {choice.path}" if choice.path else "from the beginning"
         say(f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}")
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: EndGroup) -> None:
         say(ended_text(end))
         self._account.ended(end, self._group.failures)
         for line in self._lines.values():

@@ -1,8 +1,8 @@
 """The group of all ranks as a value: what happened goes in, what to do next comes out.
 
 No clock, and no I/O but the error file that torch's `@record` writes. One generation is one life of
-all ranks together: none of generation g + 1 is started before every launcher has said that none of
-generation g is left.
+all ranks together: none of generation g + 1 is started before every launcher has reported that
+none of generation g is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRACE_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """One rank's end that was not wanted.
 
     `code` is the shell's (128 + n for signal n). `at` is seconds since the epoch: when the error
@@ -51,9 +51,9 @@ class Failure:
     @property
     def why(self) -> str:
         """One sentence for a person."""
-        said = f"{self.exception}: {self.message}" if self.exception else self.message
+        error = f"{self.exception}: {self.message}" if self.exception else self.message
         return f"rank {self.rank} on {self.node} ended with {code_text(self.code)}" + (
-            f": {said}" if said else ""
+            f": {error}" if error else ""
         )
 
 
@@ -75,7 +75,7 @@ def shell_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> Failure:
+def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> RankFailure:
     """What is known about a rank that ended with `code` at `at`. Never raises: an error file that
     cannot be read is one that says nothing."""
     try:
@@ -84,9 +84,9 @@ def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> 
             text = file.read(MAX_FILE)
         document = json.loads(text)
     except (OSError, ValueError):
-        return Failure(rank, node, code, at)
+        return RankFailure(rank, node, code, at)
     exception, message, trace = _recorded(document)
-    return Failure(rank, node, code, min(at, written), exception, message, trace)
+    return RankFailure(rank, node, code, min(at, written), exception, message, trace)
 
 
 def _recorded(document: Any) -> tuple[str, str, str]:
@@ -121,14 +121,14 @@ def _shortened(trace: str) -> str:
     return f"{head[:200]}\n{trace[-room:].partition(chr(10))[2]}"
 
 
-def to_json(failure: Failure) -> dict[str, Any]:
+def to_json(failure: RankFailure) -> dict[str, Any]:
     """For the wire and the account."""
-    return {name: getattr(failure, name) for name in Failure.__slots__}
+    return {name: getattr(failure, name) for name in RankFailure.__slots__}
 
 
-def from_json(document: Mapping[str, Any]) -> Failure:
+def from_json(document: Mapping[str, Any]) -> RankFailure:
     """The inverse of `to_json`, with lengths bounded. Raises KeyError, TypeError, ValueError."""
-    return Failure(
+    return RankFailure(
         rank=int(document["rank"]),
         node=str(document["node"])[:256],
         code=int(document["code"]),
@@ -139,7 +139,7 @@ def from_json(document: Mapping[str, Any]) -> Failure:
     )
 
 
-def root_cause(failures: list[Failure]) -> Failure:
+def root_cause(failures: list[RankFailure]) -> RankFailure:
     """The first that is not one of the complaints which a dead rank's peers make.
 
     Time alone will not do: the kernel closes a killed process's connections before it frees its
@@ -148,17 +148,17 @@ def root_cause(failures: list[Failure]) -> Failure:
     return min(failures, key=lambda each: (_follows(each), each.at, each.rank))
 
 
-def _follows(failure: Failure) -> bool:
+def _follows(failure: RankFailure) -> bool:
     return bool(_COMPLAINT.search(f"{failure.exception} {failure.message}"))
 
 
 LOST = 75
 """Exit code where a launcher or its node is gone (EX_TEMPFAIL): no means inside this step."""
 STOPPED = 143
-"""Exit code where the step itself was told to end (128 + SIGTERM)."""
+"""Exit code where the step itself was ended (128 + SIGTERM)."""
 
 
-class Phase(StrEnum):
+class GroupPhase(StrEnum):
     """Where the group stands."""
 
     GATHERING = "gathering"
@@ -168,7 +168,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Verdict(StrEnum):
+class GroupVerdict(StrEnum):
     """How it ended."""
 
     DONE = "done"
@@ -181,7 +181,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RestartLimits:
     """Policy, as the supervisor gave it. `window_s` 0 counts the restarts of the whole run."""
 
     max_restarts: int = 3
@@ -190,14 +190,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class PrepareGeneration:
     """Choose checkpoint and port for this generation, then call `started`."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopGeneration:
     """End every rank of this generation on every node."""
 
     generation: int
@@ -205,28 +205,28 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndGroup:
     """The group is over; every launcher exits with `code`."""
 
-    verdict: Verdict
+    verdict: GroupVerdict
     code: int
     why: str
 
 
-Order = Prepare | Stop | End
+Order = PrepareGeneration | StopGeneration | EndGroup
 
 
 @dataclass(slots=True)
-class Group:
+class RankGroup:
     """The state of one group. Each method takes one fact and returns an order, or None."""
 
     nodes: int
-    limits: Limits
-    phase: Phase = Phase.GATHERING
+    limits: RestartLimits
+    phase: GroupPhase = GroupPhase.GATHERING
     generation: int = 0
     why: str = ""
-    failures: list[Failure] = field(default_factory=list)
-    previous: list[Failure] = field(default_factory=list)
+    failures: list[RankFailure] = field(default_factory=list)
+    previous: list[RankFailure] = field(default_factory=list)
     """The failures of the generation before."""
     members: dict[int, int] = field(default_factory=dict)
     """Ranks of each node, by group rank."""
@@ -247,28 +247,31 @@ class Group:
     def joined(self, node: int, ranks: int) -> Order | None:
         """A launcher is there."""
         self.members[node] = ranks
-        if self.phase is Phase.GATHERING and len(self.members) == self.nodes:
-            self.phase = Phase.PREPARING
-            return Prepare(self.generation)
+        if self.phase is GroupPhase.GATHERING and len(self.members) == self.nodes:
+            self.phase = GroupPhase.PREPARING
+            return PrepareGeneration(self.generation)
         return None
 
     def started(self) -> None:
         """The prepared generation was handed to all launchers."""
-        if self.phase is Phase.PREPARING:
-            self.phase = Phase.RUNNING
+        if self.phase is GroupPhase.PREPARING:
+            self.phase = GroupPhase.RUNNING
 
     def finished(self, generation: int, rank: int) -> Order | None:
         """A rank ended with exit code 0."""
-        if generation != self.generation or self.phase is not Phase.RUNNING:
+        if generation != self.generation or self.phase is not GroupPhase.RUNNING:
             return None
         self._done.add(rank)
         if len(self._done) < self.world:
             return None
-        return self._end(Verdict.DONE, 0, "all ranks are done")
+        return self._end(GroupVerdict.DONE, 0, "all ranks are done")
 
-    def failed(self, generation: int, failure: Failure) -> Order | None:
+    def failed(self, generation: int, failure: RankFailure) -> Order | None:
         """A rank ended otherwise."""
-        if generation != self.generation or self.phase not in (Phase.RUNNING, Phase.STOPPING):
+        if generation != self.generation or self.phase not in (
+            GroupPhase.RUNNING,
+            GroupPhase.STOPPING,
+        ):
             return None
         self.failures.append(failure)
         return self._stop(failure.why)
@@ -279,68 +282,68 @@ class Group:
 
     def stopped(self, node: int, generation: int, now: float) -> Order | None:
         """A launcher has none of its ranks left."""
-        if generation != self.generation or self.phase is not Phase.STOPPING:
+        if generation != self.generation or self.phase is not GroupPhase.STOPPING:
             return None
         self._stopped.add(node)
         return self._next(now)
 
     def lost(self, node: int, why: str, now: float) -> Order | None:
         """A launcher is gone: nobody watches its node any more."""
-        if self.members.pop(node, None) is None or self.phase is Phase.ENDED:
+        if self.members.pop(node, None) is None or self.phase is GroupPhase.ENDED:
             return None
-        if self.phase is Phase.GATHERING:
+        if self.phase is GroupPhase.GATHERING:
             return None
         self._lost = self._lost or why
-        if self.phase is Phase.PREPARING:
-            return self._end(Verdict.LOST, LOST, self._lost)
+        if self.phase is GroupPhase.PREPARING:
+            return self._end(GroupVerdict.LOST, LOST, self._lost)
         return self._stop(why) or self._next(now)
 
     def gave_up_waiting(self, why: str) -> Order | None:
         """Not every launcher came in time."""
-        if self.phase is not Phase.GATHERING:
+        if self.phase is not GroupPhase.GATHERING:
             return None
-        return self._end(Verdict.LOST, LOST, why)
+        return self._end(GroupVerdict.LOST, LOST, why)
 
     def refused(self, why: str, code: int) -> Order | None:
         """There is no checkpoint that the prepared generation may start from."""
-        if self.phase is not Phase.PREPARING:
+        if self.phase is not GroupPhase.PREPARING:
             return None
-        return self._end(Verdict.FINAL, code, why)
+        return self._end(GroupVerdict.FINAL, code, why)
 
     def leaving(self, why: str) -> Order | None:
         """The step is being ended from outside; every launcher sees to its own ranks."""
-        if self.phase is Phase.ENDED:
+        if self.phase is GroupPhase.ENDED:
             return None
-        return self._end(Verdict.STOPPED, STOPPED, why)
+        return self._end(GroupVerdict.STOPPED, STOPPED, why)
 
     def _stop(self, why: str) -> Order | None:
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not GroupPhase.RUNNING:
             return None
-        self.phase, self.why = Phase.STOPPING, why
+        self.phase, self.why = GroupPhase.STOPPING, why
         self._stopped.clear()
-        return Stop(self.generation, why)
+        return StopGeneration(self.generation, why)
 
     def _next(self, now: float) -> Order | None:
-        if self.phase is not Phase.STOPPING or set(self.members) - self._stopped:
+        if self.phase is not GroupPhase.STOPPING or set(self.members) - self._stopped:
             return None
         if self.failures:
             self.why = root_cause(self.failures).why
         never_ran = frozenset(UNSTARTED) if self.generation == 0 else frozenset()
         for failure in self.failures:
             if failure.code in self.limits.final_exit_codes | never_ran:
-                return self._end(Verdict.FINAL, failure.code, failure.why)
+                return self._end(GroupVerdict.FINAL, failure.code, failure.why)
         if self._lost:
-            return self._end(Verdict.LOST, LOST, self._lost)
+            return self._end(GroupVerdict.LOST, LOST, self._lost)
         window = self.limits.window_s
         recent = [each for each in self._restarts if not window or now - each < window]
         if len(recent) >= self.limits.max_restarts:
-            return self._end(Verdict.GAVE_UP, self._last_code(), self._spent(len(recent)))
+            return self._end(GroupVerdict.GAVE_UP, self._last_code(), self._spent(len(recent)))
         self._restarts = [*recent, now]
         self.generation += 1
-        self.phase = Phase.PREPARING
+        self.phase = GroupPhase.PREPARING
         self.previous, self.failures = self.failures, []
         self._done.clear()
-        return Prepare(self.generation)
+        return PrepareGeneration(self.generation)
 
     def _last_code(self) -> int:
         return root_cause(self.failures).code if self.failures else 1
@@ -349,11 +352,11 @@ class Group:
         within = f" within {self.limits.window_s:g} s" if self.limits.window_s else ""
         return f"{self.why} (restarts used up: {count}{within})"
 
-    def _end(self, verdict: Verdict, code: int, why: str) -> End:
-        self.phase, self.why = Phase.ENDED, why
-        return End(verdict, code, why)
+    def _end(self, verdict: GroupVerdict, code: int, why: str) -> EndGroup:
+        self.phase, self.why = GroupPhase.ENDED, why
+        return EndGroup(verdict, code, why)
 
 
-def ended_text(end: End) -> str:
+def ended_text(end: EndGroup) -> str:
     """The last line of the log."""
     return f"{end.verdict.value}, {code_text(end.code)}: {end.why}"

@@ -16,15 +16,15 @@ from typing import Any
 from hpctl.jobs.elastic import RESULT, SECRET, group, wire
 from hpctl.jobs.elastic.controller import say
 from hpctl.jobs.elastic.group import LOST, STOPPED
-from hpctl.jobs.elastic.options import Options
-from hpctl.jobs.elastic.place import Place
-from hpctl.jobs.elastic.ranks import Ranks, WillNotDie
+from hpctl.jobs.elastic.options import LauncherOptions
+from hpctl.jobs.elastic.place import LauncherPlace
+from hpctl.jobs.elastic.ranks import RankProcesses, UnkillableProcesses
 
 
 def rank_environment(
     base: Mapping[str, str],
     order: Mapping[str, Any],
-    place: Place,
+    place: LauncherPlace,
     *,
     local: int,
     locals_: int,
@@ -64,19 +64,21 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 """Between two tries to reach the first node's launcher."""
 
 
-class Launcher:
+class NodeLauncher:
     """Runs the ranks of one node. `run` returns the exit code."""
 
-    def __init__(self, options: Options, place: Place, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: LauncherOptions, place: LauncherPlace, environment: Mapping[str, str]
+    ) -> None:
         self._options, self._place = options, place
         self._environment = {k: v for k, v in environment.items() if k not in (SECRET, RESULT)}
         self._files = Path(tempfile.mkdtemp(prefix="hpctl-elastic-"))
         self._generation = -1
         self._base = 0
         self._stopping = False
-        self._line: wire.Line | None = None
+        self._line: wire.Connection | None = None
         self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
-        self._ranks = Ranks(options.program, self._ended)
+        self._ranks = RankProcesses(options.program, self._ended)
 
     async def run(self) -> int:
         """Until the controller says the end, the step is ended, or the controller is gone."""
@@ -125,7 +127,7 @@ class Launcher:
                     self._send({"leaving": order["signal"]})
                     await self._stop(self._options.stop_grace_s)
                     return STOPPED
-            except WillNotDie as error:
+            except UnkillableProcesses as error:
                 say(f"{self._place.host}: processes that SIGKILL does not end: {error}")
                 return LOST
 
@@ -157,28 +159,30 @@ class Launcher:
         if status == 0:
             self._send({"finished": rank, "generation": self._generation})
             return
-        told = group.failure_of(rank, self._place.host, code, time.time(), self._error_file(local))
-        if not self._stopping or told.exception:
-            self._send({"failed": group.to_json(told), "generation": self._generation})
+        failed = group.failure_of(
+            rank, self._place.host, code, time.time(), self._error_file(local)
+        )
+        if not self._stopping or failed.exception:
+            self._send({"failed": group.to_json(failed), "generation": self._generation})
 
     def _error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
 
     # --- the connection -----------------------------------------------------------------------
 
-    async def _joined(self) -> wire.Line | None:
+    async def _joined(self) -> wire.Connection | None:
         """The connection; None where the step is ended before there is one."""
         join = asyncio.ensure_future(self._join())
-        told = asyncio.ensure_future(self._orders.get())
-        await asyncio.wait({join, told}, return_when=asyncio.FIRST_COMPLETED)
-        if not told.done():
-            told.cancel()
+        order = asyncio.ensure_future(self._orders.get())
+        await asyncio.wait({join, order}, return_when=asyncio.FIRST_COMPLETED)
+        if not order.done():
+            order.cancel()
             return join.result()
         if not join.cancel():
             join.result().abort()
         return None
 
-    async def _join(self) -> wire.Line:
+    async def _join(self) -> wire.Connection:
         """Find the controller: on one of the step's ports, whenever its node is ready."""
         place = self._place
         hello = {"node": place.node, "ranks": self._options.nproc, "host": place.host}
@@ -188,7 +192,7 @@ class Launcher:
         pause = FIRST_PAUSE_S
         while True:
             for port in range(first, first + wire.PORTS):
-                with contextlib.suppress(OSError, wire.Refused, TimeoutError):
+                with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
                     return await wire.connect(address, port, place.secret, hello)
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
@@ -196,7 +200,7 @@ class Launcher:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
             pause = min(LAST_PAUSE_S, pause * 1.5)
 
-    async def _receive(self, line: wire.Line) -> None:
+    async def _receive(self, line: wire.Connection) -> None:
         try:
             while True:
                 message = await line.receive_within(self._options.timing.silence_s)
@@ -204,7 +208,7 @@ class Launcher:
                     self._orders.put_nowait(message)
         except TimeoutError:
             why = f"silent for {self._options.timing.silence_s:g} s"
-        except wire.Refused as error:
+        except wire.ProtocolError as error:
             why = str(error)
         self._orders.put_nowait({"lost": f"the first node's launcher is gone ({why})"})
 

@@ -1,4 +1,4 @@
-"""The launcher's command line: torchrun's words where it has them, and what the ranks run."""
+"""The launcher's command line: torchrun's options where it has them, and what the ranks run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import RESULT
-from hpctl.jobs.elastic.controller import Timing
-from hpctl.jobs.elastic.group import Limits
+from hpctl.jobs.elastic.controller import GroupTiming
+from hpctl.jobs.elastic.group import RestartLimits
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 
@@ -27,29 +27,29 @@ class Program:
     script: str = ""
 
     def check(self) -> None:
-        """Raises FileNotFoundError where the script is not there, which Python itself would tell
+        """Raises FileNotFoundError where the script is not there, which Python itself would report
         by exit code 2 alone."""
         if self.script:
             Path(self.script).stat()
 
 
-def program(words: Sequence[str], python: str = "") -> Program:
-    """Read the words as torchrun does (`script.py ...`, `-m module ...`), or as a whole command.
+def program(command: Sequence[str], python: str = "") -> Program:
+    """Read the command as torchrun does (`script.py ...`, `-m module ...`), or as a whole command.
 
     Raises HpctlError where there are none.
     """
-    if not words:
+    if not command:
         raise HpctlError("nothing to run", "Give the training script after `--`.")
-    if words[0].endswith(".py") or words[0] == "-m":
+    if command[0].endswith(".py") or command[0] == "-m":
         interpreter = python or default_python()
-        return _python(interpreter, tuple(words))
-    if _PYTHON.match(words[0]):
-        rest = tuple(words[1:])
+        return _python(interpreter, tuple(command))
+    if _PYTHON.match(command[0]):
+        rest = tuple(command[1:])
         if rest[:1] == ("-u",):
             rest = rest[1:]
         if rest and (rest[0] == "-m" or not rest[0].startswith("-")):
-            return _python(words[0], rest)
-    return Program(tuple(words))
+            return _python(command[0], rest)
+    return Program(tuple(command))
 
 
 def _python(interpreter: str, rest: tuple[str, ...]) -> Program:
@@ -72,7 +72,7 @@ LEAST_SILENCE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LauncherOptions:
     """What was asked for. Seconds; `nproc` ranks on this node."""
 
     program: Program
@@ -81,31 +81,31 @@ class Options:
     node_rank: int | None
     master_addr: str
     run_id: str
-    limits: Limits
-    timing: Timing
+    limits: RestartLimits
+    timing: GroupTiming
     grace_s: float
     stop_grace_s: float
     result: Path | None
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherOptions:
     """Read the command line. Raises HpctlError; ends the process for --help and bad options."""
-    words = _parser().parse_args(arguments)
-    command = words.command[1:] if words.command[:1] == ["--"] else words.command
-    codes = frozenset(int(code) for code in words.final_exit_codes.split(",") if code)
-    told = environment.get(RESULT, "")
-    return Options(
-        program=program(command, words.python),
-        nproc=_nproc(words.nproc_per_node, environment),
-        nnodes=words.nnodes,
-        node_rank=words.node_rank,
-        master_addr=words.master_addr,
-        run_id=words.rdzv_id,
-        limits=Limits(words.max_restarts, words.window, codes),
-        timing=Timing(words.join_timeout, words.silence),
-        grace_s=words.grace,
-        stop_grace_s=words.stop_grace,
-        result=Path(told) if told else None,
+    parsed = _parser().parse_args(arguments)
+    command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
+    codes = frozenset(int(code) for code in parsed.final_exit_codes.split(",") if code)
+    result = environment.get(RESULT, "")
+    return LauncherOptions(
+        program=program(command, parsed.python),
+        nproc=_nproc(parsed.nproc_per_node, environment),
+        nnodes=parsed.nnodes,
+        node_rank=parsed.node_rank,
+        master_addr=parsed.master_addr,
+        run_id=parsed.rdzv_id,
+        limits=RestartLimits(parsed.max_restarts, parsed.window, codes),
+        timing=GroupTiming(parsed.join_timeout, parsed.silence),
+        grace_s=parsed.grace,
+        stop_grace_s=parsed.stop_grace,
+        result=Path(result) if result else None,
     )
 
 

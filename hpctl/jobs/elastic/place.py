@@ -1,4 +1,4 @@
-"""Where this launcher stands among the others: by options, else by what srun tells each task."""
+"""Where this launcher stands among the others: by options, else by each task's environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LauncherPlace:
     """`node` is the group rank, `address` where the first launcher and rank 0 are found."""
 
     node: int
@@ -37,7 +37,7 @@ def place(
     node: int | None = None,
     address: str = "",
     run_id: str = "",
-) -> Place:
+) -> LauncherPlace:
     """Options first, then SLURM_* of the step, then alone. Raises HpctlError."""
     get = environment.get
     try:
@@ -56,7 +56,7 @@ def place(
         )
     if not 0 <= mine < count:
         raise HpctlError(f"node rank {mine} is not among {count} nodes")
-    return Place(
+    return LauncherPlace(
         node=mine,
         nodes=count,
         host=get("SLURMD_NODENAME") or socket.gethostname(),

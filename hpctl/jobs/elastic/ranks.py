@@ -106,11 +106,11 @@ Ended = Callable[[int, int], None]
 """Local rank and status (-n for signal n)."""
 
 
-class WillNotDie(Exception):
+class UnkillableProcesses(Exception):
     """Processes that SIGKILL did not end."""
 
 
-class Ranks:
+class RankProcesses:
     """The ranks of this node. Make it in the main thread of a running asyncio loop."""
 
     def __init__(self, program: Program, ended: Ended) -> None:
@@ -152,7 +152,7 @@ class Ranks:
         pause = 0.001
         while left := self._left():
             if time.monotonic() > limit:
-                raise WillNotDie(", ".join(str(pid) for pid in sorted(left)))
+                raise UnkillableProcesses(", ".join(str(pid) for pid in sorted(left)))
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

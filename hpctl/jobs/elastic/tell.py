@@ -31,7 +31,7 @@ def tell(host: str, run_id: str, secret: str, line: str) -> str:
 async def _tell(host: str, run_id: str, secret: str, line: str) -> str:
     first = wire.first_port(secret, run_id)
     for port in range(first, first + wire.PORTS):
-        with contextlib.suppress(OSError, wire.Refused, TimeoutError):
+        with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
             proven = await wire.connect(host, port, secret, {"tell": line})
             answer = await wire.wait_for(proven.receive(), wire.HANDSHAKE_S)
             await proven.close()
@@ -48,9 +48,11 @@ def main() -> int:
     parser.add_argument("line")
     parser.add_argument("--host", default="127.0.0.1", help="the step's first node")
     parser.add_argument("--run-id", default=in_use(), help="JOBID.STEPID")
-    words = parser.parse_args()
+    parsed = parser.parse_args()
     try:
-        answer = tell(address_of(words.host), words.run_id, os.environ.get(SECRET, ""), words.line)
+        answer = tell(
+            address_of(parsed.host), parsed.run_id, os.environ.get(SECRET, ""), parsed.line
+        )
     except Unavailable as error:
         answer = f"no: {error}"
     print(printable(answer, lines=True))

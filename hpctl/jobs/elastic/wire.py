@@ -1,7 +1,7 @@
 """The launchers' own lines: JSON on TCP, each at most 64 KiB, after a handshake both sides pass.
 
 Who connects proves that it knows the step's secret, by an HMAC over both sides' nonces and its own
-words, and so does who answers: a stray connection, or a port that now belongs to somebody else's
+hello, and so does who answers: a stray connection, or a port that now belongs to somebody else's
 program, is turned away before anything it says is looked at. The lines after it are neither
 encrypted nor signed; nothing in them is secret, and the worst that they can ask for is a restart.
 """
@@ -27,7 +27,7 @@ Message = dict[str, Any]
 _T = TypeVar("_T")
 
 
-class Refused(Exception):
+class ProtocolError(Exception):
     """The other side did not prove itself, or broke the rules. The connection is of no use."""
 
 
@@ -39,7 +39,7 @@ async def wait_for(awaited: Awaitable[_T], seconds: float) -> _T:
         raise TimeoutError from error
 
 
-class Line:
+class Connection:
     """One proven connection: whole messages in and out."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,11 +62,11 @@ class Line:
             text = await self._reader.readuntil(b"\n")
             message = json.loads(text)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            raise Refused(f"connection lost ({type(error).__name__})") from error
+            raise ProtocolError(f"connection lost ({type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
-            raise Refused("not a message") from error
+            raise ProtocolError("not a message") from error
         if not isinstance(message, dict):
-            raise Refused("not a message")
+            raise ProtocolError("not a message")
         return message
 
     async def receive_within(self, seconds: float) -> Message:
@@ -104,23 +104,23 @@ def first_port(secret: str, run_id: str) -> int:
     return 15000 + int.from_bytes(digest[:4], "big") % 15000
 
 
-async def connect(host: str, port: int, secret: str, hello: Message) -> Line:
+async def connect(host: str, port: int, secret: str, hello: Message) -> Connection:
     """Connect and prove each other. Raises Refused, OSError, TimeoutError."""
     return await wait_for(_connect(host, port, secret, hello), HANDSHAKE_S)
 
 
-async def _connect(host: str, port: int, secret: str, hello: Message) -> Line:
+async def _connect(host: str, port: int, secret: str, hello: Message) -> Connection:
     reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
-    line = Line(reader, writer)
+    line = Connection(reader, writer)
     try:
         nonce = secrets.token_hex(16)
         theirs = _text(await line.receive(), "nonce")
-        said = json.dumps(hello)
-        proof = _proof(secret, "client", theirs, nonce, said)
-        line.send({"nonce": nonce, "hello": said, "proof": proof})
+        hello_text = json.dumps(hello)
+        proof = _proof(secret, "client", theirs, nonce, hello_text)
+        line.send({"nonce": nonce, "hello": hello_text, "proof": proof})
         answer = _text(await line.receive(), "proof")
-        if not hmac.compare_digest(answer, _proof(secret, "server", theirs, nonce, said)):
-            raise Refused("the other side does not know the secret")
+        if not hmac.compare_digest(answer, _proof(secret, "server", theirs, nonce, hello_text)):
+            raise ProtocolError("the other side does not know the secret")
     except BaseException:
         line.abort()
         raise
@@ -129,24 +129,24 @@ async def _connect(host: str, port: int, secret: str, hello: Message) -> Line:
 
 async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str
-) -> tuple[Line, Message]:
+) -> tuple[Connection, Message]:
     """The server's half: the proven line and the hello. Raises Refused, OSError, TimeoutError."""
-    line = Line(reader, writer)
+    line = Connection(reader, writer)
     try:
         ours = secrets.token_hex(16)
         line.send({"nonce": ours})
         answer = await wait_for(line.receive(), HANDSHAKE_S)
-        nonce, said = _text(answer, "nonce"), _text(answer, "hello")
-        wanted = _proof(secret, "client", ours, nonce, said)
+        nonce, hello_text = _text(answer, "nonce"), _text(answer, "hello")
+        wanted = _proof(secret, "client", ours, nonce, hello_text)
         if not hmac.compare_digest(_text(answer, "proof"), wanted):
-            raise Refused("a stranger")
-        hello = json.loads(said)
+            raise ProtocolError("a stranger")
+        hello = json.loads(hello_text)
         if not isinstance(hello, dict):
-            raise Refused("not a hello")
-        line.send({"proof": _proof(secret, "server", ours, nonce, said)})
+            raise ProtocolError("not a hello")
+        line.send({"proof": _proof(secret, "server", ours, nonce, hello_text)})
     except (ValueError, RecursionError) as error:
         line.abort()
-        raise Refused("not a hello") from error
+        raise ProtocolError("not a hello") from error
     except BaseException:
         line.abort()
         raise
@@ -156,10 +156,10 @@ async def accept(
 def _text(message: Message, name: str) -> str:
     value = message.get(name)
     if not isinstance(value, str) or not value.isascii():
-        raise Refused(f"no {name}")
+        raise ProtocolError(f"no {name}")
     return value
 
 
-def _proof(secret: str, side: str, theirs: str, nonce: str, said: str) -> str:
-    words = json.dumps(["hpctl-elastic-1", side, theirs, nonce, said])
-    return hmac.new(secret.encode(), words.encode(), hashlib.sha256).hexdigest()
+def _proof(secret: str, side: str, theirs: str, nonce: str, hello_text: str) -> str:
+    message = json.dumps(["hpctl-elastic-1", side, theirs, nonce, hello_text])
+    return hmac.new(secret.encode(), message.encode(), hashlib.sha256).hexdigest()

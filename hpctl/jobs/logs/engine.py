@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hpctl.jobs.logs.patterns import Match, Pattern
-from hpctl.jobs.logs.rules import Rule, RuleSet
+from hpctl.jobs.logs.rules import LogRule, RuleSet
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     "gt": operator.gt,
@@ -60,7 +60,7 @@ class Baseline:
     they are the new normal, and it is learned afresh.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: LogRule) -> None:
         self._rule = rule
         self._sign = 1.0 if rule.higher_is_worse else -1.0
         self._clear()
@@ -110,7 +110,7 @@ class Baseline:
         self._new = 0
 
 
-def judge_for(rule: Rule) -> Judge:
+def judge_for(rule: LogRule) -> Judge:
     """The judge that a rule asks for, with a memory of its own."""
     kind = rule.judges
     if kind in ("spike", "slow"):
@@ -139,7 +139,7 @@ SHOWN_VALUE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """A rule has fired. It fires again only after a good data point, or a match, came between."""
 
     rule: str
@@ -160,14 +160,14 @@ class Engine:
 
     def __init__(self, rules: RuleSet, started: float) -> None:
         """`started` is when the job did: start cut-offs count from there."""
-        self.watches = tuple(Watch(rule, started) for rule in rules.rules)
+        self.watches = tuple(RuleWatch(rule, started) for rule in rules.rules)
         self.lines = 0
         # One pattern often serves two rules: is it a number, and does it jump?
         several = Counter(watch.pattern.text for watch in self.watches)
         patterns = {watch.pattern.text: watch.pattern for watch in self.watches}
         self._shared = tuple(patterns[text] for text, times in several.items() if times > 1)
 
-    def feed(self, block: bytes, at: float) -> list[Verdict]:
+    def feed(self, block: bytes, at: float) -> list[RuleVerdict]:
         """Judge whole lines, each ended by a newline, that were there at the time `at`."""
         shared = {pattern.text: list(pattern.matches(block)) for pattern in self._shared}
         found = [
@@ -178,21 +178,16 @@ class Engine:
         self.lines += block.count(b"\n")
         return sorted(found, key=lambda verdict: verdict.line_number)
 
-    def look(self, at: float) -> list[Verdict]:
+    def look(self, at: float) -> list[RuleVerdict]:
         """The hangs that are due, everything written up to `at` having been fed."""
         found = [verdict for w in self.watches if (verdict := w.look(at)) is not None]
         return sorted(found, key=lambda verdict: verdict.at)
 
-    @property
-    def next_look(self) -> float | None:
-        """When `look` could next find a hang if nothing more came; None: never."""
-        return min((due for w in self.watches if (due := w.due) is not None), default=None)
 
-
-class Watch:
+class RuleWatch:
     """One rule and what it remembers: bounded, whatever the log holds."""
 
-    def __init__(self, rule: Rule, started: float) -> None:
+    def __init__(self, rule: LogRule, started: float) -> None:
         self.rule = rule
         self.matched = self.fired = self.unread = 0
         self.pattern = Pattern(rule.logPattern)
@@ -217,7 +212,7 @@ class Watch:
             after, wait = self._last_at, self.rule.expectedRecurringFrequencyInSeconds
         return None if wait is None else after + wait
 
-    def look(self, at: float) -> Verdict | None:
+    def look(self, at: float) -> RuleVerdict | None:
         """The hang, once, when it is due."""
         due = self.due
         if due is None or at < due:
@@ -228,11 +223,11 @@ class Watch:
             why = f"no line matched within {due - self._started:g} s of the start"
         else:
             why = f"no line matched for {due - self._last_at:g} s"
-        return Verdict(self.rule.name, "hang", why, due, *self._last_line, "")
+        return RuleVerdict(self.rule.name, "hang", why, due, *self._last_line, "")
 
     def feed(
         self, block: bytes, at: float, before: int, matches: Iterable[Match] | None = None
-    ) -> list[Verdict]:
+    ) -> list[RuleVerdict]:
         """Judge this rule's matches in `block`; `before` lines came before it."""
         if self._stopped:
             return []
@@ -273,13 +268,13 @@ class Watch:
         self._bad = self._bad + 1 if bad else 0
         return self._bad == self.rule.points
 
-    def _verdict(self, block: bytes, match: Match, at: float, before: int) -> Verdict:
+    def _verdict(self, block: bytes, match: Match, at: float, before: int) -> RuleVerdict:
         self.fired += 1
         value = _text(match.captured or b"", SHOWN_VALUE)
         why = _why(self.rule, value)
         assert self.rule.judges is not None
         line_number, line = _place(block, match, before)
-        return Verdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
+        return RuleVerdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
 
 
 def _place(block: bytes, match: Match, before: int) -> tuple[int, str]:
@@ -294,11 +289,11 @@ def _begin(block: bytes, match: Match) -> int:
 
 def _text(raw: bytes, limit: int) -> str:
     """Bytes of an untrusted line as text that a terminal cannot be misled by."""
-    said = raw[:limit].decode(errors="replace")
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in said)
+    text = raw[:limit].decode(errors="replace")
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def _why(rule: Rule, value: str) -> str:
+def _why(rule: LogRule, value: str) -> str:
     times = f", {rule.points} times running" if rule.points > 1 else ""
     match rule.judges:
         case "threshold":

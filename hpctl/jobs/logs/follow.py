@@ -106,10 +106,10 @@ class Follower:
             return self._read()
         except OSError as error:
             self.close()
-            said = f"cannot read {self.path}: {error.strerror or error}"
-            raise Unavailable(said, "is its file system mounted, and may this user read it?") from (
-                error
-            )
+            message = f"cannot read {self.path}: {error.strerror or error}"
+            raise Unavailable(
+                message, "is its file system mounted, and may this user read it?"
+            ) from (error)
 
     def finish(self) -> bytes:
         """The unfinished last line, once nobody writes any more."""

@@ -6,8 +6,8 @@ lacks (backreferences, look-around) is an error when the rule is read, not a sur
 
 Patterns work on bytes and inside one line: a log holds whatever bytes a crash left in it, and one
 pass over a whole block of lines is many times faster than one call for each line. So a pattern
-can never match a newline, `^` and `$` mean the ends of a line, and the few escapes that would tell
-a block from a line (`\A`, `\z`, `\C`, switching `m` off) are refused.
+can never match a newline, `^` and `$` mean the ends of a line, and the few escapes that would
+distinguish a block from a line (`\A`, `\z`, `\C`, switching `m` off) are refused.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _refuse(text: str) -> None:
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters where {LONGEST} are allowed")
     for escape in _ESCAPE.finditer(text):
-        if mend := _TO_ONE_LINE.get(escape[1]):
-            raise ValueError(f"\\{escape[1]} is not known here: {mend}")
+        if fix := _TO_ONE_LINE.get(escape[1]):
+            raise ValueError(f"\\{escape[1]} is not known here: {fix}")
     if _SINGLE_LINE.search(text):
         raise ValueError("may not switch the flag m off: ^ and $ are the ends of a line")
     if _WIDE_IN_CLASS.search(text):
@@ -116,8 +116,8 @@ def _refuse(text: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    said = error.args[0] if error.args else error
-    reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    message = error.args[0] if error.args else error
+    reason = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     if "invalid perl operator" in reason or re.search(r"invalid escape sequence: \\\d", reason):
         return f"{reason} (look-around and backreferences cannot be matched in linear time)"
     return reason

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpctl.core.compat import UTC, iso_time
 from hpctl.errors import Unavailable
-from hpctl.jobs.logs.engine import Engine, Verdict
+from hpctl.jobs.logs.engine import Engine, RuleVerdict
 from hpctl.jobs.logs.follow import Follower
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.jobs.logs.rules import RuleSet
@@ -22,10 +22,10 @@ STAMP = Pattern(
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of it. Times are seconds since 1970; None where no line told any."""
+    """What came of it. Times are seconds since 1970; None where no line had one."""
 
     engine: Engine
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RuleVerdict, ...]
     first: float | None
     last: float | None
     size: int
@@ -42,7 +42,7 @@ def replay(rules: RuleSet, path: Path) -> Replay:
     block = next(blocks, b"")
     first = next((at for _, at in stamps(block)), None)
     engine = Engine(rules, first or 0.0)
-    verdicts: list[Verdict] = []
+    verdicts: list[RuleVerdict] = []
     now, size = first, 0
     while block:
         size += len(block)
@@ -64,7 +64,7 @@ def stamps(block: bytes) -> Iterator[tuple[int, float]]:
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
 
 
-def _timed(engine: Engine, block: bytes, now: float, verdicts: list[Verdict]) -> float:
+def _timed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]) -> float:
     begin = 0
     for offset, at in stamps(block):
         if at <= now:

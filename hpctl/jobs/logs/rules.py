@@ -1,7 +1,8 @@
 """Log rules as people write them: YAML, validated with every error at once.
 
 The keys are those of `logMonitoringConfiguration`, the HyperPod training operator's own block,
-which is read exactly as it stands; hpctl's own keys come beside them.
+which is read exactly as it stands; hpctl's own keys come beside them. `presets/` has rules for the
+logs of known frameworks: one YAML file each, to be used by name or copied.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.yaml import errors as yaml_errors
 from hpctl.yaml.errors import FileProblems
@@ -34,7 +38,7 @@ Regex = Annotated[str, AfterValidator(_compiles)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Rule(BaseModel):
+class LogRule(BaseModel):
     """One rule. Seconds and thresholds may have fractions; unset keys judge nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -73,7 +77,7 @@ class Rule(BaseModel):
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Rule:
+    def _fits_together(self) -> LogRule:
         problems = [text for bad, text in self._contradictions() if bad]
         if problems:
             raise ValueError("; ".join(problems))
@@ -119,7 +123,7 @@ class Rule(BaseModel):
 class RuleSet:
     """Rules with names that differ, in the order of their file."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[LogRule, ...]
 
 
 class RulesError(FileProblems):
@@ -141,7 +145,7 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
     except ValueError as error:
         raise RulesError(path, [str(error)]) from error
     problems: list[str] = []
-    rules: list[Rule] = []
+    rules: list[LogRule] = []
     seen: set[str] = set()
     for number, entry in enumerate(entries, 1):
         name = entry.get("name") if isinstance(entry, Mapping) else None
@@ -153,7 +157,7 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
                 problems.append(f"{place}: another rule has that name")
             seen.add(name)
         try:
-            rules.append(Rule.model_validate(entry))
+            rules.append(LogRule.model_validate(entry))
         except ValidationError as error:
             problems += [f"{place}: {_problem(one)}" for one in error.errors()]
     if problems:
@@ -194,4 +198,25 @@ def _lines(text: str) -> list[int]:
 
 def _problem(error: Any) -> str:
     where = str(error["loc"][0]) if error["loc"] else ""
-    return f"{where}: {yaml_errors.said(error, list(Rule.model_fields))}".removeprefix(": ")
+    return f"{where}: {yaml_errors.said(error, list(LogRule.model_fields))}".removeprefix(": ")
+
+
+PRESETS = ("deepspeed", "hf", "lightning", "megatron", "nemo", "s3-uploads", "torchtitan")
+
+
+class NoSuchPreset(HpctlError):
+    """The name is no preset's."""
+
+
+def preset(name: str) -> RuleSet:
+    """The rules of one preset. Raises NoSuchPreset with the nearest names."""
+    if name not in PRESETS:
+        near = get_close_matches(name, PRESETS, n=2)
+        known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"
+        raise NoSuchPreset(f"no preset is called {name!r}", known)
+    return parse(preset_text(name), f"preset {name}")
+
+
+def preset_text(name: str) -> str:
+    """A preset's YAML as it stands in its file."""
+    return files(__package__).joinpath(f"presets/{name}.yaml").read_text(encoding="utf-8")

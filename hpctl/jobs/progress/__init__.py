@@ -1,5 +1,5 @@
 """What the ranks say of their progress, and what their silence means.
 
-`listen.listen` gives them a socket, `readers` reads the file and log forms, `book.Book` keeps what
-was said and judges it. The ranks' side is `hpctl.progress`.
+`listen` gives them a socket or reads a file, `notes` parses a line, `RunProgress` keeps
+what was reported and judges it against its own past (`pace`). The ranks' side is `hpctl.progress`.
 """

@@ -35,14 +35,14 @@ _LOOK = 0.2
 """Seconds after which the thread looks whether it is to end."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ReceivedNote(msgspec.Struct, frozen=True):
     """A note, and when it arrived: seconds of the monotonic clock."""
 
     note: Note
     at: float
 
 
-class Listener:
+class NoteListener:
     """Hears notes until it is closed. `address` is what HPCTL_PROGRESS is set to."""
 
     def __init__(
@@ -59,20 +59,20 @@ class Listener:
         """Datagrams that were no note, had no right to be one, or were pushed out."""
         self._socket, self._token, self._clock = sock, token.encode(), clock
         self._directory = directory
-        self._heard: deque[Heard] = deque()
+        self._heard: deque[ReceivedNote] = deque()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         sock.settimeout(_LOOK)
         self._thread = threading.Thread(target=self._listen, name="progress", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> NoteListener:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def take(self) -> list[Heard]:
+    def take(self) -> list[ReceivedNote]:
         """What arrived since the last call, in its order."""
         with self._lock:
             heard, self._heard = self._heard, deque()
@@ -109,10 +109,10 @@ class Listener:
             if len(self._heard) >= KEPT:
                 self._heard.popleft()
                 self.dropped += 1
-            self._heard.append(Heard(note, self._clock()))
+            self._heard.append(ReceivedNote(note, self._clock()))
 
 
-def listen(peers: Sequence[str] = (), directory: Path | None = None) -> Listener:
+def listen(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
     """Listen for ranks on this node, or, where `peers` names others' hosts, on all of them.
 
     `directory` is where the unix socket's own directory is made; by default the temporary one.
@@ -127,7 +127,7 @@ def listen(peers: Sequence[str] = (), directory: Path | None = None) -> Listener
         ) from error
 
 
-def _unix(directory: Path | None) -> Listener:
+def _unix(directory: Path | None) -> NoteListener:
     base = Path(directory or tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_PATH - 40:
         base = Path("/tmp")  # noqa: S108 -- mkdtemp makes a directory of 0700 in it
@@ -140,10 +140,10 @@ def _unix(directory: Path | None) -> Listener:
         sock.close()
         shutil.rmtree(own, ignore_errors=True)
         raise
-    return Listener(sock, f"unix:{own / 's'}", directory=own)
+    return NoteListener(sock, f"unix:{own / 's'}", directory=own)
 
 
-def _udp(peers: Sequence[str]) -> Listener:
+def _udp(peers: Sequence[str]) -> NoteListener:
     family, host = _own_address(peers)
     token = secrets.token_hex(16)
     sock = socket.socket(family, socket.SOCK_DGRAM)
@@ -155,7 +155,7 @@ def _udp(peers: Sequence[str]) -> Listener:
         raise
     port = sock.getsockname()[1]
     shown = f"[{host}]" if family == socket.AF_INET6 else host
-    return Listener(sock, f"udp:{shown}:{port},{token}", token=token)
+    return NoteListener(sock, f"udp:{shown}:{port},{token}", token=token)
 
 
 def _own_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
@@ -177,7 +177,7 @@ MOST_READ = 64
 """Blocks that one `take` reads at most: a file that grows faster must not hold its caller."""
 
 
-class FileReader:
+class NoteFileReader:
     """Takes notes from a file, through its replacement and truncation; it may not be there yet."""
 
     def __init__(
@@ -189,9 +189,9 @@ class FileReader:
         """Lines that were no note."""
         self._follower, self._clock = Follower(path, at_end=at_end), clock
 
-    def take(self) -> list[Heard]:
+    def take(self) -> list[ReceivedNote]:
         """The new lines' notes. A file that cannot be read now gives none; it may be later."""
-        heard: list[Heard] = []
+        heard: list[ReceivedNote] = []
         for _ in range(MOST_READ):
             try:
                 block, all_of_it = self._follower.read()
@@ -203,7 +203,7 @@ class FileReader:
                 if note is None:
                     self.dropped += bool(line.strip())
                 else:
-                    heard.append(Heard(note, at))
+                    heard.append(ReceivedNote(note, at))
             if all_of_it:
                 break
         return heard

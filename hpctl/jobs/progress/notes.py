@@ -1,4 +1,4 @@
-"""One line that a rank said, as a value. Bytes come from anywhere: what is no note is None.
+"""One line of a rank's progress, as a value. Bytes come from anywhere: what is no note is None.
 
 Three forms of a line, all of them read everywhere: `step=12 loss=0.3 rank=0` (what `hpctl.progress`
 sends), one JSON object with the same keys, and the bare `12 0.3`. In a job's log, where other
@@ -71,8 +71,8 @@ def parse(raw: bytes) -> Note | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    words = _words(text)
-    return None if words is None else _note(words)
+    fields = _fields(text)
+    return None if fields is None else _note(fields)
 
 
 def token_of(raw: bytes) -> bytes:
@@ -82,7 +82,7 @@ def token_of(raw: bytes) -> bytes:
 
 
 def in_log(block: bytes) -> list[Note]:
-    """The notes among whole lines of a log. `srun --label` tells the rank where they do not."""
+    """The notes among whole lines of a log. `srun --label` names the rank where they do not."""
     found = []
     at = block.find(PREFIX)
     while at >= 0:
@@ -102,14 +102,14 @@ def _ranked(note: Note, rank: int) -> Note:
     return msgspec.structs.replace(note, rank=rank) if rank < HIGHEST_RANK else note
 
 
-def _words(text: str) -> dict[str, str] | None:
+def _fields(text: str) -> dict[str, str] | None:
     """Keys and values, still as text."""
     if text.startswith("{"):
         try:
-            said = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
             return None
-        return {k: _shown(v) for k, v in said.items() if isinstance(v, str | int | float)}
+        return {k: _shown(v) for k, v in document.items() if isinstance(v, str | int | float)}
     if "=" not in text and _BARE.match(text):
         step, *loss = text.split()
         return {"step": step, "loss": loss[0]} if loss else {"step": step}
@@ -123,33 +123,33 @@ def _shown(value: str | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _note(words: dict[str, str]) -> Note | None:
-    step = _whole(words, "step", HIGHEST_STEP)
-    said = words.keys()
-    phase = _text(words, "phase", 64) if "phase" in said else ""
-    checkpoint = _text(words, "checkpoint", 1024) if "checkpoint" in said else ""
-    saving = _switch(words["saving"]) if "saving" in said else None
-    done = "done" in said and _switch(words["done"]) is True
-    restart = "restart" in said and _switch(words["restart"]) is True
+def _note(fields: dict[str, str]) -> Note | None:
+    step = _whole(fields, "step", HIGHEST_STEP)
+    keys = fields.keys()
+    phase = _text(fields, "phase", 64) if "phase" in keys else ""
+    checkpoint = _text(fields, "checkpoint", 1024) if "checkpoint" in keys else ""
+    saving = _switch(fields["saving"]) if "saving" in keys else None
+    done = "done" in keys and _switch(fields["done"]) is True
+    restart = "restart" in keys and _switch(fields["restart"]) is True
     if step is None and not (phase or checkpoint or done or restart) and saving is None:
         return None
-    node = words.get("node", "")
+    node = fields.get("node", "")
     return Note(
         step=step,
-        loss=_number(words.get("loss")),
-        tokens=_number(words.get("tokens")),
-        seconds=_number(words.get("seconds")),
-        rank=_whole(words, "rank", HIGHEST_RANK),
+        loss=_number(fields.get("loss")),
+        tokens=_number(fields.get("tokens")),
+        seconds=_number(fields.get("seconds")),
+        rank=_whole(fields, "rank", HIGHEST_RANK),
         node=NodeName(node) if _NODE.match(node) else None,
-        pid=_whole(words, "pid", 1 << 22),
-        gpu=_text(words, "gpu", 64) if "gpu" in said else "",
+        pid=_whole(fields, "pid", 1 << 22),
+        gpu=_text(fields, "gpu", 64) if "gpu" in keys else "",
         phase=phase,
         checkpoint=checkpoint,
         saving=saving,
         done=done,
         restart=restart,
-        lost=_whole(words, "lost", HIGHEST_STEP) or 0,
-        numbers=_NO_NUMBERS if said <= _KNOWN else _numbers(words),
+        lost=_whole(fields, "lost", HIGHEST_STEP) or 0,
+        numbers=_NO_NUMBERS if keys <= _KNOWN else _numbers(fields),
     )
 
 
@@ -158,9 +158,9 @@ def _switch(text: str) -> bool | None:
     return True if lower in _TRUE else False if lower in _FALSE else None
 
 
-def _numbers(words: dict[str, str]) -> Mapping[str, float]:
+def _numbers(fields: dict[str, str]) -> Mapping[str, float]:
     found: dict[str, float] = {}
-    for name, text in words.items():
+    for name, text in fields.items():
         if name in _KNOWN or not _NAME.match(name):
             continue
         value = _number(text)
@@ -171,8 +171,8 @@ def _numbers(words: dict[str, str]) -> Mapping[str, float]:
     return MappingProxyType(found)
 
 
-def _whole(words: dict[str, str], name: str, bound: int) -> int | None:
-    text = words.get(name)
+def _whole(fields: dict[str, str], name: str, bound: int) -> int | None:
+    text = fields.get(name)
     if text is None:
         return None
     # Only ASCII digits: int() also takes other scripts', signs and underscores.
@@ -191,6 +191,6 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _text(words: dict[str, str], name: str, longest: int) -> str:
-    text = words.get(name, "")
+def _text(fields: dict[str, str], name: str, longest: int) -> str:
+    text = fields.get(name, "")
     return text if len(text) <= longest and text.isprintable() else ""

@@ -18,7 +18,7 @@ MOST_PHASES = 64
 
 
 @dataclass(slots=True)
-class Pace:
+class RunPace:
     """The past that a hang is judged by. Durations in seconds."""
 
     silences: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -35,9 +35,9 @@ class Pace:
     past: float | None = None
     """The median silence of the start before this one."""
 
-    def renewed(self) -> Pace:
+    def renewed(self) -> RunPace:
         """What the next start of the same run may go by."""
-        return Pace(
+        return RunPace(
             longest_start=self.longest_start,
             longest_early=self.longest_early,
             longest_save=self.longest_save,

@@ -17,17 +17,17 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.logs.engine import Baseline
-from hpctl.jobs.logs.rules import Rule
+from hpctl.jobs.logs.rules import LogRule
 from hpctl.jobs.progress.notes import Note
-from hpctl.jobs.progress.pace import Pace
+from hpctl.jobs.progress.pace import RunPace
 
 # A pattern is part of every rule; these judge numbers that came without a line.
-_SPIKE = Rule(name="loss", logPattern="(.)", kind="spike")
-_SLOW = Rule(name="throughput", logPattern="(.)", kind="slow")
+_SPIKE = LogRule(name="loss", logPattern="(.)", kind="spike")
+_SLOW = LogRule(name="throughput", logPattern="(.)", kind="slow")
 
 
 class LossJudge:
-    """NaN and jumps, each told once and again only after a good loss came between."""
+    """NaN and jumps, each reported once and again only after a good loss came between."""
 
     def __init__(self) -> None:
         self._baseline = Baseline(_SPIKE)
@@ -35,7 +35,7 @@ class LossJudge:
         self._bad = 0
 
     def not_finite(self, rank: int, loss: float) -> str | None:
-        """The words for the first rank whose loss is no finite number, until all are well again."""
+        """The reason for the first rank whose loss is no finite number, until all are again."""
         if math.isfinite(loss):
             self._lost.discard(rank)
             return None
@@ -44,7 +44,7 @@ class LossJudge:
         return f"the loss is {loss}" if first else None
 
     def jumps(self, loss: float) -> str | None:
-        """The words where the loss was far over its past so many times running."""
+        """The reason where the loss was far over its past so many times running."""
         bad = self._baseline(loss)
         if bad is None:
             return None
@@ -55,7 +55,7 @@ class LossJudge:
 
 
 class ThroughputJudge:
-    """Tokens a second where the run tells them, else steps a second."""
+    """Tokens a second where the run reports them, else steps a second."""
 
     def __init__(self) -> None:
         self._baseline = Baseline(_SLOW)
@@ -63,7 +63,7 @@ class ThroughputJudge:
         self._bad = 0
 
     def __call__(self, silence: float, steps: int, tokens: float | None) -> str | None:
-        """Judge one stretch; the words where so many in a row were far under the past."""
+        """Judge one stretch; the reason where so many in a row were far under the past."""
         if silence <= 0:
             return None
         if (tokens is not None) != self._tokens:
@@ -86,7 +86,7 @@ MOST_NAMED = 8
 
 @dataclass(slots=True)
 class Rank:
-    """One rank as it last told of itself. Times are the book's seconds."""
+    """One rank as it last reported. Times are `RunProgress`'s seconds."""
 
     rank: int
     at: float
@@ -105,7 +105,7 @@ class Rank:
     """Steps between its last two reports, where it had to leave some out; 0 where it did not."""
 
     def hear(self, note: Note, at: float) -> None:
-        """Who it is; what it did is the book's business."""
+        """Who it is; what it did is for `RunProgress`."""
         self.at = at
         self.node = note.node or self.node
         self.pid = note.pid or self.pid
@@ -120,7 +120,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The ranks that the others wait for, and how that shows. Empty: the notes do not tell."""
+    """The ranks that the others wait for, and how that shows. Empty: the notes do not show it."""
 
     ranks: tuple[Rank, ...] = ()
     why: str = ""
@@ -129,8 +129,8 @@ class Behind:
 def behind(ranks: Mapping[int, Rank], since: float, expected: int | None) -> Behind:
     """Who is behind: by step; else in another phase than most; else never heard.
 
-    Only what was said after `since`, when the run last went back, is compared. A lag that may be
-    a report left out by a rank that steps faster than it may tell is none.
+    Only what was reported after `since`, when the run last went back, is compared. A lag that may
+    be a report left out by a rank that steps faster than it may report is none.
     """
     fresh = [rank for rank in ranks.values() if rank.at >= since]
     stepped = [rank for rank in fresh if rank.step is not None]
@@ -162,7 +162,7 @@ def _elsewhere(fresh: list[Rank]) -> Behind | None:
 
 
 def _silent(ranks: Mapping[int, Rank], expected: int | None) -> Behind:
-    """Ranks that never said anything, where most others do."""
+    """Ranks that never reported, where most others do."""
     if expected is None or not len(ranks) < expected < 2 * len(ranks):
         return Behind()
     missing = [rank for rank in range(expected) if rank not in ranks][:MOST_NAMED]
@@ -171,7 +171,7 @@ def _silent(ranks: Mapping[int, Rank], expected: int | None) -> Behind:
 
 
 def named(ranks: Iterable[Rank]) -> str:
-    """The ranks in words, the first few of many."""
+    """The ranks as text, the first few of many."""
     found = sorted(ranks, key=lambda rank: rank.rank)
     text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
     more = len(found) - MOST_NAMED
@@ -205,26 +205,26 @@ class RunProgress:
         began: datetime,
         *,
         ranks: int | None = None,
-        pace: Pace | None = None,
+        pace: RunPace | None = None,
     ) -> None:
         """`started` and `began` are the same moment, by the monotonic and by the wall clock.
 
         `ranks` is how many there are, None where nobody knows. `pace` is what an earlier start of
-        the same run has taught (`pace.renewed()` of its book).
+        the same run has taught (`pace.renewed()` of its progress).
         """
         self.policy, self.started, self._began = policy, started, began
         self.expected = ranks
         self.ranks: dict[int, Rank] = {}
-        self.pace = pace or Pace()
+        self.pace = pace or RunPace()
         self.step: int | None = None
         """The furthest step of this start, or since the run last went back."""
         self.loss: float | None = None
         self.checkpoint: tuple[str, int | None] | None = None
         self.saves: deque[float] = deque(maxlen=KEPT_SAVES)
-        """What saves took, as the program told: taken from here by who keeps them."""
+        """What saves took, as the program reported: `saves` of `RankProgress` takes them."""
         """Path and step of the last save that a rank called finished."""
         self.done = False
-        """The run said that it reached its end."""
+        """The run reported its end."""
         self.refused = 0
         """Notes of more ranks than are kept."""
         self._lowest = MOST_RANKS * MOST_RANKS
@@ -241,7 +241,7 @@ class RunProgress:
         self._losses, self._throughput = LossJudge(), ThroughputJudge()
 
     def wall(self, at: float) -> datetime:
-        """The book's seconds as a date."""
+        """The monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
     def add(self, note: Note, at: float) -> None:
@@ -291,7 +291,7 @@ class RunProgress:
         return hang
 
     def hang(self, now: float) -> Trouble | None:
-        """The hang as it stands, however often it was told. Changes nothing."""
+        """The hang as it stands, however often it was reported. Changes nothing."""
         if now - self._moved <= self.bound(now):
             return None
         late = self.behind()
@@ -311,7 +311,7 @@ class RunProgress:
         )
 
     def silence(self, now: float) -> str:
-        """In words: `no step for 62 s since step 50 (its median is 1 s, bound 60 s)`."""
+        """As text: `no step for 62 s since step 50 (its median is 1 s, bound 60 s)`."""
         own = self.pace.median()
         usual = f"its median is {own:.3g} s, " if own is not None else ""
         since = f" since step {self.step}" if self.step is not None else ""
@@ -394,7 +394,7 @@ class RunProgress:
             self.pace.stepped(silence, excused=self._excused)
             slow = self._throughput(silence, step - self.step, tokens)
             if slow:
-                self._tell(Kind.SLOW, slow, at, "throughput far under the run's own past")
+                self._queue(Kind.SLOW, slow, at, "throughput far under the run's own past")
         elif self._start is not None:
             self.pace.began(at - self._start)
         self._start = None
@@ -407,10 +407,10 @@ class RunProgress:
     def _loss(self, rank: Rank, loss: float, at: float) -> None:
         if rank.rank == self._lowest and math.isfinite(loss):
             self.loss = loss
-        if (said := self._losses.not_finite(rank.rank, loss)) is not None:
-            self._tell(Kind.NAN, f"{rank}: {said}", at, "loss is no finite number", rank)
-        elif rank.rank == self._lowest and (said := self._losses.jumps(loss)):
-            self._tell(Kind.SPIKE, said, at, "loss far over the run's own past")
+        if (problem := self._losses.not_finite(rank.rank, loss)) is not None:
+            self._queue(Kind.NAN, f"{rank}: {problem}", at, "loss is no finite number", rank)
+        elif rank.rank == self._lowest and (problem := self._losses.jumps(loss)):
+            self._queue(Kind.SPIKE, problem, at, "loss far over the run's own past")
 
     def _phase(self, rank: Rank, phase: str, at: float) -> None:
         if phase == rank.phase:
@@ -435,7 +435,7 @@ class RunProgress:
             self.saves.append(note.seconds)
         self._moved, self._excused = at, True
 
-    def _tell(
+    def _queue(
         self, kind: Kind, why: str, at: float, signature: str, rank: Rank | None = None
     ) -> None:
         self._pending.append(

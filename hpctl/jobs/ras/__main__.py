@@ -12,7 +12,7 @@ import time
 
 from hpctl.core.bounds import printable
 from hpctl.jobs.ras.client import address, query
-from hpctl.jobs.ras.judge import APART_S, Sample, culprits
+from hpctl.jobs.ras.judge import APART_S, RasSample, culprits
 from hpctl.jobs.ras.report import RasError
 
 
@@ -21,12 +21,12 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m hpctl.jobs.ras", description=__doc__)
     parser.add_argument("address", nargs="?", default=os.environ.get("NCCL_RAS_ADDR", ""))
     parser.add_argument("--apart", type=float, default=APART_S, help="seconds between the looks")
-    words = parser.parse_args()
+    parsed = parser.parse_args()
     try:
-        where = address(words.address)
-        first = Sample(query(where), time.monotonic())
-        time.sleep(max(0.0, words.apart))
-        second = Sample(query(where), time.monotonic())
+        where = address(parsed.address)
+        first = RasSample(query(where), time.monotonic())
+        time.sleep(max(0.0, parsed.apart))
+        second = RasSample(query(where), time.monotonic())
     except RasError as error:
         print(printable(f"{error}\n{error.hint}", lines=True), file=sys.stderr)
         return 3

@@ -39,13 +39,13 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def address(said: str = "") -> Address:
+def address(text: str = "") -> Address:
     """Read `HOST:PORT` as NCCL_RAS_ADDR has it; empty is NCCL's default. Raises RasError."""
-    if not said:
+    if not text:
         return Address()
-    host, colon, port = said.rpartition(":")
+    host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise RasError(f"{said!r} is no HOST:PORT", "write NCCL_RAS_ADDR as localhost:28028")
+        raise RasError(f"{text!r} is no HOST:PORT", "write NCCL_RAS_ADDR as localhost:28028")
     return Address(host.strip("[]"), int(port))
 
 
@@ -69,13 +69,13 @@ def query(
 
     Takes at most `deadline_s`. Raises RasError: nobody there, no answer in time, a torn one.
     """
-    line = _Line(where, clock() + deadline_s, clock)
+    line = _Connection(where, clock() + deadline_s, clock)
     try:
         line.connect()
         line.send(f"CLIENT PROTOCOL {PROTOCOL}")
-        said = line.reply()
-        if not said.upper().startswith("SERVER PROTOCOL "):
-            raise RasError(f"{where} is no RAS service: it says {said[:80]!r}", _HINT)
+        reply = line.reply()
+        if not reply.upper().startswith("SERVER PROTOCOL "):
+            raise RasError(f"{where} is no RAS service: it says {reply[:80]!r}", _HINT)
         line.expect_ok(f"TIMEOUT {leg_timeout_s}")
         line.send("SET FORMAT json")
         # Releases before 2.28.7 answer "ERROR: Unknown command ...", and go on.
@@ -83,8 +83,8 @@ def query(
         line.send("VERBOSE STATUS")
         answer = line.rest()
     except OSError as error:
-        said = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or "?"
-        raise RasError(f"cannot ask the RAS service at {where}: {said}", _HINT) from error
+        reply = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or "?"
+        raise RasError(f"cannot ask the RAS service at {where}: {reply}", _HINT) from error
     finally:
         line.close()
     return report.read_json(answer) if json else report.read_text(answer)
@@ -96,8 +96,8 @@ _HINT = (
 )
 
 
-class _Line:
-    """One connection with one deadline for all that is said on it."""
+class _Connection:
+    """One connection with one deadline for everything on it."""
 
     def __init__(self, where: Address, deadline: float, clock: Callable[[], float]) -> None:
         self._where, self._deadline, self._clock = where, deadline, clock
@@ -122,14 +122,14 @@ class _Line:
             if not more:
                 raise RasError(f"{self._where} closed the connection", _HINT)
             self._left += more
-        said, _, self._left = self._left.partition(b"\n")
-        return said.decode(errors="replace").strip()
+        text, _, self._left = self._left.partition(b"\n")
+        return text.decode(errors="replace").strip()
 
     def expect_ok(self, command: str) -> None:
         self.send(command)
-        said = self.reply()
-        if said.upper() != "OK":
-            raise RasError(f"{self._where} answers {said[:80]!r} to {command}", _HINT)
+        reply = self.reply()
+        if reply.upper() != "OK":
+            raise RasError(f"{self._where} answers {reply[:80]!r} to {command}", _HINT)
 
     def rest(self) -> bytes:
         """Everything until the service closes."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hpctl.core.compat import StrEnum
-from hpctl.jobs.ras.report import RUNNING, Absence, Communicator, Member, RankError, RasReport
+from hpctl.jobs.ras.report import RUNNING, Absence, Communicator, RankError, RasMember, RasReport
 
 APART_S = 30.0
 """Counts that did not change for so long stand still; in less time a slow step may lie."""
@@ -19,7 +19,7 @@ MOST_NAMED = 8
 _GONE = (Absence.DEAD, Absence.UNRESPONSIVE)
 
 
-class Cause(StrEnum):
+class HangCause(StrEnum):
     """What two answers show."""
 
     MOVING = "moving"
@@ -35,11 +35,11 @@ class Cause(StrEnum):
     EQUAL = "equal"
     """All have launched the same, and none since: nobody to name."""
     NOTHING = "nothing"
-    """No communicator is told of."""
+    """The answer has no communicator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RasSample:
     """An answer and when it came: seconds of a monotonic clock."""
 
     report: RasReport
@@ -47,15 +47,15 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RasFinding:
     """Who it is. `members` are ranks of `communicator`, which may be one of many.
 
     `sure`: the answers are far enough apart to say that nothing moves.
     """
 
-    cause: Cause
+    cause: HangCause
     why: str
-    members: tuple[Member, ...] = ()
+    members: tuple[RasMember, ...] = ()
     communicator: Communicator | None = None
     sure: bool = True
 
@@ -66,32 +66,32 @@ class _Lag:
 
     communicator: Communicator
     operation: str
-    behind: tuple[Member, ...]
-    ahead: tuple[Member, ...]
+    behind: tuple[RasMember, ...]
+    ahead: tuple[RasMember, ...]
     counts: tuple[int, int]
     sizes: tuple[int, int]
 
 
-Name = Callable[[Member, Communicator | None], str]
+Name = Callable[[RasMember, Communicator | None], str]
 """How a member of a communicator is called."""
 
 
-def culprits(first: Sample, second: Sample, name: Name | None = None) -> Finding:
+def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
     """Whom the ranks wait for, by two answers of the same job, `first` the older one."""
-    words = _Words(name or (lambda member, _: in_nccls_words(member)))
+    names = _Names(name or (lambda member, _: nccl_name(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators and not second.report.dead:
-        return Finding(Cause.NOTHING, "NCCL tells of no communicator", sure=sure)
+        return RasFinding(HangCause.NOTHING, "NCCL tells of no communicator", sure=sure)
     twice = _absent(first.report) & _absent(second.report)
     return (
-        _missing(second.report, twice, sure, words)
-        or _failed(second.report, words)
+        _missing(second.report, twice, sure, names)
+        or _failed(second.report, names)
         or _moving(first.report, second.report)
-        or _missing(second.report, _absent(second.report), False, words)
-        or _behind(second.report, sure, words)
-        or _diverged(second.report, sure, words)
-        or Finding(
-            Cause.EQUAL,
+        or _missing(second.report, _absent(second.report), False, names)
+        or _behind(second.report, sure, names)
+        or _diverged(second.report, sure, names)
+        or RasFinding(
+            HangCause.EQUAL,
             "all ranks launched the same collectives: no data, or one that does not end",
             sure=sure,
         )
@@ -109,8 +109,8 @@ def _absent(report: RasReport) -> set[tuple[str, int]]:
 
 
 def _missing(
-    report: RasReport, absent: set[tuple[str, int]], sure: bool, words: _Words
-) -> Finding | None:
+    report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
+) -> RasFinding | None:
     """Who of those absent is still not there, and who is given up for dead anyway."""
     dead = {(member.host, member.pid) for member in report.dead}
     for communicator in _largest_first(report):
@@ -122,33 +122,35 @@ def _missing(
             or (communicator.name, missing.member.rank) in absent
         )
         if gone:
-            why = f"the process of {words(gone, communicator)} does not answer NCCL's RAS"
-            return Finding(Cause.MISSING, why, gone, communicator, sure)
+            why = f"the process of {names(gone, communicator)} does not answer NCCL's RAS"
+            return RasFinding(HangCause.MISSING, why, gone, communicator, sure)
     if report.dead:
-        why = f"NCCL's RAS gave up for dead: {words(report.dead, None)}"
-        return Finding(Cause.MISSING, why, report.dead, None, sure)
+        why = f"NCCL's RAS gave up for dead: {names(report.dead, None)}"
+        return RasFinding(HangCause.MISSING, why, report.dead, None, sure)
     return None
 
 
-def _failed(report: RasReport, words: _Words) -> Finding | None:
+def _failed(report: RasReport, names: _Names) -> RasFinding | None:
     for communicator in _largest_first(report):
         own: list[RankError] = [one for one in communicator.failures if not one.remote]
         if own:
             members = tuple(one.member for one in own)
-            why = f"{words(members, communicator)} reported: {own[0].error}"
-            return Finding(Cause.FAILED, why, members, communicator)
+            why = f"{names(members, communicator)} reported: {own[0].error}"
+            return RasFinding(HangCause.FAILED, why, members, communicator)
     return None
 
 
-def _moving(first: RasReport, second: RasReport) -> Finding | None:
-    """Whether any rank that told its counts twice has launched more since.
+def _moving(first: RasReport, second: RasReport) -> RasFinding | None:
+    """Whether any rank that reported its counts twice has launched more since.
 
-    Ranks and communicators that are told of in one answer alone prove nothing: a process that
+    Ranks and communicators that are in one answer alone prove nothing: a process that
     was late with its answer looks the same.
     """
     after = {one.name: one for one in second.communicators}
     grew = any(_grew(one, after.get(one.name)) for one in first.communicators)
-    return Finding(Cause.MOVING, "NCCL launches collectives: the run goes on") if grew else None
+    return (
+        RasFinding(HangCause.MOVING, "NCCL launches collectives: the run goes on") if grew else None
+    )
 
 
 def _grew(before: Communicator, now: Communicator | None) -> bool:
@@ -157,7 +159,7 @@ def _grew(before: Communicator, now: Communicator | None) -> bool:
         after = _by_member(now) if now else {}
         return any(count > known.get(key, count) for key, count in after.items())
     if now is None:
-        # The text tells only of communicators with a difference or a rank missing: it is gone.
+        # The text has only communicators with a difference or a rank missing: it is gone.
         return bool(before.counts)
     return any(
         groups[-1].count > before.counts[operation][-1].count
@@ -175,7 +177,7 @@ def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
     }
 
 
-def _behind(report: RasReport, sure: bool, words: _Words) -> Finding | None:
+def _behind(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     """The ranks behind others, and ahead of none in any other communicator."""
     lags = [lag for one in _largest_first(report) if (lag := _lag(one))]
     if not lags:
@@ -188,9 +190,9 @@ def _behind(report: RasReport, sure: bool, words: _Words) -> Finding | None:
     own = tuple(member for member in lag.behind if member.process not in waiting) or lag.behind
     count, front = lag.counts
     others = f"{lag.sizes[1]} other{'s' if lag.sizes[1] > 1 else ''}"
-    who = words(own, lag.communicator) if own else f"{lag.sizes[0]} ranks"
+    who = names(own, lag.communicator) if own else f"{lag.sizes[0]} ranks"
     why = f"{who} launched {_operations(lag.operation, count)}, {others} {front}"
-    return Finding(Cause.BEHIND, why, own, lag.communicator, sure)
+    return RasFinding(HangCause.BEHIND, why, own, lag.communicator, sure)
 
 
 def _lag(communicator: Communicator) -> _Lag | None:
@@ -210,7 +212,7 @@ def _lag(communicator: Communicator) -> _Lag | None:
 
 
 def _whole_lag(communicator: Communicator) -> _Lag | None:
-    sums: dict[Member, int] = {}
+    sums: dict[RasMember, int] = {}
     for groups in communicator.counts.values():
         for group in groups:
             for member in group.members:
@@ -230,20 +232,20 @@ def _whole_lag(communicator: Communicator) -> _Lag | None:
     return _Lag(communicator, operation, behind, ahead, counts, (len(behind), len(ahead)))
 
 
-def _diverged(report: RasReport, sure: bool, words: _Words) -> Finding | None:
+def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     for communicator in _largest_first(report):
         if communicator.status != RUNNING:
             continue
         for operation, groups in communicator.counts.items():
             if len(groups) > 1:
                 odd = min(groups, key=lambda group: group.size)
-                who = words(odd.members, communicator) if odd.members else f"{odd.size} ranks"
+                who = names(odd.members, communicator) if odd.members else f"{odd.size} ranks"
                 others = next(group.count for group in groups if group is not odd)
                 why = (
                     f"{who} launched {_operations(operation, odd.count)}, others {others}, and as"
                     " many collectives in all: the ranks run different branches of the program"
                 )
-                return Finding(Cause.DIVERGED, why, odd.members, communicator, sure)
+                return RasFinding(HangCause.DIVERGED, why, odd.members, communicator, sure)
     return None
 
 
@@ -255,20 +257,20 @@ def _operations(operation: str, count: int) -> str:
     return f"{count} {operation}" if operation else f"{count} operations"
 
 
-class _Words:
-    """Members in words, the first few of many."""
+class _Names:
+    """Members as text, the first few of many."""
 
     def __init__(self, name: Name) -> None:
         self._name = name
 
-    def __call__(self, members: Iterable[Member], communicator: Communicator | None) -> str:
+    def __call__(self, members: Iterable[RasMember], communicator: Communicator | None) -> str:
         found = sorted(members)
         text = ", ".join(self._name(member, communicator) for member in found[:MOST_NAMED])
         more = len(found) - MOST_NAMED
         return f"{text} and {more} more" if more > 0 else text
 
 
-def in_nccls_words(member: Member) -> str:
+def nccl_name(member: RasMember) -> str:
     """`rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
     place = " of ".join(part for part in (device(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
@@ -276,7 +278,7 @@ def in_nccls_words(member: Member) -> str:
     return f"{rank} ({place})" if place else rank
 
 
-def device(member: Member) -> str:
-    """`GPU 1`, as nvidia-smi counts; empty where it is not told."""
+def device(member: RasMember) -> str:
+    """`GPU 1`, as nvidia-smi counts; empty where it is not given."""
     gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
     return f"GPU {gpu}" if gpu is not None else ""

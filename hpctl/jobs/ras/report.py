@@ -1,6 +1,6 @@
 """One answer of the RAS service, as values that are the same whichever format it came in.
 
-JSON (NCCL 2.28.7 and later) tells every rank's counts. The text of 2.24 to 2.28.3 groups ranks by
+JSON (NCCL 2.28.7 and later) has every rank's counts. The text of 2.24 to 2.28.3 groups ranks by
 count and lists only the outliers: fewer than half of a communicator in its verbose form.
 """
 
@@ -22,10 +22,10 @@ IN_PROGRESS, REMOTE_ERROR = 7, 6
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Member:
+class RasMember:
     """A rank of one communicator: the number is the communicator's own, not the job's.
 
-    `host` is the address that NCCL's bootstrap uses, as digits; empty where it is not told, as
+    `host` is the address that NCCL's bootstrap uses, as digits; empty where it is not given, as
     `pid` and the devices are None. `nvml_dev` is what nvidia-smi calls the GPU, `cuda_dev` what
     the process does.
     """
@@ -51,11 +51,11 @@ class CountGroup:
 
     count: int
     size: int
-    members: tuple[Member, ...] = ()
+    members: tuple[RasMember, ...] = ()
 
 
 class Absence(StrEnum):
-    """Why a communicator's rank did not tell of it."""
+    """Why a communicator's rank did not report it."""
 
     DEAD = "dead"
     """Its process could not be reached for 60 s: given up for good."""
@@ -66,10 +66,10 @@ class Absence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A rank that its communicator expects and nobody told of."""
+class AbsentRank:
+    """A rank that its communicator expects and nobody reported."""
 
-    member: Member
+    member: RasMember
     absence: Absence
 
 
@@ -77,7 +77,7 @@ class Missing:
 class RankError:
     """A rank with an error: NCCL's word for it."""
 
-    member: Member
+    member: RasMember
     error: str
     remote: bool
     """The error is that another rank failed."""
@@ -88,13 +88,13 @@ class Communicator:
     """One communicator. `counts` maps an operation to its groups, lowest count first.
 
     `whole`: each rank's counts are known, also where all are equal (JSON). In the text, equal
-    counts are not told: `counts` holds only operations whose counts differ.
+    counts are not given: `counts` holds only operations whose counts differ.
     """
 
     name: str
     size: int | None = None
     counts: Mapping[str, tuple[CountGroup, ...]] = field(default_factory=dict)
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[AbsentRank, ...] = ()
     failures: tuple[RankError, ...] = ()
     status: str = RUNNING
     whole: bool = False
@@ -102,12 +102,12 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class RasReport:
-    """One answer: what all ranks of the job said within a few seconds."""
+    """One answer: what all ranks of the job reported within a few seconds."""
 
     nccl_version: str
     communicators: tuple[Communicator, ...]
-    dead: tuple[Member, ...] = ()
-    """Processes that are given up for dead (text only; their rank is not told: -1)."""
+    dead: tuple[RasMember, ...] = ()
+    """Processes that are given up for dead (text only; their rank is not given: -1)."""
     timeouts: int = 0
     text: str = ""
     """The beginning of the answer as it came, for evidence."""
@@ -196,14 +196,14 @@ def read_json(raw: bytes) -> RasReport:
     )
 
 
-def _communicator(said: _Communicator) -> Communicator:
+def _communicator(raw: _Communicator) -> Communicator:
     return Communicator(
-        name=f"{said.hash}:{said.secondary_hash}" if said.secondary_hash else said.hash,
-        size=said.size,
-        counts=_counts(said.ranks),
-        missing=tuple(_missing(one) for one in said.missing_ranks),
-        failures=tuple(failure for one in said.ranks if (failure := _failure(one))),
-        status=_status(said.ranks),
+        name=f"{raw.hash}:{raw.secondary_hash}" if raw.secondary_hash else raw.hash,
+        size=raw.size,
+        counts=_counts(raw.ranks),
+        missing=tuple(_missing(one) for one in raw.missing_ranks),
+        failures=tuple(failure for one in raw.ranks if (failure := _failure(one))),
+        status=_status(raw.ranks),
         whole=True,
     )
 
@@ -212,7 +212,7 @@ def _counts(ranks: list[_Rank]) -> Mapping[str, tuple[CountGroup, ...]]:
     names = dict.fromkeys(name for rank in ranks for name in rank.collective_counts)
     found = {}
     for name in names:
-        by_count: dict[int, list[Member]] = defaultdict(list)
+        by_count: dict[int, list[RasMember]] = defaultdict(list)
         for rank in ranks:
             by_count[rank.collective_counts.get(name, 0)].append(_member(rank))
         found[name] = tuple(
@@ -222,20 +222,20 @@ def _counts(ranks: list[_Rank]) -> Mapping[str, tuple[CountGroup, ...]]:
     return found
 
 
-def _missing(said: _MissingRank) -> Missing:
+def _missing(raw: _MissingRank) -> AbsentRank:
     absence = Absence.ELSEWHERE
-    if said.status.considered_dead:
+    if raw.status.considered_dead:
         absence = Absence.DEAD
-    elif said.status.unresponsive:
+    elif raw.status.unresponsive:
         absence = Absence.UNRESPONSIVE
-    return Missing(_member(said), absence)
+    return AbsentRank(_member(raw), absence)
 
 
-def _failure(said: _Rank) -> RankError | None:
-    for code in (said.status.async_error, said.status.init_state):
+def _failure(raw: _Rank) -> RankError | None:
+    for code in (raw.status.async_error, raw.status.init_state):
         if code not in (0, IN_PROGRESS):
             word = _ERRORS.get(code, f"error {code}")
-            return RankError(_member(said), word, code == REMOTE_ERROR)
+            return RankError(_member(raw), word, code == REMOTE_ERROR)
     return None
 
 
@@ -251,13 +251,13 @@ def _status(ranks: list[_Rank]) -> str:
     return INIT
 
 
-def _member(said: _Rank | _MissingRank) -> Member:
-    return Member(
-        said.rank,
-        "" if said.host == "unknown" else said.host,
-        said.pid if said.pid >= 0 else None,
-        said.cuda_dev if said.cuda_dev >= 0 else None,
-        said.nvml_dev if said.nvml_dev >= 0 else None,
+def _member(raw: _Rank | _MissingRank) -> RasMember:
+    return RasMember(
+        raw.rank,
+        "" if raw.host == "unknown" else raw.host,
+        raw.pid if raw.pid >= 0 else None,
+        raw.cuda_dev if raw.cuda_dev >= 0 else None,
+        raw.nvml_dev if raw.nvml_dev >= 0 else None,
     )
 
 
@@ -287,13 +287,13 @@ LONGEST_LINE = 4096
 
 @dataclass(slots=True)
 class _Draft:
-    """A communicator as its sections tell of it, one after the other."""
+    """A communicator as its sections describe it, one after the other."""
 
     name: str
     size: int | None
     status: str
     counts: dict[str, list[CountGroup]] = field(default_factory=dict)
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[AbsentRank] = field(default_factory=list)
     failures: list[RankError] = field(default_factory=list)
 
     def finished(self) -> Communicator:
@@ -312,7 +312,7 @@ class _Reader:
         self.version = ""
         self.rows: dict[int, tuple[int, int, str]] = {}
         self.drafts: dict[tuple[int, int], _Draft] = {}
-        self.dead: list[Member] = []
+        self.dead: list[RasMember] = []
         self.timeouts = 0
         self._draft: _Draft | None = None
         self._section = ""
@@ -330,7 +330,7 @@ class _Reader:
             self._failed(self._draft, line)
         elif self._section == "DEAD" and (found := _PROCESS.match(line)):
             gpu = int(found["cuda"])
-            self.dead.append(Member(-1, found["host"], int(found["pid"]), gpu))
+            self.dead.append(RasMember(-1, found["host"], int(found["pid"]), gpu))
         elif self._section == "TIMEOUT" and (found := _TIMEOUTS.match(line)):
             self.timeouts = int(found["times"])
         elif found := _ROW.match(line):
@@ -371,9 +371,9 @@ class _Reader:
     def _incomplete(self, draft: _Draft, line: str) -> None:
         if found := _BARE.match(line):
             numbers = [int(text) for text in found["ranks"].split(",") if text]
-            draft.missing += [Missing(Member(n), Absence.UNRESPONSIVE) for n in numbers]
+            draft.missing += [AbsentRank(RasMember(n), Absence.UNRESPONSIVE) for n in numbers]
         else:
-            draft.missing += [Missing(m, Absence.UNRESPONSIVE) for m in _members(line)]
+            draft.missing += [AbsentRank(m, Absence.UNRESPONSIVE) for m in _members(line)]
 
     def _failed(self, draft: _Draft, line: str) -> None:
         if found := _ERROR.match(line):
@@ -382,17 +382,17 @@ class _Reader:
         draft.failures += [RankError(m, self._error, remote) for m in _members(line) if self._error]
 
 
-def _members(line: str) -> tuple[Member, ...]:
-    """The rank that a line tells of, with its process where it is told."""
+def _members(line: str) -> tuple[RasMember, ...]:
+    """The rank that a line names, with its process where it is given."""
     found = _RANK.match(line)
     if not found:
         return ()
     rank, managed = int(found["rank"]), _MANAGED.search(line)
     if not managed:
-        return (Member(rank),)
+        return (RasMember(rank),)
     cuda = int(managed["cuda"])
     nvml = int(managed["nvml"]) if managed["nvml"] else cuda
-    return (Member(rank, managed["host"], int(managed["pid"]), cuda, nvml),)
+    return (RasMember(rank, managed["host"], int(managed["pid"]), cuda, nvml),)
 
 
 def read_text(raw: bytes) -> RasReport:
@@ -410,28 +410,28 @@ def read_text(raw: bytes) -> RasReport:
         )
     for draft in reader.drafts.values():
         _join(draft, reader.dead)
-    told = [draft.finished() for _, draft in sorted(reader.drafts.items())]
+    reported = [draft.finished() for _, draft in sorted(reader.drafts.items())]
     return RasReport(
         nccl_version=reader.version,
-        communicators=(*told, *_untold(reader)),
+        communicators=(*reported, *_unreported(reader)),
         dead=tuple(reader.dead),
         timeouts=reader.timeouts,
         text=text[:SHOWN],
     )
 
 
-def _join(draft: _Draft, dead: list[Member]) -> None:
-    """2.24 and 2.25 tell a missing rank and a dead process apart; one of each is the same."""
+def _join(draft: _Draft, dead: list[RasMember]) -> None:
+    """2.24 and 2.25 list a missing rank and a dead process apart; one of each is the same."""
     if len(dead) == len(draft.missing) == 1 and draft.missing[0].member.pid is None:
         member = replace(dead[0], rank=draft.missing[0].member.rank)
-        draft.missing = [Missing(member, Absence.DEAD)]
+        draft.missing = [AbsentRank(member, Absence.DEAD)]
 
 
-def _untold(reader: _Reader) -> list[Communicator]:
+def _unreported(reader: _Reader) -> list[Communicator]:
     """Communicators about which there is nothing to say: a row counts them, no section does."""
     found = []
     for group, (comms, size, status) in sorted(reader.rows.items()):
-        told = sum(key[0] == group for key in reader.drafts)
-        names = (f"group {group}, number {n}" for n in range(min(comms - told, 1)))
+        reported = sum(key[0] == group for key in reader.drafts)
+        names = (f"group {group}, number {n}" for n in range(min(comms - reported, 1)))
         found += [Communicator(name, size, status=status) for name in names]
     return found

@@ -1,5 +1,6 @@
 """The step supervisor of `hpctl run`: it owns the steps of one allocation, and nothing else.
 
-Pure parts: `words` (srun's command line), `said` (what srun says), `choose`, `ending`, `grow`,
-`banner`. `launch` alone starts processes; `supervise` is the loop.
+`supervise` is the loop and `steps` runs one step at a time. `allocation` is what is known of the
+job's nodes, `trouble_handler` has troubles decided and reported, `history` keeps them. Pure:
+`srun_options`, `srun_stderr`, `ending`. `launch` alone starts processes.
 """

@@ -1,4 +1,4 @@
-"""What slurmctld says of our own job, by two questions that cost the same at any cluster size.
+"""The job's allocation: what slurmctld says of it, what the supervisor knows, which nodes fit.
 
 `show job ID` is answered for that job alone, and names the nodes that are left after an
 excision. `show node LIST` is asked only when a step is to be launched: Slurm's client fetches
@@ -7,15 +7,78 @@ the whole node table for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import Attempt, JobId, NodeName, SlurmJob, SlurmNode, reason_owner
 from hpctl.errors import Unavailable
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
+
+NOT_NOW = frozenset({"FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """The allocation's nodes, those that may run a step and those that may not, with why."""
+
+    healthy: tuple[NodeName, ...]
+    unfit: Mapping[NodeName, str]
+
+
+def fitness(
+    allocated: Sequence[NodeName],
+    states: Mapping[NodeName, SlurmNode],
+    suspects: Mapping[NodeName, str],
+) -> Fitness:
+    """Sort the nodes. `suspects` are those of which the supervisor itself knows something.
+
+    A node that slurmctld does not describe is not known to be healthy. One that an operator
+    drains runs its jobs to their end, and this is one of them; one that hpctl drained is sick.
+    """
+    unfit: dict[NodeName, str] = {}
+    for name in allocated:
+        why = _unfit(states.get(name)) or suspects.get(name)
+        if why:
+            unfit[name] = why
+    return Fitness(tuple(name for name in allocated if name not in unfit), unfit)
+
+
+def choose_nodes(
+    healthy: Sequence[NodeName],
+    size: int,
+    before: Collection[NodeName] = (),
+    avoid: Iterable[NodeName] = (),
+    exclude: Collection[NodeName] = (),
+) -> tuple[NodeName, ...]:
+    """`size` nodes, or fewer where there are not so many; the allocation's order.
+
+    Never one of `exclude`. Those of the step `before` come first: their page caches and local
+    checkpoints are warm. Those to `avoid` come last: they have been in trouble with this job.
+    """
+    known, bad = set(before), set(avoid)
+    ranked = sorted(
+        (name for name in healthy if name not in exclude),
+        key=lambda name: (name in bad, name not in known, healthy.index(name)),
+    )
+    taken = set(ranked[:size])
+    return tuple(name for name in healthy if name in taken)
+
+
+def _unfit(node: SlurmNode | None) -> str:
+    if node is None:
+        return "slurmctld does not know it"
+    if node.down:
+        return f"DOWN: {node.reason}" if node.reason else "DOWN"
+    if not node.responding:
+        return "not responding"
+    if node.drained and reason_owner(node.reason) is not None:
+        return f"drained: {node.reason}"
+    flags = sorted(node.flags & NOT_NOW)
+    return flags[0] if flags else ""
 
 
 class NoSuchJob(Unavailable):
@@ -44,7 +107,7 @@ class Allocation:
         return (self.job.end - now).total_seconds() if self.job.end else None
 
 
-class Questions:
+class AllocationQueries:
     """Asks. Every method raises Unavailable, and nothing else."""
 
     def __init__(self, job: JobId, runner: Runner) -> None:
@@ -77,3 +140,170 @@ class Questions:
         if not ran.ok:
             raise Unavailable(f"sinfo: {ran.said}")
         return sum(int(word) for word in ran.text.split() if word.isdecimal())
+
+
+AWAY_S = 5.0
+"""Between questions to a slurmctld that does not answer. The allocation stays ours meanwhile."""
+
+
+class AllocationState:
+    """The latest look, and what the supervisor found out about nodes by itself."""
+
+    def __init__(
+        self,
+        questions: AllocationQueries,
+        say: Callable[[str], None],
+        restart: int = 0,
+        stopped: Callable[[], object] = lambda: False,
+    ) -> None:
+        """`restart` is this run's SLURM_RESTART_COUNT. `stopped`: whether a signal asked to end,
+        which no wait for slurmctld holds up."""
+        self._stopped = stopped
+        self._questions, self._say, self._restart = questions, say, restart
+        self._ours: Attempt | None = None
+        self.allocation: Allocation | None = None
+        self.addresses: Mapping[NodeName, str] = {}
+        self.suspects: dict[NodeName, str] = {}
+        self._closed: set[NodeName] = set()
+        self.healed: set[NodeName] = set()
+        """Nodes that hpctl closed and gave back since: verified, whatever was known of them."""
+        self._fit: Fitness | None = None
+        self._looked = 0.0
+
+    def look(self, max_age_s: float = 0.0) -> Fitness:
+        """The nodes now, or as they were seen so many seconds ago.
+
+        Waits while slurmctld does not answer: nothing can be launched then. Where a signal ends
+        that wait, the answer is the last look, or that there are no nodes. Raises NoSuchJob where
+        slurmctld does not know the job, and never did.
+        """
+        if self._fit is not None and time.monotonic() - self._looked < max_age_s:
+            return self._fit
+        reported = False
+        while True:
+            try:
+                self.allocation = self._asked()
+                nodes = self.allocation.nodes
+                states = self._questions.states(nodes)
+            except Unavailable as error:
+                if isinstance(error, NoSuchJob) and self.allocation is None:
+                    raise
+                if not reported:
+                    self._say(f"waiting for slurmctld: {error}")
+                reported = True
+                if self._interrupted():
+                    return self._fit or fitness((), {}, {})
+            else:
+                self._returned(states)
+                self.addresses = {name: state.address for name, state in states.items()}
+                self._fit, self._looked = fitness(nodes, states, self.suspects), time.monotonic()
+                return self._fit
+
+    def _returned(self, states: Mapping[NodeName, SlurmNode]) -> None:
+        """Forget what was held against nodes that hpctl has had in treatment, and no longer has."""
+        for name, state in states.items():
+            if state.drained and reason_owner(state.reason) is not None:
+                self._closed.add(name)
+                self.healed.discard(name)
+            elif name in self._closed and state.responding and state.in_service:
+                self._closed.discard(name)
+                self.healed.add(name)
+                self.suspects.pop(name, None)
+
+    def _interrupted(self) -> bool:
+        """Wait before the next question; whether a signal asked to end by then."""
+        limit = time.monotonic() + AWAY_S
+        # In short sleeps: one that a signal's handler has interrupted is slept to its end.
+        while not self._stopped() and time.monotonic() < limit:
+            time.sleep(0.1)
+        return bool(self._stopped())
+
+    def glance(self) -> bool:
+        """One cheap question about the job alone; whether it was answered."""
+        try:
+            self.allocation = self._asked()
+        except Unavailable:
+            return False
+        return True
+
+    def _asked(self) -> Allocation:
+        """Our job now. The first answer that is this run's own says which run that is."""
+        found = self._questions.allocation()
+        if self._ours is None and found.job.restarts == self._restart:
+            self._ours = found.job.attempt
+        return found
+
+    @property
+    def other(self) -> str:
+        """Which other run has our job's id by now; empty while the job is this run.
+
+        A batch script outlives its run where its node was lost: Slurm starts the job again
+        elsewhere, and the supervisor that is left must not launch steps in that run.
+        """
+        job = self.allocation.job if self.allocation else None
+        if job is None or job.attempt == self._ours:
+            return ""
+        if job.restarts != self._restart:
+            return (
+                f"job {job.id} is at restart {job.restarts} by now and this supervisor belongs"
+                f" to restart {self._restart}, so it ends and starts nothing"
+                " (where that is wrong: SLURM_RESTART_COUNT)"
+            )
+        return (
+            f"job {job.id} was submitted at {job.submit:%Y-%m-%dT%H:%M:%SZ} and is not the one"
+            " that this supervisor was started in, so it ends and starts nothing"
+        )
+
+    def idle_outside(self) -> int:
+        """Idle nodes of the job's partition; 0 where nobody says."""
+        if self.allocation is None:
+            return 0
+        try:
+            return self._questions.idle(self.allocation.job.partition)
+        except Unavailable:
+            return 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether steps can still be launched, by the latest look."""
+        return self.allocation is not None and self.allocation.lives and not self.other
+
+    @property
+    def over(self) -> str:
+        """Why not, where they cannot."""
+        return self.other or "Slurm ended the job"
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether Slurm would take the job back."""
+        return self.allocation is not None and self.allocation.job.recoverable
+
+    def left_s(self, now: datetime) -> float | None:
+        """Seconds until the job's time limit; None where it has none or nobody knows."""
+        return self.allocation.left_s(now) if self.allocation else None
+
+    @property
+    def whole_s(self) -> float | None:
+        """Seconds that the job's time limit allows altogether; None where it has none."""
+        job = self.allocation.job if self.allocation else None
+        if job is None or job.start is None or job.end is None:
+            return None
+        return (job.end - job.start).total_seconds()
+
+    def gone(self, nodes: Sequence[NodeName]) -> list[NodeName]:
+        """Those that the job has no more."""
+        have = self.allocation.nodes if self.allocation else nodes
+        return [node for node in nodes if node not in have]
+
+    def lost(self, nodes: Sequence[NodeName], fit: Fitness) -> dict[NodeName, str]:
+        """Those that Slurm took out of the job, or that are unfit by now, with why."""
+        gone = dict.fromkeys(self.gone(nodes), "Slurm took it out of the job")
+        return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}
+
+    def suspect(self, nodes: Mapping[NodeName, str]) -> None:
+        """Nodes that showed to be bad, whatever slurmctld still says of them."""
+        self.suspects |= nodes
+
+    def hosts(self, nodes: Sequence[NodeName]) -> dict[str, NodeName]:
+        """The addresses of these nodes, as slurmctld has them."""
+        return {self.addresses.get(node) or str(node): node for node in nodes}

@@ -5,7 +5,7 @@
 | a node of the step is lost or does not answer | a node's trouble, whatever the code |
 | `final_exit_codes` (93) of any rank | final: not run again, passed on |
 | `corruption_exit_codes` (16, 17) of any rank | evidence of silent data corruption |
-| any other, after the program said that it is done | done, passed on |
+| any other, after the program reported its end | done, passed on |
 | 0 with evidence of progress | done, passed on |
 | 0 without | a failure (see `finished`) |
 | 126 or 127 of every rank, in the job's first step | final: its command is not there |
@@ -21,21 +21,12 @@ from datetime import datetime
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
-from hpctl.jobs.run.said import NotLaunched, TaskEnd, root
+from hpctl.jobs.resume import ResumePoint
+from hpctl.jobs.run.srun_stderr import NotLaunched, TaskEnd, root_end
 
+_EMPTY = ResumePoint()
 TAIL_LINES = 40
 """Lines of the log's end that a trouble carries as evidence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """What the checkpoint directory held at one time. `judged` is false where nobody can say."""
-
-    path: str | None = None
-    step: int | None = None
-    judged: bool = True
-    unknown: str = ""
-    """What is there instead, in no known format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +34,7 @@ class Evidence:
     """All that is known when a step has ended.
 
     `code` is srun's (128 + n for a signal). `lost` are nodes of the step that Slurm took out or
-    that did not answer, with why. `marked`: the program said that it is done. `stepped`: it
+    that did not answer, with why. `marked`: the program reported its end. `stepped`: it
     reported at least one training step. `before` and `after` are the newest complete checkpoints
     at the step's start and end. `step` is the last training step seen.
     """
@@ -55,8 +46,8 @@ class Evidence:
     tail: Sequence[str] = ()
     marked: bool = False
     stepped: bool = False
-    before: Point = Point()
-    after: Point = Point()
+    before: ResumePoint = _EMPTY
+    after: ResumePoint = _EMPTY
     step: int | None = None
     account: Trouble | None = None
     """What a launcher inside the step says of its end."""
@@ -69,7 +60,7 @@ Classify = Callable[..., Trouble]
 
 def code_of(evidence: Evidence, policy: RunPolicy) -> int:
     """The exit code that says why: of the rank at the root, where srun named it, else srun's."""
-    end = root(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+    end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
     if end is not None and end.code != 0 and evidence.code != 0:
         return end.code
     return evidence.code
@@ -82,7 +73,7 @@ def judge(
     code = code_of(evidence, policy)
     if code == 0:
         return None if finished(evidence) else _no_progress(evidence, now)
-    end = root(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+    end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
     if evidence.marked and code not in policy.corruption_exit_codes:
         # Programs that are done often fail in tearing down. Another run could only do that again.
         return None

@@ -1,14 +1,14 @@
-"""What happened to a job before, durable across requeues: one JSON object a line.
+"""What happened to a job before, durable across requeues, and what the job's log shows of it.
 
-Appended and synced line by line, by the one supervisor that runs at a time. A line that a crash
-tore is passed over, and the next append begins a line of its own. Where the file cannot be
-written the run goes on with what it remembers: a full disk must not end a job.
+One JSON object a line, appended and synced line by line, by the one supervisor that runs at a time.
+A line that a crash tore is passed over, and the next append begins a line of its own. Where the
+file cannot be written the run goes on with what is in memory: a full disk must not end a job.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from hpctl.core.hostlist import fold
+from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Action, Past
 from hpctl.core.trouble import Trouble
 
@@ -27,7 +29,7 @@ LARGEST = 16 << 20
 """Bytes of history that are read, from the end: tens of thousands of attempts."""
 
 
-class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
+class AttemptStarted(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     """A step was launched. `restart` is Slurm's restart count, `attempt` counts all steps."""
 
     attempt: int
@@ -38,7 +40,7 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     step: int | None = None
 
 
-class Treated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
+class TroubleTreated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
     """A trouble was answered."""
 
     attempt: int
@@ -47,7 +49,7 @@ class Treated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
     why: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
+class AttemptEnded(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
     """An attempt ended: with which code, and why in one sentence."""
 
     attempt: int
@@ -56,20 +58,20 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
     why: str
 
 
-class Saved(msgspec.Struct, frozen=True, tag="saved", omit_defaults=True):
-    """The program told what saving a checkpoint took. Of each attempt the first few are kept."""
+class CheckpointSaved(msgspec.Struct, frozen=True, tag="saved", omit_defaults=True):
+    """What saving a checkpoint took, by the program. Of each attempt the first few are kept."""
 
     attempt: int
     at: datetime
     seconds: float
 
 
-Record = Started | Treated | Ended | Saved
+Record = AttemptStarted | TroubleTreated | AttemptEnded | CheckpointSaved
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 @dataclass
-class History:
+class JobHistory:
     """One job's records. `path` is None where there is no place to keep them."""
 
     path: Path | None
@@ -79,8 +81,8 @@ class History:
     parents: bool = False
 
     @classmethod
-    def open(cls, path: Path | None, *, parents: bool = False) -> History:
-        """Read what there is. Never raises: a history that cannot be read is told in `broken`.
+    def open(cls, path: Path | None, *, parents: bool = False) -> JobHistory:
+        """Read what there is. Never raises: a history that cannot be read is in `broken`.
 
         Only `parents` lets directories above the file's own be made. A checkpoint directory must
         not be: where its file system is not mounted, it would be an empty one on the node's disk,
@@ -94,7 +96,7 @@ class History:
             raw = b""
         except OSError as error:
             return cls(path, [], f"cannot read {path}: {error.strerror}", parents)
-        return cls(path, list(read(raw)), "", parents)
+        return cls(path, list(read_records(raw)), "", parents)
 
     def add(self, record: Record) -> None:
         """Remember a record, on stable storage where that works. Never raises."""
@@ -111,22 +113,22 @@ class History:
 
     def saved(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
         """Keep what saves took, as far as there is room for this attempt's."""
-        kept = sum(isinstance(r, Saved) and r.attempt == attempt for r in self.records)
+        kept = sum(isinstance(r, CheckpointSaved) and r.attempt == attempt for r in self.records)
         for seconds in islice(took_s, max(0, MOST_SAVES - kept)):
-            self.add(Saved(attempt, at, seconds))
+            self.add(CheckpointSaved(attempt, at, seconds))
 
     @property
     def past(self) -> list[Past]:
         """The troubles and their treatment, oldest first: what `decide` asks for."""
-        return [Past(r.trouble, r.action) for r in self.records if isinstance(r, Treated)]
+        return [Past(r.trouble, r.action) for r in self.records if isinstance(r, TroubleTreated)]
 
     @property
     def attempts(self) -> int:
         """How many steps were launched for this job."""
-        return max((r.attempt for r in self.records if isinstance(r, Started)), default=0)
+        return max((r.attempt for r in self.records if isinstance(r, AttemptStarted)), default=0)
 
 
-def read(raw: bytes) -> Iterable[Record]:
+def read_records(raw: bytes) -> Iterable[Record]:
     """The records of a file's bytes; lines that are none are passed over."""
     for line in raw[-LARGEST:].split(b"\n"):
         try:
@@ -145,3 +147,64 @@ def _append(path: Path, line: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+LOG_PREFIX = "hpctl: "
+"""How each line begins; the log rules pass such lines over."""
+REASON_CHARS = 100
+
+
+def stamp(at: datetime) -> str:
+    """A time as the log rules read it."""
+    return f"{at:%Y-%m-%dT%H:%M:%S}Z"
+
+
+def started_line(
+    at: datetime, attempt: int, nodes: Sequence[NodeName], spare: int, resume: str | None
+) -> str:
+    """The line before a step's own output."""
+    spares = f" and {spare} spare" if spare else ""
+    many = "node" if len(nodes) == 1 else "nodes"
+    place = f"resuming from {resume}" if resume else "from the beginning"
+    return (
+        f"{LOG_PREFIX}{stamp(at)} attempt {attempt} on {len(nodes)} {many}{spares},"
+        f" {fold(nodes)}, {place}"
+    )
+
+
+def log_line(at: datetime, text: str) -> str:
+    """Any other line."""
+    return f"{LOG_PREFIX}{stamp(at)} {' '.join(text.split())}"
+
+
+def duration(seconds: float) -> str:
+    """`3.2 s`, `4 min 10 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def summary(records: Sequence[Record]) -> list[str]:
+    """All attempts of the job, of earlier runs too, as a table."""
+    begun = [r for r in records if isinstance(r, AttemptStarted)]
+    ends = {r.attempt: r for r in records if isinstance(r, AttemptEnded)}
+    rows = [("attempt", "started", "ran", "nodes", "from", "ended")]
+    for start in begun:
+        end = ends.get(start.attempt)
+        ran = duration((end.at - start.at).total_seconds()) if end else "?"
+        place = "the beginning" if start.resume is None else start.resume.rpartition("/")[2]
+        why = end.why if end else "no end was written: the supervisor itself was lost"
+        rows.append((str(start.attempt), stamp(start.at), ran, start.nodes, place, _short(why)))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [
+        LOG_PREFIX
+        + "  ".join([*(word.ljust(w) for word, w in zip(row, widths, strict=False)), row[5]])
+        for row in rows
+    ]
+
+
+def _short(why: str) -> str:
+    return why if len(why) <= REASON_CHARS else why[: REASON_CHARS - 3] + "..."

@@ -34,7 +34,7 @@ _STEP = re.compile(r"^StepId=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RunningStep:
     """One running srun. `began` is by the monotonic clock."""
 
     attempt: int
@@ -43,7 +43,7 @@ class Step:
     began: float
 
 
-class Launcher:
+class StepLauncher:
     """Starts and ends the steps of one job. Only `start` raises."""
 
     def __init__(self, job: JobId, bin_dir: Path | None = None) -> None:
@@ -59,18 +59,18 @@ class Launcher:
         self,
         attempt: int,
         nodes: Sequence[NodeName],
-        words: Sequence[str],
+        arguments: Sequence[str],
         env: Mapping[str, str],
         sinks: tuple[int, int],
-        ended: Callable[[Step, int], None],
-    ) -> Step:
+        ended: Callable[[RunningStep, int], None],
+    ) -> RunningStep:
         """Start srun; `ended(step, code)` is called once, from a thread, with the shell's code.
 
         `sinks` are the descriptors of its stdout and stderr. Raises HpctlError.
         """
         try:
             process = subprocess.Popen(
-                [self._srun, *words],
+                [self._srun, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=sinks[0],
                 stderr=sinks[1],
@@ -78,7 +78,7 @@ class Launcher:
             )
         except OSError as error:
             raise HpctlError(f"cannot start {self._srun}: {error.strerror}", "") from error
-        step = Step(attempt, tuple(nodes), process, time.monotonic())
+        step = RunningStep(attempt, tuple(nodes), process, time.monotonic())
 
         def wait() -> None:
             code = process.wait()
@@ -87,7 +87,7 @@ class Launcher:
         threading.Thread(target=wait, name=f"srun {attempt}", daemon=True).start()
         return step
 
-    def signal(self, step: Step, number: int) -> None:
+    def signal(self, step: RunningStep, number: int) -> None:
         """Pass a signal on to the ranks.
 
         srun forwards SIGUSR1 and the like. Those that ask a program to end it takes for itself:
@@ -99,12 +99,12 @@ class Launcher:
         with contextlib.suppress(ProcessLookupError):
             step.process.send_signal(number)
 
-    def kill(self, step: Step) -> None:
+    def kill(self, step: RunningStep) -> None:
         """SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""
         self._scancel(step, "KILL")
 
     def answering(self, nodes: Sequence[NodeName], seconds: float) -> set[NodeName] | None:
-        """Those of these nodes on which a task starts in so many seconds; None: nobody can tell.
+        """Those of these nodes on which a task starts in so many seconds; None: not known.
 
         A frozen node starts none. One that is only busy giving back its old ranks' memory does.
         """
@@ -117,18 +117,18 @@ class Launcher:
         heard = {NodeName(word) for word in ran.text.split()} & set(nodes)
         return heard if heard or ran.end is End.TIMED_OUT else None
 
-    def abandon(self, step: Step) -> None:
+    def abandon(self, step: RunningStep) -> None:
         """End srun itself: it would wait for ever for the tasks of a node that is gone."""
         with contextlib.suppress(ProcessLookupError):
             step.process.kill()
 
-    def blocked(self, step: Step, before: Collection[int]) -> bool:
+    def blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Whether slurmctld holds a step back for one of those `before` (process ids of sruns),
-        which have ended: it was away when it was told so."""
+        which have ended: it was away at that moment."""
         ran = self.runner.run("scontrol", "-o", "show", "step", str(self.job))
         return blocked(ran.text, step.process.pid, before)
 
-    def withdraw(self, step: Step) -> None:
+    def withdraw(self, step: RunningStep) -> None:
         """Have srun give up a step that was not created yet."""
         with contextlib.suppress(ProcessLookupError):
             step.process.terminate()
@@ -157,7 +157,7 @@ class Launcher:
 
         threading.Thread(target=run, name="notify", daemon=True).start()
 
-    def _scancel(self, step: Step, name: str) -> None:
+    def _scancel(self, step: RunningStep, name: str) -> None:
         def run() -> None:
             step_id = self._step_id(step.process.pid)
             if step_id is None:

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.logs.engine import Engine, Verdict
+from hpctl.jobs.logs.engine import Engine, RuleVerdict
 from hpctl.jobs.logs.follow import Follower, LineCutter
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.progress import notes
-from hpctl.jobs.run import said
-from hpctl.jobs.run.banner import PREFIX
+from hpctl.jobs.run import srun_stderr
+from hpctl.jobs.run.history import LOG_PREFIX
 
 EVERY_S = 0.1
 """How often a file is looked at: what a crash waits for before it is noticed."""
@@ -37,28 +37,28 @@ TAIL = 200
 LONGEST = 2000
 """Characters of a line of the tail."""
 
-_OWN = re.compile(b"^" + PREFIX.encode() + b".*\n", re.MULTILINE)
+_OWN = re.compile(b"^" + LOG_PREFIX.encode() + b".*\n", re.MULTILINE)
 
 
 @dataclass
-class Heard:
-    """What one attempt's output said so far."""
+class StepOutput:
+    """What was read of one attempt's output so far."""
 
-    ends: list[said.TaskEnd] = field(default_factory=list)
-    failed: list[said.NotLaunched] = field(default_factory=list)
+    ends: list[srun_stderr.TaskEnd] = field(default_factory=list)
+    failed: list[srun_stderr.NotLaunched] = field(default_factory=list)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     engine: Engine | None = None
 
 
-class Output:
-    """Reads along. `on_line` is told of what srun says, `on_verdict` of each rule that fired and
-    `on_note` of each line of progress; all are called from a thread, and must not wait."""
+class OutputReader:
+    """Reads along. `on_line` is called with each line of srun's, `on_verdict` with each rule that
+    fired and `on_note` with each line of progress; all from a thread, and must not wait."""
 
     def __init__(
         self,
         rules: RuleSet | None,
-        on_line: Callable[[said.Line], None],
-        on_verdict: Callable[[Verdict], None],
+        on_line: Callable[[srun_stderr.SrunLine], None],
+        on_verdict: Callable[[RuleVerdict], None],
         *,
         fds: tuple[int, int] = (1, 2),
         also: tuple[Path, ...] = (),
@@ -67,7 +67,7 @@ class Output:
         self._rules, self._on_line, self._on_verdict = rules, on_line, on_verdict
         self._on_note = on_note
         self._lock, self._reading = threading.Lock(), threading.Lock()
-        self.heard = Heard()
+        self.heard = StepOutput()
         paths = [*(_file(fd) for fd in fds), *also]
         self._followers = [Follower(path, at_end=True) for path in dict.fromkeys(paths) if path]
         self._pumped = [fd for fd in fds if _file(fd) is None]
@@ -83,7 +83,7 @@ class Output:
         with `started`."""
         with self._lock:
             engine = Engine(self._rules, self._seconds()) if self._rules else None
-            self.heard = Heard(engine=engine)
+            self.heard = StepOutput(engine=engine)
         self._pumps = []
         sinks = [fd if fd not in self._pumped else self._pump(fd) for fd in self._fds]
         return sinks[0], sinks[1]
@@ -99,7 +99,7 @@ class Output:
         with self._lock:
             self.heard.engine = Engine(self._rules, self._seconds()) if self._rules else None
 
-    def settle(self) -> Heard:
+    def settle(self) -> StepOutput:
         """Read to the end of what srun left, and return all that was heard."""
         limit = time.monotonic() + SETTLE_S
         for pump in self._pumps:
@@ -142,7 +142,7 @@ class Output:
         self._looked = now
         return self._awake
 
-    def _tell(self, verdicts: list[Verdict]) -> None:
+    def _tell(self, verdicts: list[RuleVerdict]) -> None:
         for verdict in verdicts:
             self._on_verdict(replace(verdict, at=time.time()))
 
@@ -163,17 +163,17 @@ class Output:
         return whole
 
     def _take(self, block: bytes) -> None:
-        if PREFIX.encode() in block:
+        if LOG_PREFIX.encode() in block:
             block = _OWN.sub(b"", block)
         if not block:
             return
-        found = list(said.lines(block))
+        found = list(srun_stderr.lines(block))
         last = [line.decode("utf-8", "replace")[:LONGEST] for line in block.split(b"\n")[-TAIL:-1]]
         with self._lock:
             heard = self.heard
             heard.tail.extend(last)
-            heard.ends += [line for line in found if isinstance(line, said.TaskEnd)]
-            heard.failed += [line for line in found if isinstance(line, said.NotLaunched)]
+            heard.ends += [line for line in found if isinstance(line, srun_stderr.TaskEnd)]
+            heard.failed += [line for line in found if isinstance(line, srun_stderr.NotLaunched)]
             verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in notes.in_log(block):

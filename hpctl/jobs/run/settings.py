@@ -16,18 +16,18 @@ from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.ras.client import Address, address, address_of_job
+from hpctl.jobs.run.elastic_step import Torch
 from hpctl.jobs.run.history import HISTORIES
-from hpctl.jobs.run.process import Torch
-from hpctl.jobs.run.words import Shape, Words, shape
+from hpctl.jobs.run.srun_options import SrunCommand, TaskLayout, task_layout
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """One supervised run. `allocated` is what the job began with; `wanted` is a step's size."""
 
     job: JobId
-    words: Words
-    form: Shape
+    srun: SrunCommand
+    layout: TaskLayout
     allocated: tuple[NodeName, ...]
     wanted: int
     policy: RunPolicy
@@ -46,14 +46,19 @@ class Settings:
     @property
     def ras(self) -> Address:
         """Where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
-        said = self.environ.get("NCCL_RAS_ADDR", "")
-        return address(said) if said else address_of_job(int(self.job))
+        text = self.environ.get("NCCL_RAS_ADDR", "")
+        return address(text) if text else address_of_job(int(self.job))
 
     @property
     def progress_file(self) -> Path | None:
         """Where the user has the ranks write their progress to; None: they get a socket."""
         kind, _, path = self.environ.get("HPCTL_PROGRESS", "").partition(":")
         return Path(path) if kind == "file" and path else None
+
+    @property
+    def resume_directory(self) -> Path | None:
+        """Where to look for a checkpoint; None for a start from scratch."""
+        return None if self.scratch else self.directory
 
     @property
     def least(self) -> int:
@@ -72,7 +77,7 @@ class Settings:
 
 
 def settings(
-    words: Words,
+    srun: SrunCommand,
     environ: Mapping[str, str],
     policy: RunPolicy,
     *,
@@ -82,7 +87,7 @@ def settings(
     logs: tuple[Path, ...] = (),
     torch: Torch | None = None,
     search: Callable[[], Search] | None = None,
-) -> Settings:
+) -> RunSettings:
     """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""
     job = environ.get("SLURM_JOB_ID", "")
     listed = environ.get("SLURM_JOB_NODELIST", "")
@@ -97,14 +102,14 @@ def settings(
             "Use srun, and let hpctl sbatch requeue the job.",
         )
     allocated = tuple(NodeName(name) for name in expand(listed))
-    said = nodes or words.given.get("nodes", "")
-    policy, wanted = _size(policy, said, len(allocated), _spares(spares, environ, policy))
+    requested = nodes or srun.given.get("nodes", "")
+    policy, wanted = _size(policy, requested, len(allocated), _spares(spares, environ, policy))
     directory = environ.get("HPCTL_CHECKPOINT_DIR", "")
     saved = Path(directory) if directory else None
-    return Settings(
+    return RunSettings(
         job=JobId(int(job)),
-        words=words,
-        form=Shape(1) if torch else shape(words, environ, len(allocated), wanted),
+        srun=srun,
+        layout=TaskLayout(1) if torch else task_layout(srun, environ, len(allocated), wanted),
         allocated=allocated,
         wanted=wanted,
         policy=policy,
@@ -122,7 +127,7 @@ def settings(
 
 
 def _save_signal(environ: Mapping[str, str]) -> int:
-    """The signal at which the program saves; SIGUSR1 where nobody said."""
+    """The signal at which the program saves; SIGUSR1 where none is given."""
     name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
     return (
         signal.Signals[f"SIG{name}"]
@@ -131,18 +136,18 @@ def _save_signal(environ: Mapping[str, str]) -> int:
     )
 
 
-def _spares(said: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
-    if said is not None:
-        return said
-    told = environ.get("HPCTL_SPARES", "")
-    return int(told) if told.isdecimal() else policy.spares
+def _spares(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
+    if given is not None:
+        return given
+    exported = environ.get("HPCTL_SPARES", "")
+    return int(exported) if exported.isdecimal() else policy.spares
 
 
-def _size(policy: RunPolicy, said: str, allocated: int, spares: int) -> tuple[RunPolicy, int]:
+def _size(policy: RunPolicy, requested: str, allocated: int, spares: int) -> tuple[RunPolicy, int]:
     """The policy with its elastic range, and how many nodes a step gets when all is well."""
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", said) if said else None
-    if said and match is None:
-        raise HpctlError(f"--nodes {said}: not a number of nodes", "Write --nodes 8, or 6-8.")
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", requested) if requested else None
+    if requested and match is None:
+        raise HpctlError(f"--nodes {requested}: not a number of nodes", "Write --nodes 8, or 6-8.")
     if match is None:
         wanted = allocated - spares
     else:

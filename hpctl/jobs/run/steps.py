@@ -1,25 +1,101 @@
-"""One step at a time: start it, end it, and what was heard of it meanwhile."""
+"""One step at a time: start it, end it, and what was heard of it meanwhile.
+
+What happens comes through one queue: threads and signal handlers put in, the loop alone takes
+out.
+"""
 
 from __future__ import annotations
 
+import queue
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Answer
-from hpctl.core.trouble import Trouble
+from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.elastic import SECRET
-from hpctl.jobs.logs.engine import Verdict
-from hpctl.jobs.run import checkpoint, process, verdicts
-from hpctl.jobs.run.ending import Evidence, Point
-from hpctl.jobs.run.events import Events, Signalled, StepEnded
-from hpctl.jobs.run.launch import ENDING, Launcher, Step
-from hpctl.jobs.run.output import Output
-from hpctl.jobs.run.ranks import Ranks
-from hpctl.jobs.run.settings import Settings
-from hpctl.jobs.run.words import in_step, step_environment, step_words
+from hpctl.jobs.logs.engine import RuleVerdict
+from hpctl.jobs.resume import ResumePoint, beside, newest
+from hpctl.jobs.run import elastic_step
+from hpctl.jobs.run.ending import Evidence
+from hpctl.jobs.run.launch import ENDING, RunningStep, StepLauncher
+from hpctl.jobs.run.output import OutputReader
+from hpctl.jobs.run.rank_progress import RankProgress
+from hpctl.jobs.run.settings import RunSettings
+from hpctl.jobs.run.srun_options import step_arguments, step_environment, with_step_nodes
+from hpctl.jobs.run.srun_stderr import SrunLine
+
+RULE_KINDS = {
+    "hang": Kind.HANG,
+    "nan": Kind.NAN,
+    "spike": Kind.SPIKE,
+    "slow": Kind.SLOW,
+    # A number past its threshold: the training operator calls that SLOW.
+    "threshold": Kind.SLOW,
+    "upload": Kind.UPLOAD,
+}
+"""`seen` is none of these: the line is there, which the user wants in the log."""
+
+
+def rule_trouble(verdict: RuleVerdict) -> Trouble | None:
+    """The trouble that a rule saw; None where the rule only reports a line."""
+    kind = RULE_KINDS.get(verdict.what)
+    if kind is None:
+        return None
+    return Trouble(
+        kind=kind,
+        at=datetime.fromtimestamp(verdict.at, UTC),
+        why=f"log rule {verdict.rule!r}: {verdict.why}",
+        signature=f"{verdict.what} {verdict.rule}",
+        evidence=verdict.line,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """srun is gone. `code` is the shell's."""
+
+    step: RunningStep
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """A signal reached the supervisor."""
+
+    number: int
+
+
+Event = StepEnded | Signalled | SrunLine | Trouble
+
+
+class EventQueue:
+    """The queue. `put` may be called from a signal handler."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.put = self._queue.put
+
+    def next(self, seconds: float) -> Event | None:
+        """The next event, None where there is none for so long."""
+        try:
+            return self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+
+    def forget(self) -> None:
+        """Drop what still came from the step before. Signals are for the run, and stay."""
+        kept = []
+        while (event := self.next(0)) is not None:
+            kept += [event] if isinstance(event, Signalled) else []
+        for event in kept:
+            self.put(event)
+
 
 KILL_S = 0.5
 """From SIGKILL until nodes whose tasks have not ended are asked whether they are there at all."""
@@ -35,22 +111,26 @@ WITHDRAW_S = 2.0
 
 
 class Steps:
-    """Starts and ends steps; knows all that one said."""
+    """Starts and ends steps; keeps what was heard of each."""
 
     def __init__(
-        self, given: Settings, launcher: Launcher, events: Events, say: Callable[[str], None]
+        self,
+        given: RunSettings,
+        launcher: StepLauncher,
+        events: EventQueue,
+        say: Callable[[str], None],
     ) -> None:
         self._given, self._launcher, self._events, self._say = given, launcher, events, say
-        self.ranks = Ranks(given.policy, given.ras, events.put)
-        self._output = Output(
+        self.ranks = RankProgress(given.policy, given.ras, events.put)
+        self._output = OutputReader(
             given.rules, events.put, self._fired, also=given.logs, on_note=self.ranks.logged
         )
         self.asked_to_end = False
         self._overlap = False
-        self._resume = Point(judged=False)
-        self._left: Point | None = None
+        self._resume = ResumePoint(judged=False)
+        self._after: ResumePoint | None = None
         self._earlier: set[int] = set()
-        self._account: process.Account | None = None
+        self._account: elastic_step.AccountReader | None = None
         self._first = ""
         self._again = given.restart > 0
 
@@ -58,29 +138,31 @@ class Steps:
         self,
         attempt: int,
         nodes: tuple[NodeName, ...],
-        resume: Point,
+        resume: ResumePoint,
         hosts: Mapping[str, NodeName],
-    ) -> Step:
+    ) -> RunningStep:
         """Launch a step on just these nodes. Raises HpctlError where srun cannot be started."""
         given = self._given
         self._again = self._again or attempt > 1
-        # The last words of the step before are not this one's.
+        # The last lines of the step before are not this one's.
         self._output.settle()
         self._events.forget()
-        self._resume = checkpoint.beside(resume, given.directory)
-        words, told = given.words, self._told(attempt, resume, hosts)
+        self._resume = beside(resume, given.directory)
+        srun, exported = given.srun, self._exported(attempt, resume, hosts)
         if given.torch is not None:
             path = given.account(attempt)
-            words, more = process.wrapped(words, given.torch, given.policy, path)
-            self._account = process.Account(path, more[SECRET])
+            srun, more = elastic_step.wrapped(srun, given.torch, given.policy, path)
+            self._account = elastic_step.AccountReader(path, more[SECRET])
             self._first = next((host for host, name in hosts.items() if name == nodes[0]), nodes[0])
-            told |= more
+            exported |= more
         env = step_environment(given.environ, nodes, given.allocated)
         env.pop("HPCTL_RESUME_FROM", None)
-        line = step_words(in_step(words, nodes), given.form, nodes, overlap=self._overlap)
+        line = step_arguments(
+            with_step_nodes(srun, nodes), given.layout, nodes, overlap=self._overlap
+        )
         sinks = self._output.begin()
         try:
-            return self._launcher.start(attempt, nodes, line, env | told, sinks, self._over)
+            return self._launcher.start(attempt, nodes, line, env | exported, sinks, self._on_end)
         finally:
             self._output.started()
 
@@ -93,7 +175,7 @@ class Steps:
             self._renew()
         return troubles
 
-    def restart_ranks(self, step: Step, trouble: Trouble, save_first_s: float) -> str:
+    def restart_ranks(self, step: RunningStep, trouble: Trouble, save_first_s: float) -> str:
         """Have the launchers inside the step start all ranks anew: why they do not, empty where
         they do."""
         if self._account is None:
@@ -105,11 +187,11 @@ class Steps:
         return refused
 
     def _renew(self) -> None:
-        """What the old ranks said is not the new ones': they may take as long as a first start."""
+        """What the old ranks reported is void: the new ones may take as long as a first start."""
         self.ranks.renew()
         self._output.renew()
 
-    def blocked(self, step: Step) -> bool:
+    def blocked(self, step: RunningStep) -> bool:
         """Whether Slurm holds this step back for the last one; if so, it is withdrawn, and the
         next one will overlap it."""
         if self._overlap or not self._earlier:
@@ -123,7 +205,7 @@ class Steps:
             self.await_end(step, WITHDRAW_S)
         return True
 
-    def stop(self, step: Step) -> tuple[int, dict[NodeName, str]]:
+    def stop(self, step: RunningStep) -> tuple[int, dict[NodeName, str]]:
         """End a step now. Its code, and the nodes that are gone, or whose ranks do not die."""
         self._launcher.kill(step)
         code = self.await_end(step, KILL_S)
@@ -145,12 +227,12 @@ class Steps:
         self._overlap = True
         return 128 + signal.SIGKILL if code is None else code, lost
 
-    def _silent(self, step: Step) -> list[NodeName]:
-        """Its nodes of which srun has not said that a task ended."""
+    def _silent(self, step: RunningStep) -> list[NodeName]:
+        """Its nodes of which srun has not reported that a task ended."""
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
-    def _gone(self, step: Step) -> dict[NodeName, str]:
+    def _gone(self, step: RunningStep) -> dict[NodeName, str]:
         """The silent nodes that do not answer; none where that says nothing of them."""
         silent = self._silent(step)
         missing = list(silent)
@@ -171,7 +253,7 @@ class Steps:
         heard = self._output.settle()
         self.ranks.look()
         mark = self._given.done_mark
-        self._left = checkpoint.newest(self._given.directory)
+        self._after = newest(self._given.directory)
         return Evidence(
             code=code,
             ends=list(heard.ends),
@@ -181,37 +263,37 @@ class Steps:
             marked=self.ranks.done or (mark is not None and mark.exists()),
             stepped=self.ranks.step is not None,
             before=self._resume,
-            after=self._left,
+            after=self._after,
             step=self.ranks.step,
             account=self._account.ended() if self._account else None,
             again=self._again,
         )
 
-    def left(self, answer: Answer | None) -> Point | None:
+    def found_at_end(self, answer: Answer | None) -> ResumePoint | None:
         """Where the next step resumes, if the last one's end has just shown it: a large checkpoint
         takes a second to prove. None: look anew."""
-        left, self._left = self._left, None
+        found, self._after = self._after, None
         now = answer is not None and answer.after_s == 0
         alone = self._given.search is None and not self._given.scratch
-        return left if now and alone and left is not None and left.path else None
+        return found if now and alone and found is not None and found.path else None
 
-    def save_first(self, step: Step, seconds: float) -> None:
+    def save_first(self, step: RunningStep, seconds: float) -> None:
         """Ask the ranks to save, and wait for a newer checkpoint, for so long at most."""
         if seconds <= 0:
             return
-        old = checkpoint.newest(self._given.directory)
+        old = newest(self._given.directory)
         self._say(f"asking the ranks to save, and waiting {seconds:g} s at most")
         self.ask_to_save(step)
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and self.await_end(step, SAVE_LOOK_S) is None:
-            if checkpoint.newest(self._given.directory) != old:
+            if newest(self._given.directory) != old:
                 return
 
-    def ask_to_save(self, step: Step) -> None:
+    def ask_to_save(self, step: RunningStep) -> None:
         """Send the ranks the signal at which they save."""
         self._launcher.signal(step, self._given.save_signal)
 
-    def pass_on(self, step: Step, number: int) -> None:
+    def pass_on(self, step: RunningStep, number: int) -> None:
         """A signal to the supervisor is one to the ranks. Those to end it end the run, too."""
         if number in ENDING:
             self.asked_to_end = True
@@ -222,7 +304,7 @@ class Steps:
         self._say(f"{signal.Signals(number).name} is passed on to the ranks")
         self._launcher.signal(step, number)
 
-    def await_end(self, step: Step, seconds: float) -> int | None:
+    def await_end(self, step: RunningStep, seconds: float) -> int | None:
         """The step's code, None if it has not ended by then. Signals are passed on meanwhile."""
         limit = time.monotonic() + seconds
         while (left := limit - time.monotonic()) > 0:
@@ -242,25 +324,27 @@ class Steps:
                     self.asked_to_end = True
         return not self.asked_to_end
 
-    def _told(self, attempt: int, resume: Point, hosts: Mapping[str, NodeName]) -> dict[str, str]:
+    def _exported(
+        self, attempt: int, resume: ResumePoint, hosts: Mapping[str, NodeName]
+    ) -> dict[str, str]:
         """What the ranks find in their environment."""
-        told = {"HPCTL_ATTEMPT": str(attempt), "HPCTL_RESTART_COUNT": str(attempt - 1)}
+        exported = {"HPCTL_ATTEMPT": str(attempt), "HPCTL_RESTART_COUNT": str(attempt - 1)}
         if resume.path is not None:
-            told["HPCTL_RESUME_FROM"] = resume.path
+            exported["HPCTL_RESUME_FROM"] = resume.path
         here = list(hosts.values()) == [self._given.environ.get("SLURMD_NODENAME")]
-        told["NCCL_RAS_ADDR"] = str(self._given.ras)
+        exported["NCCL_RAS_ADDR"] = str(self._given.ras)
         if address := self.ranks.begin(hosts, here=here, file=self._given.progress_file):
-            told["HPCTL_PROGRESS"] = address
+            exported["HPCTL_PROGRESS"] = address
         if (mark := _fresh(self._given.done_mark)) is not None:
-            told["HPCTL_DONE"] = str(mark)
-        return told
+            exported["HPCTL_DONE"] = str(mark)
+        return exported
 
-    def _over(self, step: Step, code: int) -> None:
+    def _on_end(self, step: RunningStep, code: int) -> None:
         self._earlier.add(step.process.pid)
         self._events.put(StepEnded(step, code))
 
-    def _fired(self, verdict: Verdict) -> None:
-        trouble = verdicts.trouble(verdict)
+    def _fired(self, verdict: RuleVerdict) -> None:
+        trouble = rule_trouble(verdict)
         if trouble is not None:
             self._events.put(trouble)
         else:

@@ -16,24 +16,75 @@ from types import FrameType
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Action, Answer
+from hpctl.core.run_policy import Action, Answer, RunPolicy, worth_growing
 from hpctl.core.trouble import STOP_EXIT_CODE, Kind, Trouble
-from hpctl.jobs.run import banner, checkpoint, ending, grow, treat
-from hpctl.jobs.run.allocation import NoSuchJob, Questions
-from hpctl.jobs.run.choose import Fitness, choose
-from hpctl.jobs.run.clocks import Clocks
-from hpctl.jobs.run.events import Events, Signalled, StepEnded
-from hpctl.jobs.run.ground import Ground
-from hpctl.jobs.run.history import Ended, History, Started
-from hpctl.jobs.run.launch import ENDING, Launcher, Step
-from hpctl.jobs.run.said import TaskEnd
-from hpctl.jobs.run.settings import Settings
-from hpctl.jobs.run.steps import Steps
-from hpctl.jobs.run.treat import Treat
+from hpctl.jobs.resume import NothingWhole, resume_point
+from hpctl.jobs.run import ending, history, trouble_handler
+from hpctl.jobs.run.allocation import (
+    AllocationQueries,
+    AllocationState,
+    Fitness,
+    NoSuchJob,
+    choose_nodes,
+)
+from hpctl.jobs.run.history import AttemptEnded, AttemptStarted, JobHistory
+from hpctl.jobs.run.launch import ENDING, RunningStep, StepLauncher
+from hpctl.jobs.run.settings import RunSettings
+from hpctl.jobs.run.srun_stderr import TaskEnd
+from hpctl.jobs.run.steps import EventQueue, Signalled, StepEnded, Steps
+from hpctl.jobs.run.timers import StepTimers
+from hpctl.jobs.run.trouble_handler import TroubleHandler
+
+UNLIMITED_S = 86400.0
+"""How long a job without a time limit is taken to run on: a day."""
+START_S = 120.0
+"""What a restart is taken to cost until one was measured."""
+REQUEUE_S = 125.0
+"""What a requeue costs beyond that: Slurm's own 121 s and the scheduler's round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What could be had. `have` nodes run now; `inside` are the healthy ones of the allocation.
+
+    `idle` are those idle in the partition, `missing` how many the allocation has lost since the
+    job began. `left_s` is until the time limit, None for none. `restart_s` was measured, from the
+    end of a step to the first training step of the next; None: not yet.
+    """
+
+    have: int
+    inside: int
+    idle: int = 0
+    missing: int = 0
+    left_s: float | None = None
+    restart_s: float | None = None
+
+
+def grown(policy: RunPolicy, wanted: int, room: Room) -> Answer | None:
+    """What to do at the next checkpoint, None for nothing.
+
+    A larger step where the allocation has nodes again; else a requeue where as many as it lost
+    are idle outside, which costs Slurm's delay too. Each only where it pays (`grow_gain`).
+    """
+    left = UNLIMITED_S if room.left_s is None else room.left_s
+    cost = START_S if room.restart_s is None else room.restart_s
+    could = min(room.inside, wanted)
+    if worth_growing(policy, room.have, could, left, cost):
+        why = f"{could} nodes again instead of {room.have}: worth a restart of {cost:.0f} s"
+        return Answer(Action.STEP, why, size=could)
+    enough = 0 < room.missing <= room.idle
+    if enough and worth_growing(policy, room.have, wanted, left, cost + REQUEUE_S):
+        why = (
+            f"{room.idle} idle nodes outside: {wanted} instead of {room.have} are worth a requeue"
+            f" of {cost + REQUEUE_S:.0f} s"
+        )
+        return Answer(Action.REQUEUE, why)
+    return None
+
 
 TICK_S = 0.5
 CRASH_GRACE_S = 0.7
-"""From the first rank that ended badly to SIGKILL for the others: time for their last words."""
+"""From the first rank that ended badly to SIGKILL for the others: time for their last lines."""
 LAST_S = 10.0
 """Of the time limit, what is kept from a save for ending the step and asking for a requeue."""
 REFUSED_S, MOST_REFUSALS = 3.0, 20
@@ -49,7 +100,7 @@ RESTARTS = (Action.STEP, Action.REQUEUE, Action.HOLD)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """What became of an attempt. Without an answer the run is over."""
 
     code: int
@@ -58,27 +109,27 @@ class Outcome:
     answer: Answer | None = None
 
 
-class Supervisor:
+class StepSupervisor:
     """One job's steps, from the first to the last of this run."""
 
     def __init__(
         self,
-        given: Settings,
-        launcher: Launcher,
+        given: RunSettings,
+        launcher: StepLauncher,
         classify: ending.Classify,
         write: Callable[[str], None],
     ) -> None:
         self.given, self.classify, self.write = given, classify, write
-        self.events = Events()
+        self.events = EventQueue()
         self.asked = 0
         """The signal that asked to end; it may not have been passed on yet."""
-        questions = Questions(given.job, launcher.runner)
-        self.ground = Ground(questions, self.say, given.restart, lambda: self.asked)
-        self.history = History.open(given.history, parents=given.directory is None)
+        questions = AllocationQueries(given.job, launcher.runner)
+        self.allocation = AllocationState(questions, self.say, given.restart, lambda: self.asked)
+        self.history = JobHistory.open(given.history, parents=given.directory is None)
         self.steps = Steps(given, launcher, self.events, self.say)
-        self.treat = Treat(given, self.ground, self.history, launcher, self.say)
-        self.clocks = Clocks(given)
-        self.avoid = treat.offenders(self.history.past, given.policy, _now())
+        self.handler = TroubleHandler(given, self.allocation, self.history, launcher, self.say)
+        self.timers = StepTimers(given)
+        self.avoid = trouble_handler.offenders(self.history.past, given.policy, _utc_now())
         self.before: tuple[NodeName, ...] = ()
         self.refusals = 0
 
@@ -90,15 +141,15 @@ class Supervisor:
         try:
             while True:
                 step = self._launch(answer)
-                outcome = self._supervised(step) if isinstance(step, Step) else step
+                outcome = self._supervised(step) if isinstance(step, RunningStep) else step
                 answer = outcome.answer
-                if isinstance(step, Step):
+                if isinstance(step, RunningStep):
                     self._note_end(step, outcome)
                 if answer is None or answer.action is not Action.STEP:
                     return self._leave(outcome)
                 if not self.steps.pause(answer.after_s):
                     return outcome.code
-        except checkpoint.NothingWhole as error:
+        except NothingWhole as error:
             self.say(f"{error}. {error.hint}")
             return STOP_EXIT_CODE
         except NoSuchJob as error:
@@ -107,35 +158,39 @@ class Supervisor:
         finally:
             self._summary()
 
-    def _launch(self, answer: Answer | None) -> Step | Outcome:
+    def _launch(self, answer: Answer | None) -> RunningStep | AttemptOutcome:
         """Start the next step; an Outcome where there are too few nodes for one."""
-        resume = self.steps.left(answer) or checkpoint.resume_point(self.given)
-        fit = self.ground.look()
+        resume = self.steps.found_at_end(answer) or resume_point(
+            self.given.resume_directory, self.given.search
+        )
+        fit = self.allocation.look()
         if self.asked:
             self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
-            return Outcome(128 + self.asked, "it was asked to end")
-        if not self.ground.alive:
+            return AttemptOutcome(128 + self.asked, "it was asked to end")
+        if not self.allocation.alive:
             return self._over(1)
         size = answer.size if answer and answer.size else min(self.given.wanted, len(fit.healthy))
         exclude = answer.exclude if answer else ()
-        self.avoid = (self.avoid - self.ground.healed) | set(exclude)
-        nodes = choose(fit.healthy, size, self.before, self.avoid, exclude)
+        self.avoid = (self.avoid - self.allocation.healed) | set(exclude)
+        nodes = choose_nodes(fit.healthy, size, self.before, self.avoid, exclude)
         if len(nodes) < max(1, min(size, self.given.least)) or size < self.given.least:
             return self._too_few(fit, len(nodes))
-        attempt, now = self.history.attempts + 1, _now()
+        attempt, now = self.history.attempts + 1, _utc_now()
         spare = len(fit.healthy) - len(nodes)
-        self.write(banner.started(now, attempt, nodes, spare, resume.path))
+        self.write(history.started_line(now, attempt, nodes, spare, resume.path))
         if resume.unknown:
             self.say(resume.unknown)
         place = fold(nodes)
-        self.history.add(Started(attempt, self.given.restart, now, place, resume.path, resume.step))
+        self.history.add(
+            AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)
+        )
         self.before = nodes
-        step = self.steps.start(attempt, nodes, resume, self.ground.hosts(nodes))
-        self.clocks.began(step, resume)
+        step = self.steps.start(attempt, nodes, resume, self.allocation.hosts(nodes))
+        self.timers.began(step, resume)
         self._complain()
         return step
 
-    def _supervised(self, step: Step) -> Outcome:
+    def _supervised(self, step: RunningStep) -> AttemptOutcome:
         """Attend to a step; where the supervisor itself fails, leave it alone to its end."""
         try:
             return self._attend(step)
@@ -144,60 +199,62 @@ class Supervisor:
             for number in FORWARDED:
                 signal.signal(number, lambda number, _: step.process.send_signal(number))
             code = step.process.wait()
-            return Outcome(code if code >= 0 else 128 - code, "ended unsupervised")
+            return AttemptOutcome(code if code >= 0 else 128 - code, "ended unsupervised")
 
-    def _attend(self, step: Step) -> Outcome:
+    def _attend(self, step: RunningStep) -> AttemptOutcome:
         """Until the step is over."""
         while True:
-            event = self.events.next(self.clocks.wait_s(TICK_S))
+            event = self.events.next(self.timers.wait_s(TICK_S))
             match event:
                 case StepEnded(step=ended, code=code) if ended is step:
                     return self._ended(step, code, {})
-                case TaskEnd(code=code) if code != 0 and not self.given.words.lives_on:
-                    self.clocks.kill_by(CRASH_GRACE_S)
+                case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
+                    self.timers.kill_by(CRASH_GRACE_S)
                 case Trouble() as trouble:
                     if (outcome := self._troubled(step, trouble)) is not None:
                         return outcome
                 case Signalled(number=number):
                     self.steps.pass_on(step, number)
                     if self.steps.asked_to_end:
-                        self.clocks.kill_by(self.given.policy.save_grace_s)
+                        self.timers.kill_by(self.given.policy.save_grace_s)
             for each in self.steps.restarted():
-                self.treat.restarted(step.attempt, each)
+                self.handler.restarted(step.attempt, each)
             if (found := self.steps.ranks.look()) is not None:
                 self.events.put(found)
-            self.history.saved(step.attempt, _now(), self.steps.ranks.saves())
-            if self.clocks.kill_due():
+            self.history.saved(step.attempt, _utc_now(), self.steps.ranks.saves())
+            if self.timers.kill_due():
                 code, lost = self.steps.stop(step)
                 return self._ended(step, code, lost)
             if (outcome := self._slowly(step)) is not None:
                 return outcome
 
-    def _ended(self, step: Step, code: int, lost: dict[NodeName, str]) -> Outcome:
+    def _ended(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
         """The step is over by itself: what it means, and what is done about it."""
-        self.ground.suspect(lost)
-        fit = self.ground.look()
+        self.allocation.suspect(lost)
+        fit = self.allocation.look()
         if code != 0:
-            lost = lost | self.ground.lost(step.nodes, fit)
+            lost = lost | self.allocation.lost(step.nodes, fit)
         evidence = self.steps.evidence(code, lost)
         code = ending.code_of(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
-            return Outcome(code, "it was asked to end")
-        if not self.ground.alive:
+            return AttemptOutcome(code, "it was asked to end")
+        if not self.allocation.alive:
             return self._over(code)
         if (again := self._uncreated(step, evidence, fit)) is not None:
             return again
-        trouble = ending.judge(evidence, self.given.policy, _now(), self.classify)
+        trouble = ending.judge(evidence, self.given.policy, _utc_now(), self.classify)
         if trouble is None:
             more = f", and then ended with {code}" if code else ""
-            return Outcome(code, f"done{more}")
+            return AttemptOutcome(code, f"done{more}")
         if trouble.kind is Kind.NODE and trouble.node is not None and not lost:
-            self.ground.suspect({trouble.node: trouble.why})
-            fit = self.ground.look()
-        answer = self.treat.answer(step.attempt, trouble, fit)
-        return Outcome(code or 1, trouble.why, trouble, answer)
+            self.allocation.suspect({trouble.node: trouble.why})
+            fit = self.allocation.look()
+        answer = self.handler.answer(step.attempt, trouble, fit)
+        return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
-    def _uncreated(self, step: Step, evidence: ending.Evidence, fit: Fitness) -> Outcome | None:
+    def _uncreated(
+        self, step: RunningStep, evidence: ending.Evidence, fit: Fitness
+    ) -> AttemptOutcome | None:
         """Slurm refused to create the step, as it may while it still accounts for the last one, or
         has just been restarted. That is no trouble of the program's: try again, for a while; then
         it is the allocation's, and another one is needed."""
@@ -209,131 +266,131 @@ class Supervisor:
         why = f"srun could not create the step: {refused.text}"
         if self.refusals > (MOST_NO_GRES if NO_GRES in refused.text else MOST_REFUSALS):
             why = f"Slurm creates no step in this allocation any more: {refused.text}"
-            trouble = Trouble(Kind.NODE, _now(), why, "no step", progress=evidence.after.step)
-            answer = self.treat.answer(step.attempt, trouble, fit, stuck=True)
-            return Outcome(evidence.code or 1, why, trouble, answer)
+            trouble = Trouble(Kind.NODE, _utc_now(), why, "no step", progress=evidence.after.step)
+            answer = self.handler.answer(step.attempt, trouble, fit, stuck=True)
+            return AttemptOutcome(evidence.code or 1, why, trouble, answer)
         self.say(f"{why} -> again in {REFUSED_S:g} s")
         answer = Answer(Action.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
-        return Outcome(evidence.code, why, None, answer)
+        return AttemptOutcome(evidence.code, why, None, answer)
 
-    def _troubled(self, step: Step, trouble: Trouble) -> Outcome | None:
+    def _troubled(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
         """Trouble with a step that runs. None: it goes on running."""
-        trouble = self.clocks.with_progress(trouble)
+        trouble = self.timers.with_progress(trouble)
         # Rules may fire often, and most of what they see lets the step run on.
-        fit = self.ground.look(LOOK_S)
+        fit = self.allocation.look(LOOK_S)
         if self.asked:
             return None  # it is being ended, or will be as soon as the signal is taken in
         inside = partial(self.steps.restart_ranks, step) if self._whole(step, fit) else None
-        answer = self.treat.answer(step.attempt, trouble, fit, running=True, inside=inside)
+        answer = self.handler.answer(step.attempt, trouble, fit, running=True, inside=inside)
         if answer.action not in RESTARTS:
             return None
-        left = self.ground.left_s(_now())
+        left = self.allocation.left_s(_utc_now())
         most = answer.save_first_s if left is None else min(answer.save_first_s, left - LAST_S)
         self.steps.save_first(step, most)
         code, lost = self.steps.stop(step)
         if self.steps.asked_to_end:
-            return Outcome(code, "it was asked to end")
+            return AttemptOutcome(code, "it was asked to end")
         if lost:
             # Only now it shows that a node is gone: that is the trouble, and what is to be done.
-            self.ground.suspect(lost)
+            self.allocation.suspect(lost)
             node, why = next(iter(lost.items()))
-            said = f"node {node} is lost: {why}"
-            trouble = replace(trouble, kind=Kind.NODE, node=node, signature="node lost", why=said)
-            answer = self.treat.answer(step.attempt, trouble, self.ground.look())
-        return Outcome(code or 1, trouble.why, trouble, answer)
+            reason = f"node {node} is lost: {why}"
+            trouble = replace(trouble, kind=Kind.NODE, node=node, signature="node lost", why=reason)
+            answer = self.handler.answer(step.attempt, trouble, self.allocation.look())
+        return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
-    def _whole(self, step: Step, fit: Fitness) -> bool:
+    def _whole(self, step: RunningStep, fit: Fitness) -> bool:
         """Whether a launcher is in the step that could restart its ranks: all its nodes live."""
         return self.given.torch is not None and set(step.nodes) <= set(fit.healthy)
 
-    def _slowly(self, step: Step) -> Outcome | None:
+    def _slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """What is looked at now and then: the job itself, its time limit, room to grow."""
-        if self.clocks.created_due() and self.steps.blocked(step):
-            why = "Slurm still held the last step, whose end it was not told: overlapping that"
+        if self.timers.created_due() and self.steps.blocked(step):
+            why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
-            return Outcome(1, why, None, Answer(Action.STEP, why, size=len(step.nodes)))
-        if self.clocks.poll_due() and self.ground.glance():
-            if self.ground.other or self.ground.gone(step.nodes):
-                # srun should have told long ago.
-                self.clocks.kill_by(0)
+            return AttemptOutcome(1, why, None, Answer(Action.STEP, why, size=len(step.nodes)))
+        if self.timers.poll_due() and self.allocation.glance():
+            if self.allocation.other or self.allocation.gone(step.nodes):
+                # srun should have ended long ago.
+                self.timers.kill_by(0)
             else:
-                self.treat.unhurt(self.ground.gone(self.given.allocated))
-        if (trouble := self.clocks.time_limit(self.ground, _now())) is not None:
+                self.handler.unaffected(self.allocation.gone(self.given.allocated))
+        if (trouble := self.timers.time_limit(self.allocation, _utc_now())) is not None:
             self.events.put(trouble)
-        if len(step.nodes) < self.given.wanted and self.clocks.growth_due(self.steps.ranks.step):
+        if len(step.nodes) < self.given.wanted and self.timers.growth_due(self.steps.ranks.step):
             return self._grow(step)
         return None
 
-    def _grow(self, step: Step) -> Outcome | None:
+    def _grow(self, step: RunningStep) -> AttemptOutcome | None:
         """A smaller run has just saved: it may pay to stop here and go on with more nodes."""
-        fit = self.ground.look()
-        room = grow.Room(
+        fit = self.allocation.look()
+        room = Room(
             have=len(step.nodes),
-            inside=len(set(fit.healthy) - (self.avoid - self.ground.healed)),
-            idle=self.ground.idle_outside(),
+            inside=len(set(fit.healthy) - (self.avoid - self.allocation.healed)),
+            idle=self.allocation.idle_outside(),
             missing=len(self.given.allocated) - len(fit.healthy),
-            left_s=self.ground.left_s(_now()),
-            restart_s=self.clocks.restart_s,
+            left_s=self.allocation.left_s(_utc_now()),
+            restart_s=self.timers.restart_s,
         )
         if self.asked:
             return None
-        answer = grow.grown(self.given.policy, self.given.wanted, room)
+        answer = grown(self.given.policy, self.given.wanted, room)
         if answer is None:
             return None
         self.say(f"a new checkpoint is there, and {answer.why} -> {answer.action}")
         code, lost = self.steps.stop(step)
-        self.ground.suspect(lost)
-        return Outcome(code, answer.why, None, answer)
+        self.allocation.suspect(lost)
+        return AttemptOutcome(code, answer.why, None, answer)
 
-    def _too_few(self, fit: Fitness, found: int) -> Outcome:
+    def _too_few(self, fit: Fitness, found: int) -> AttemptOutcome:
         unfit = "; ".join(f"{node}: {why}" for node, why in list(fit.unfit.items())[:4])
         trouble = Trouble(
             kind=Kind.NODE,
-            at=_now(),
+            at=_utc_now(),
             why=f"{found} healthy nodes are left of {len(self.given.allocated)},"
             f" and a step needs {self.given.least}" + (f" ({unfit})" if unfit else ""),
             signature="too few nodes",
             node=next(iter(fit.unfit), None),
         )
-        answer = self.treat.answer(self.history.attempts, trouble, fit)
-        return Outcome(1, trouble.why, trouble, answer)
+        answer = self.handler.answer(self.history.attempts, trouble, fit)
+        return AttemptOutcome(1, trouble.why, trouble, answer)
 
-    def _over(self, code: int) -> Outcome:
+    def _over(self, code: int) -> AttemptOutcome:
         """No step can be launched any more."""
-        if self.ground.other:
-            self.say(self.ground.other)
-        return Outcome(code, self.ground.over)
+        if self.allocation.other:
+            self.say(self.allocation.other)
+        return AttemptOutcome(code, self.allocation.over)
 
-    def _leave(self, outcome: Outcome) -> int:
+    def _leave(self, outcome: AttemptOutcome) -> int:
         """The run is over, or goes on elsewhere."""
         answer = outcome.answer
         if answer is None or answer.action not in (Action.REQUEUE, Action.HOLD):
             return outcome.code
-        if not self.ground.recoverable:
+        if not self.allocation.recoverable:
             self.say(f"no {answer.action}: the job has --no-requeue, or is no batch job")
             return outcome.code or 1
-        if self.ground.glance() and self.ground.other:
+        if self.allocation.glance() and self.allocation.other:
             return self._over(outcome.code or 1).code
-        taken = self.treat.wish(outcome.trouble, answer) and not self.steps.pause(LEAVE_S)
-        if not taken and not self.steps.asked_to_end and self.treat.leave(answer):
+        taken = self.handler.wish(outcome.trouble, answer) and not self.steps.pause(LEAVE_S)
+        if not taken and not self.steps.asked_to_end and self.handler.leave(answer):
             self.steps.pause(LEAVE_S)
         return outcome.code or 1
 
-    def _note_end(self, step: Step, outcome: Outcome) -> None:
+    def _note_end(self, step: RunningStep, outcome: AttemptOutcome) -> None:
         done = f" -> {outcome.answer.action}" if outcome.answer else ""
-        self.history.add(Ended(step.attempt, _now(), outcome.code, outcome.why + done))
-        self.clocks.ended()
+        self.history.add(AttemptEnded(step.attempt, _utc_now(), outcome.code, outcome.why + done))
+        self.timers.ended()
 
     def _summary(self) -> None:
-        for line in banner.summary(self.history.records) if self.history.attempts else ():
+        for line in history.summary(self.history.records) if self.history.attempts else ():
             self.write(line)
 
     def _complain(self) -> None:
         """What does not work, and is not needed to go on."""
-        for problem in (self.history.broken, self.steps.ranks.deaf):
+        for problem in (self.history.broken, self.steps.ranks.listen_error):
             if problem:
                 self.say(problem)
-        self.history.broken = self.steps.ranks.deaf = ""
+        self.history.broken = self.steps.ranks.listen_error = ""
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number in ENDING:
@@ -342,8 +399,8 @@ class Supervisor:
 
     def say(self, text: str) -> None:
         """One line into the job's log."""
-        self.write(banner.said(_now(), text))
+        self.write(history.log_line(_utc_now(), text))
 
 
-def _now() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)

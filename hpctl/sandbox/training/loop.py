@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.checkpoints.hpctl_checkpoint import publish
-from hpctl.jobs.checkpoints.manifest import Defect, File
+from hpctl.jobs.checkpoints.files import Defect
+from hpctl.jobs.checkpoints.hpctl_checkpoint import NAME, publish
+from hpctl.jobs.checkpoints.manifest import ManifestFile
 from hpctl.sandbox.training import model
 from hpctl.sandbox.training.group import Group, Place, join
 from hpctl.sandbox.training.model import Floats, Recorder, State
@@ -51,7 +52,7 @@ def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> P
         os.fsync(file.fileno())
     files = group.gather(msgspec.json.encode(manifest.describe(shard, mine)))
     if rank == 0:
-        described = [msgspec.json.decode(each, type=File) for each in files]
+        described = [msgspec.json.decode(each, type=ManifestFile) for each in files]
         manifest.write(mine, step=state.step, world_size=size, files=described, meta=meta)
         publish(mine, final)
     group.broadcast(b"saved")
@@ -65,7 +66,7 @@ def load(directory: Path, meta: dict[str, str]) -> State:
     """
     document = manifest.read(directory)
     if not isinstance(document, manifest.Manifest):
-        raise CannotResume(f"{directory}: {document or 'no ' + manifest.NAME}")
+        raise CannotResume(f"{directory}: {document or 'no ' + NAME}")
     defect: Defect | None = manifest.verify(directory, document, deep=True)
     if defect is not None:
         raise CannotResume(f"{directory}: {defect}")

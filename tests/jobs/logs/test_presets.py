@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.jobs.logs import presets
+from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.replay import Replay, replay
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -67,14 +67,14 @@ EXPECTED = {
 
 
 def played(name: str) -> Replay:
-    return replay(presets.preset(name), SAMPLES / f"{name}.txt")
+    return replay(rules.preset(name), SAMPLES / f"{name}.txt")
 
 
 def test_every_preset_has_a_sample_and_the_other_way_round() -> None:
-    assert set(presets.NAMES) == set(EXPECTED) == {path.stem for path in SAMPLES.iterdir()}
+    assert set(rules.PRESETS) == set(EXPECTED) == {path.stem for path in SAMPLES.iterdir()}
 
 
-@pytest.mark.parametrize("name", presets.NAMES)
+@pytest.mark.parametrize("name", rules.PRESETS)
 def test_a_preset_tells_each_trouble_of_its_sample_once_and_nothing_else(name: str) -> None:
     verdicts = played(name).verdicts
     assert [(v.what, v.rule) for v in verdicts] == [(w, rule) for w, rule, _ in EXPECTED[name]]
@@ -82,7 +82,7 @@ def test_a_preset_tells_each_trouble_of_its_sample_once_and_nothing_else(name: s
         assert part in verdict.line, (part, verdict.line)
 
 
-@pytest.mark.parametrize("name", sorted(set(presets.NAMES) - {"s3-uploads"}))
+@pytest.mark.parametrize("name", sorted(set(rules.PRESETS) - {"s3-uploads"}))
 def test_a_hang_is_told_for_the_moment_it_was_due(name: str) -> None:
     hang = next(v for v in played(name).verdicts if v.what == HANG)
     assert "no line matched for" in hang.why
@@ -94,7 +94,7 @@ def test_a_hang_is_told_for_the_moment_it_was_due(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hf", "lightning"])
 def test_a_finished_run_is_not_due_any_more(name: str) -> None:
-    assert played(name).engine.next_look is None
+    assert played(name).engine.look(1e12) == []
 
 
 def test_both_forms_of_nemos_line_are_known() -> None:
@@ -104,12 +104,12 @@ def test_both_forms_of_nemos_line_are_known() -> None:
     )
     from hpctl.jobs.logs.engine import Engine
 
-    engine = Engine(presets.preset("nemo"), 0.0)
+    engine = Engine(rules.preset("nemo"), 0.0)
     assert [v.what for v in engine.feed(bar, 0.0)] == ["nan"]
     assert [watch.matched for watch in engine.watches] == [1, 1, 1, 1]
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(presets.NoSuchPreset) as caught:
-        presets.preset("megatron-lm")
+    with pytest.raises(rules.NoSuchPreset) as caught:
+        rules.preset("megatron-lm")
     assert "megatron" in caught.value.hint

@@ -1,0 +1,91 @@
+"""What a job's Comment says to hpctl: `hpctl:{...}`, and after it whatever the user wrote.
+
+The Comment is the one field that a user may set, that outlives the controller's restarts and a
+requeue, and that every release shows (AdminComment is not the user's, --extra came with 23.11,
+WCKey is for accounting).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpctl.core.registration import COMMENT_PREFIX, parted
+from hpctl.errors import HpctlError
+
+LONGEST = 1024
+"""Bytes of a Comment that slurmctld accepts at submission: 1024, not 1025, seen on 22.05.8
+(slurmctld/job_mgr.c, _test_strlen)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRegistration:
+    """A job as it was registered. Places are absolute and may hold placeholders.
+
+    `policy` is `PolicyFile.compact()`. `save_signal` is a name such as USR1, "" for none.
+    `supervised`: the script starts its program with `hpctl run`.
+    """
+
+    ckpt: str = ""
+    tiers: tuple[str, ...] = ()
+    policy: Mapping[str, object] = field(default_factory=dict)
+    spares: int = 0
+    save_signal: str = ""
+    supervised: bool = False
+
+    def fields(self) -> dict[str, object]:
+        """The values that are set, with the Comment's keys, in its order."""
+        values: dict[str, object] = {
+            "ckpt": self.ckpt,
+            "tiers": list(self.tiers),
+            "policy": dict(self.policy),
+            "spares": self.spares,
+            "save_signal": self.save_signal,
+            "supervised": self.supervised,
+        }
+        return {key: value for key, value in values.items() if value}
+
+
+def encode(registration: JobRegistration, user_comment: str = "") -> str:
+    """The Comment. Raises HpctlError where Slurm would not take it for its length."""
+    text = json.dumps(registration.fields(), separators=(",", ":"))
+    comment = f"{COMMENT_PREFIX}{text}" + (f" {user_comment}" if user_comment else "")
+    if (size := len(comment.encode("utf-8", "surrogateescape"))) > LONGEST:
+        own = f", {len(user_comment)} of them your --comment" if user_comment else ""
+        raise HpctlError(
+            f"what is registered in the job's Comment has {size} characters{own};"
+            f" Slurm takes {LONGEST}",
+            "Leave to the cluster's or the partition's policy file what all jobs share"
+            " (docs/jobs.md), or shorten the paths.",
+        )
+    return comment
+
+
+def decode(comment: str) -> JobRegistration | None:
+    """Read a Comment back; None where it is not ours. What has a wrong type counts as not given:
+    a user may have written it, and a daemon must not stumble."""
+    try:
+        registered = parted(comment)
+    except ValueError:
+        return None
+    if registered is None:
+        return None
+    found, _ = registered
+    spares = found.get("spares")
+    return JobRegistration(
+        ckpt=_text(found.get("ckpt")),
+        tiers=tuple(filter(None, map(_text, _list(found.get("tiers"))))),
+        policy=policy if isinstance(policy := found.get("policy"), dict) else {},
+        spares=spares if type(spares) is int and spares > 0 else 0,
+        save_signal=_text(found.get("save_signal")),
+        supervised=found.get("supervised") is True,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

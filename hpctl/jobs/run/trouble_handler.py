@@ -1,0 +1,189 @@
+"""What is done about a trouble: decided, recorded, logged and reported; and how a run is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import msgspec
+
+from hpctl.core.compat import UTC
+from hpctl.core.hostlist import fold
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
+from hpctl.core.treatments import CERTAIN
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.daemon_client import DaemonReply, send_report
+from hpctl.jobs.run.allocation import AllocationState, Fitness
+from hpctl.jobs.run.history import JobHistory, TroubleTreated
+from hpctl.jobs.run.launch import StepLauncher
+from hpctl.jobs.run.settings import RunSettings
+
+PAUSES = (1.0, 4.0, 10.0, 15.0)
+"""Seconds between attempts to report to the daemon what was done: all within the 60 s for which it
+leaves a job that has lost a node to its supervisor (`job.supervisor_grace_s`)."""
+
+
+class TroubleHandler:
+    """One job's troubles. Only `wish` and `leave` wait for anybody."""
+
+    def __init__(
+        self,
+        given: RunSettings,
+        allocation: AllocationState,
+        history: JobHistory,
+        launcher: StepLauncher,
+        say: Callable[[str], None],
+    ) -> None:
+        self._given, self._allocation, self._history = given, allocation, history
+        self._launcher, self._say = launcher, say
+        self._unaffected: set[NodeName] = set()
+        self._lost: set[NodeName] = set()
+
+    def answer(
+        self,
+        attempt: int,
+        trouble: Trouble,
+        fit: Fitness,
+        *,
+        running: bool = False,
+        stuck: bool = False,
+        inside: Callable[[Trouble, float], str] | None = None,
+    ) -> Answer:
+        """What `decide` says. `running`: the step's ranks live. `stuck`: this allocation has no
+        step any more. `inside` has a launcher restart the ranks in their step, after so many
+        seconds to save, and returns why it does not."""
+        means = Means(
+            process=inside is not None,
+            step=self._allocation.alive and not stuck,
+            nodes=len(fit.healthy),
+            wanted=self._given.wanted,
+            requeue=self._allocation.recoverable,
+            names=fit.healthy,
+            healed=tuple(sorted(self._allocation.healed)),
+            alive=running,
+        )
+        policy, past = self._given.policy, self._history.past
+        answer = decide(policy, past, trouble, means, datetime.now(UTC))
+        if answer.action is Action.PROCESS and inside is not None:
+            refused = inside(trouble, answer.save_first_s)
+            if refused:
+                self._say(f"the ranks are not restarted in their step: {refused}")
+                answer = decide(
+                    policy, past, trouble, replace(means, process=False), datetime.now(UTC)
+                )
+        self._say(f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}")
+        self._note(attempt, trouble, answer)
+        if answer.action not in (Action.REQUEUE, Action.HOLD):
+            # Those two are reported, as requests, when the step has ended.
+            self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
+        return answer
+
+    def restarted(self, attempt: int, trouble: Trouble) -> None:
+        """The launcher inside the step has treated this one already."""
+        answer = Answer(Action.PROCESS, "its ranks were restarted inside the step")
+        self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")
+        self._note(attempt, trouble, answer)
+        self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
+
+    def unaffected(self, gone: Sequence[NodeName]) -> None:
+        """The allocation lost these nodes, and the step that runs has none of them: a spare, say.
+
+        The daemon watches a job from the loss of a node until it has a word of its supervisor, and
+        requeues it where none comes.
+        """
+        fresh = [node for node in gone if node not in self._unaffected]
+        if not fresh:
+            return
+        self._unaffected.update(fresh)
+        why = f"the job lost {fold(fresh)}, where no rank of this step runs: it runs on"
+        if not self._lost.issuperset(fresh):
+            self._say(why)
+        # Where one was trouble before, the daemon may have heard that before it began to watch.
+        self._report(JobReport(self._given.job, self._given.restart, why=why))
+
+    def wish(self, trouble: Trouble | None, answer: Answer) -> bool:
+        """Ask the daemon for the requeue or the hold; whether it will act."""
+        wish = Wish.HOLD if answer.action is Action.HOLD else Wish.REQUEUE
+        reply = send_report(
+            JobReport(
+                self._given.job, self._given.restart, trouble, answer.action, answer.why, wish,
+                answer.exclude, answer.after_s, trouble.progress if trouble else None,
+            )
+        )  # fmt: skip
+        acts = reply is not None and reply.ok and reply.acts
+        self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
+        return acts
+
+    def leave(self, answer: Answer) -> bool:
+        """Have Slurm requeue or hold this job; False where it does not.
+
+        The step has ended, so that no rank writes any more. Never sent for a job that is already
+        ending: a requeue of a COMPLETING job crashes slurmctld.
+        """
+        if (
+            not self._allocation.glance()
+            or not self._allocation.alive
+            or not self._allocation.allocation
+        ):
+            return False
+        command_id, job = self._allocation.allocation.command_id, self._allocation.allocation.job
+        if answer.action is Action.HOLD:
+            comment = f"{job.comment} | {answer.why}".removeprefix(" | ")
+            self._launcher.comment(command_id, f"Comment={comment}")
+            ran = self._launcher.hold(command_id)
+        else:
+            ran = self._launcher.requeue(command_id)
+        if not ran.ok and ran.code < 0:
+            return True  # the requeue ended its own messenger: it belongs to this job
+        if not ran.ok:
+            self._say(f"{answer.action} was refused: {ran.said}")
+        return ran.ok
+
+    def _note(self, attempt: int, trouble: Trouble, answer: Answer) -> None:
+        self._history.add(TroubleTreated(attempt, trouble, answer.action, answer.why))
+        if trouble.node is not None:
+            self._allocation.healed.discard(trouble.node)
+        if trouble.kind is Kind.NODE and trouble.node is not None:
+            self._lost.add(trouble.node)
+        if self._given.policy.notify and answer.action is not Action.NONE:
+            document = msgspec.json.encode({"trouble": trouble, "answer": answer})
+            self._launcher.notify(self._given.policy.notify, document)
+
+    def _report(self, report: JobReport) -> None:
+        """Tell the daemon, beside everything else: it may take two seconds, or be just away."""
+        threading.Thread(target=persist, args=(report,), name="tell", daemon=True).start()
+
+
+def persist(
+    report: JobReport,
+    say: Callable[[JobReport], DaemonReply | None] = send_report,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Tell it again where no head node took it: a word that is lost costs a run that is well."""
+    for pause in (*PAUSES, None):
+        reply = say(report)
+        if (reply is not None and not reply.again) or pause is None:
+            return
+        sleep(pause)
+
+
+def offenders(past: Sequence[Past], policy: RunPolicy, now: datetime) -> set[NodeName]:
+    """Nodes that have proved bad for this job lately: taken last, should Slurm give them again."""
+    return {
+        one.trouble.node
+        for one in past
+        if one.trouble.node is not None
+        and one.trouble.kind in CERTAIN
+        and (now - one.trouble.at).total_seconds() < policy.window_s
+    }
+
+
+def _no_daemon(reply: DaemonReply | None) -> str:
+    if reply is None:
+        return "no daemon was reached: by Slurm's own means"
+    return f"the daemon does not act ({reply.text}): by Slurm's own means"

@@ -1,0 +1,264 @@
+"""How often to save: from what a save costs, what a restart costs, and how often nodes fail.
+
+Pure arithmetic, all of it in seconds unless the name says otherwise. Failures are taken to be
+independent of each other and of age (exponential), as in the papers:
+
+- J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974).
+- J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps,
+  Future Generation Computer Systems 22 (2006): equations 20 (run time) and 37 (interval).
+- The rate is a Gamma posterior. Its prior is Meta's RSC-1, 6.50 failures per 1000 node-days on
+  A100 nodes (arXiv 2410.21680), and weighs as much as one failure: a cluster's own history takes
+  over as it grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from hpctl.jobs.checkpoints.search import Checkpoint, proved, survey
+from hpctl.jobs.run.history import HISTORIES, CheckpointSaved, read_records
+
+DAY_S = 86400.0
+PRIOR_FAILURES = 1
+PRIOR_NODE_DAYS = PRIOR_FAILURES / (6.50 / 1000)
+CREDIBLE = 0.90
+"""How probable it is that the rate lies within its range."""
+FEW = 5
+"""Below so many failures the prior still weighs, and the answer says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Failures of one node per day: the posterior's mean, and its credible range."""
+
+    failures: int
+    node_days: float
+    per_node_day: float
+    low: float
+    high: float
+
+    @property
+    def few(self) -> bool:
+        """Whether the published prior still has a say."""
+        return self.failures < FEW
+
+    def mtbf_s(self, nodes: int) -> float:
+        """Mean time between failures of a job on so many nodes."""
+        return DAY_S / (self.per_node_day * nodes)
+
+
+def rate(failures: int, node_days: float) -> Rate:
+    """The rate after so many failures in so many node-days, and CREDIBLE's central range."""
+    shape = failures + PRIOR_FAILURES
+    exposure = max(0.0, node_days) + PRIOR_NODE_DAYS
+    tail = (1 - CREDIBLE) / 2
+    return Rate(
+        failures=failures,
+        node_days=node_days,
+        per_node_day=shape / exposure,
+        low=_gamma_quantile(shape, tail) / exposure,
+        high=_gamma_quantile(shape, 1 - tail) / exposure,
+    )
+
+
+def young(save_s: float, mtbf_s: float) -> float:
+    """Young's interval of work between two saves."""
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly(save_s: float, mtbf_s: float) -> float:
+    """Daly's interval of work between two saves: Young's, corrected where a save is costly."""
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s
+    small = save_s / (2 * mtbf_s)
+    corrected = young(save_s, mtbf_s) * (1 + math.sqrt(small) / 3 + small / 9)
+    return corrected - save_s
+
+
+def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
+    """The share of the wall clock that is training which is kept: between 0 and 1.
+
+    Lost are the saves, the work since the last save at each failure, and the restarts, which
+    failures may interrupt, too.
+    """
+    if interval_s <= 0:
+        return 0.0
+    exponent = restart_s / mtbf_s, (interval_s + save_s) / mtbf_s
+    if sum(exponent) > 700:  # e^700: such a run never ends
+        return 0.0
+    wall = mtbf_s * math.exp(exponent[0]) * math.expm1(exponent[1])
+    return min(1.0, interval_s / wall)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do, and what it is worth. `now_*` are None where the present interval is unknown."""
+
+    interval_s: float
+    young_s: float
+    ratio: float
+    interval_low_s: float
+    interval_high_s: float
+    """The best interval at the high and at the low end of the failure rate."""
+    now_s: float | None
+    now_ratio: float | None
+    table: tuple[tuple[float, float], ...]
+    """Intervals around the best one, and the ratio of each."""
+
+
+def advise(
+    save_s: float, restart_s: float, mtbf: tuple[float, float, float], now_s: float | None = None
+) -> Advice:
+    """The best interval for an MTBF (shortest, expected, longest), and others beside it."""
+    shortest, expected, longest = mtbf
+    best = daly(save_s, expected)
+
+    def ratio(interval_s: float) -> float:
+        return effective_ratio(interval_s, save_s, restart_s, expected)
+
+    return Advice(
+        interval_s=best,
+        young_s=young(save_s, expected),
+        ratio=ratio(best),
+        interval_low_s=daly(save_s, shortest),
+        interval_high_s=daly(save_s, longest),
+        now_s=now_s,
+        now_ratio=None if now_s is None else ratio(now_s),
+        table=tuple((best * times, ratio(best * times)) for times in (0.25, 0.5, 1, 2, 4, 8)),
+    )
+
+
+def median(values: Iterable[float]) -> float | None:
+    """The middle one, None of none."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _gamma_quantile(shape: int, probability: float) -> float:
+    """Where the Gamma distribution of a whole shape and rate 1 reaches a probability."""
+    low, high = 0.0, shape + 20 * math.sqrt(shape) + 20.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _gamma_below(shape, middle) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _gamma_below(shape: int, x: float) -> float:
+    """P(X < x): one less the Poisson probability of fewer than `shape` events."""
+    if x <= 0:
+        return 0.0
+    terms = (n * math.log(x) - x - math.lgamma(n + 1) for n in range(shape))
+    return 1.0 - math.fsum(math.exp(term) for term in terms)
+
+
+NEWEST = 8
+MAX_FILES = 100_000
+"""Of one checkpoint, that are asked for their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSave:
+    """One whole checkpoint: when the first and the last of its files were last written (ns)."""
+
+    step: int | None
+    first_ns: int
+    last_ns: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSaves:
+    """The newest whole checkpoints of one directory, newest first."""
+
+    directory: Path
+    formats: tuple[str, ...]
+    saves: tuple[MeasuredSave, ...]
+    told_s: tuple[float, ...] = ()
+    """What saves of runs in this directory took, as the program reported to `hpctl run`."""
+
+    @property
+    def save_s(self) -> float | None:
+        """A save's usual length: at least this, for the first file took time before its end, too.
+
+        None where each checkpoint is a single file, whose times say nothing.
+        """
+        return median((s.last_ns - s.first_ns) / 1e9 for s in self.saves if s.files > 1)
+
+    @property
+    def apart_s(self) -> float | None:
+        """The usual time from the end of one save to the end of the next."""
+        return median((new.last_ns - old.last_ns) / 1e9 for new, old in self._pairs())
+
+    @property
+    def step_s(self) -> float | None:
+        """The usual time of one training step, its part of the saves included."""
+        return median(
+            (new.last_ns - old.last_ns) / 1e9 / (new.step - old.step)
+            for new, old in self._pairs()
+            if new.step is not None and old.step is not None and new.step > old.step
+        )
+
+    def _pairs(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
+        # The order is the steps'; a run that went back to an old checkpoint is no distance.
+        return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
+
+
+def measure(directory: Path, newest: int = NEWEST) -> MeasuredSaves:
+    """Prove the newest checkpoints until so many are whole, and read their files' times.
+
+    Raises OSError where the directory cannot be read.
+    """
+    candidates, _ = survey(directory)
+    saves: list[MeasuredSave] = []
+    formats: dict[str, None] = {}
+    for candidate in candidates:
+        row = proved(candidate, deep=False)
+        if isinstance(row, Checkpoint) and isinstance(row.path, Path):
+            save = _times(row.path, row.step)
+            if save is not None:
+                saves.append(save)
+                formats[row.format] = None
+        if len(saves) == newest:
+            break
+    return MeasuredSaves(directory, tuple(formats), tuple(saves), _reported(directory, newest))
+
+
+def _reported(directory: Path, newest: int) -> tuple[float, ...]:
+    """From the histories that `hpctl run` keeps beside the checkpoints; the newest last."""
+    saves: list[CheckpointSaved] = []
+    for path in directory.glob(f"{HISTORIES}/run-*.jsonl"):
+        with contextlib.suppress(OSError):
+            saves += [
+                record
+                for record in read_records(path.read_bytes())
+                if isinstance(record, CheckpointSaved)
+            ]
+    saves.sort(key=lambda record: record.at)
+    return tuple(record.seconds for record in saves[-newest:])
+
+
+def _times(path: Path, step: int | None) -> MeasuredSave | None:
+    """None where the checkpoint is being removed."""
+    found: list[int] = []
+    try:
+        if not path.is_dir():
+            return MeasuredSave(step, path.stat().st_mtime_ns, path.stat().st_mtime_ns, 1)
+        for folder, _, names in os.walk(path):
+            found += [os.lstat(os.path.join(folder, name)).st_mtime_ns for name in names]
+            if len(found) > MAX_FILES:
+                break
+    except FileNotFoundError:
+        return None
+    return MeasuredSave(step, min(found), max(found), len(found)) if found else None

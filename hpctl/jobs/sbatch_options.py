@@ -1,0 +1,384 @@
+"""The options of `hpctl sbatch`: hpctl's own, and sbatch's as sbatch reads them.
+
+hpctl passes every option of sbatch through untouched; it must only know which of them take the next
+word, so that it does not mistake a value for the script. The table is src/common/slurm_opt.c's
+(22.05 to 26.11). A long option that is not in it is taken for a flag unless it carries `=`.
+
+hpctl's own options are the same on the command line and in `#HPCTL` lines. Their values are checked
+here, once; every error names its place: the option, and for a directive the file and the line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpctl.errors import HpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class HpctlOption:
+    """One option. `value` is its value's name, "" for a flag; `directive`: `#HPCTL` knows it."""
+
+    value: str = ""
+    repeated: bool = False
+    directive: bool = True
+
+
+HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
+    "checkpoint-dir": HpctlOption("DIR"),
+    "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", repeated=True),
+    "policy": HpctlOption("FILE|NAME"),
+    "log-rules": HpctlOption("PRESET|FILE", repeated=True),
+    "spares": HpctlOption("K"),
+    "save-signal": HpctlOption("SIGNAL[@SECONDS]"),
+    "no-resume": HpctlOption(),
+    "slurm-bin": HpctlOption("DIR", directive=False),
+    "dry-run": HpctlOption(directive=False),
+    "json": HpctlOption(directive=False),
+}
+_EXAMPLES = {
+    "checkpoint-dir": "/shared/my-run",
+    "tier": "local:/nvme/my-run",
+    "policy": "policy.yaml",
+    "log-rules": "megatron",
+    "spares": "1",
+    "save-signal": "USR1@120",
+    "slurm-bin": "/opt/slurm/bin",
+}
+MOST_SPARES = 1000
+SAVE_BEFORE_S = 120
+"""Seconds before the time limit that a save is asked for where nobody says. slurmctld looks at
+time limits once in 30 to 60 s, so the request may come up to a minute earlier (sbatch(1))."""
+_LAST_SECOND = 65535  # sbatch holds it in 16 bits
+
+
+@dataclass(frozen=True, slots=True)
+class OptionValue:
+    """An option's value as somebody wrote it, and where."""
+
+    value: str
+    place: str
+
+
+OptionValues = Mapping[str, tuple[OptionValue, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSignal:
+    """Which signal asks the program to save, and how many seconds before the time limit."""
+
+    name: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class HpctlOptions:
+    """What the user asked of hpctl. Directories are absolute, placeholders still in them.
+
+    A tier is a directory, `local:` and a directory on each node's own disk, or an s3:// prefix.
+    """
+
+    checkpoint_dir: str | None = None
+    tiers: tuple[str, ...] = ()
+    policy: OptionValue | None = None
+    log_rules: tuple[OptionValue, ...] = ()
+    spares: int | None = None
+    save_signal: SaveSignal | None = None
+    resume: bool = True
+
+
+def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
+    """`--name` of the option that was probably meant, or ""."""
+    found = difflib.get_close_matches(typed, names, n=1, cutoff=cutoff)
+    return f"--{found[0]}" if found else ""
+
+
+def needs_value(name: str, place: str) -> HpctlError:
+    """The error for an option without its value."""
+    return HpctlError(f"{place} needs a value", f"Write --{name} {_EXAMPLES[name]}.")
+
+
+def parse_directive(words: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
+    """The options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
+    left, found = list(words), dict[str, tuple[OptionValue, ...]]()
+    if not left:
+        raise HpctlError(f"{place}: #HPCTL says nothing", f"hpctl knows {_directive_names()}.")
+    while left:
+        word = left.pop(0)
+        typed, equals, value = word.partition("=")
+        name = typed.removeprefix("--")
+        own = HPCTL_OPTIONS.get(name)
+        if own is None or not typed.startswith("--") or not own.directive:
+            _unknown_directive(place, typed, name)
+        assert own is not None
+        at = f"{place}: --{name}"
+        taken = _option_value(name, equals, value, left, at, f"#HPCTL --{name}")
+        if "$" in taken.value:
+            raise HpctlError(
+                f"{place}: variables are not expanded in directives: {taken.value}",
+                f"Write it out, use {{job_id}} or {{array_task_id}}, or give --{name}.",
+            )
+        found[name] = (*found.get(name, ()), taken)
+    return found
+
+
+def _option_value(
+    name: str, equals: str, value: str, left: list[str], place: str, example: str
+) -> OptionValue:
+    """An option of hpctl with its value: after `=`, else the next word. Raises HpctlError."""
+    option = HPCTL_OPTIONS[name]
+    if option.value and not equals:
+        value = left.pop(0) if left else ""
+    if option.value and not value:
+        raise needs_value(name, place)
+    if equals and not option.value:
+        raise HpctlError(f"{place} takes no value", f"Write {example}.")
+    return OptionValue(value, place)
+
+
+def _unknown_directive(place: str, typed: str, name: str) -> None:
+    if name in HPCTL_OPTIONS and not HPCTL_OPTIONS[name].directive:
+        raise HpctlError(
+            f"{place}: --{name} is for the command line, not for #HPCTL", f"Give --{name} there."
+        )
+    names = [each for each, own in HPCTL_OPTIONS.items() if own.directive]
+    meant = closest_option(name, names, 0.5)
+    raise HpctlError(
+        f"{place}: unknown #HPCTL directive {typed!r}",
+        f"Did you mean {meant}?" if meant else f"hpctl knows {_directive_names()}.",
+    )
+
+
+def _directive_names() -> str:
+    return ", ".join(f"--{name}" for name, own in HPCTL_OPTIONS.items() if own.directive)
+
+
+def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> HpctlOptions:
+    """What is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
+    given = {**directives, **typed}
+
+    def last(name: str) -> OptionValue | None:
+        return given[name][-1] if given.get(name) else None
+
+    spares, save, where = last("spares"), last("save-signal"), last("checkpoint-dir")
+    return HpctlOptions(
+        checkpoint_dir=_directory(where, cwd) if where else None,
+        tiers=tuple(dict.fromkeys(_tier(each, cwd) for each in given.get("tier", ()))),
+        policy=last("policy"),
+        log_rules=given.get("log-rules", ()),
+        spares=_spares(spares) if spares else None,
+        save_signal=_save_signal(save) if save else None,
+        resume="no-resume" not in given,
+    )
+
+
+def _directory(option: OptionValue, cwd: str) -> str:
+    directory = os.path.abspath(os.path.join(cwd, os.path.expanduser(option.value)))
+    if not directory.isprintable():
+        raise HpctlError(f"{option.place} has unprintable characters: {directory!r}")
+    return directory
+
+
+def _tier(option: OptionValue, cwd: str) -> str:
+    if "://" not in option.value and not option.value.startswith("s3:"):
+        local = "local:" if option.value.startswith("local:") else ""
+        where = OptionValue(option.value.removeprefix("local:"), option.place)
+        if not where.value:
+            raise needs_value("tier", option.place)
+        return local + _directory(where, cwd)
+    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s\x00-\x1f]*)?", option.value):
+        raise HpctlError(
+            f"{option.place} is no S3 place: {option.value!r}", "Write --tier s3://BUCKET/PREFIX."
+        )
+    return option.value.rstrip("/")
+
+
+def _spares(option: OptionValue) -> int:
+    if not re.fullmatch(r"\d{1,4}", option.value) or int(option.value) > MOST_SPARES:
+        raise HpctlError(
+            f"{option.place} is no number of nodes: {option.value!r}",
+            f"Write a number from 0 to {MOST_SPARES}: nodes beside those of --nodes.",
+        )
+    return int(option.value)
+
+
+def _save_signal(option: OptionValue) -> SaveSignal:
+    name, at, seconds = option.value.upper().partition("@")
+    name = name.removeprefix("SIG")
+    if name.isdigit() and int(name) in set(signal.Signals):
+        name = signal.Signals(int(name)).name.removeprefix("SIG")
+    if name not in SIGNALS:
+        meant = difflib.get_close_matches(name, SIGNALS, n=1, cutoff=0.5)
+        raise HpctlError(
+            f"{option.place} is no signal that a program can save at: {option.value!r}",
+            f"Did you mean {meant[0]}?" if meant else f"There are {', '.join(SIGNALS)}.",
+        )
+    if at and not (seconds.isdigit() and 0 < int(seconds) <= _LAST_SECOND):
+        raise HpctlError(
+            f"{option.place} has no number of seconds after @: {option.value!r}",
+            f"Write {name}@{SAVE_BEFORE_S}; at most {_LAST_SECOND}.",
+        )
+    return SaveSignal(name, int(seconds) if at else SAVE_BEFORE_S)
+
+
+SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM", "URG", "CONT")
+"""Those that sbatch's --signal has names for and that a program can catch and go on from."""
+
+
+def _names(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+_TAKE_A_VALUE = _names("""
+    account acctg-freq array autocomplete batch bb bbf begin chdir cluster cluster-constraint
+    clusters comment constraint container container-id container-type context core-spec
+    cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
+    distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus
+    gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name
+    kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
+    mem-per-gpu mem-update mincpus network nodefile nodelist nodes ntasks ntasks-per-core
+    ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition
+    power prefer priority profile qos reservation resources runtime segment signal
+    sockets-per-node switches tasks-per-node thread-spec threads-per-core time time-min tmp
+    tres-bind tres-per-task uid wait-all-nodes wckey wrap
+""")
+# Optional values come only after `=`, so they never take the next word.
+_FLAGS = _names("""
+    consolidate-segments contiguous exclusive external get-user-env help hold ignore-pbs nice
+    no-kill no-requeue oom-kill-step overcommit oversubscribe parsable propagate quiet reboot
+    requeue resv-ports spread-job spread-segments stepmgr test-only usage use-min-nodes verbose
+    version wait
+""")
+_SHORT = {
+    "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint",
+    "S": "core-spec", "c": "cpus-per-task", "d": "dependency", "m": "distribution", "e": "error",
+    "x": "exclude", "B": "extra-node-info", "G": "gpus", "i": "input", "J": "job-name",
+    "L": "licenses", "F": "nodefile", "w": "nodelist", "N": "nodes", "n": "ntasks",
+    "o": "output", "p": "partition", "q": "qos", "t": "time", "h": "help", "H": "hold",
+    "k": "no-kill", "O": "overcommit", "s": "oversubscribe", "Q": "quiet", "v": "verbose",
+    "V": "version", "W": "wait",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What was typed after `hpctl sbatch`.
+
+    `given` maps sbatch's long option names to their last value ("" for flags), `own` hpctl's
+    options to all of theirs. `passed` is what goes to sbatch before the script, word for word,
+    but for `--wrap`, whose command is in `given`.
+    """
+
+    passed: tuple[str, ...] = ()
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+    given: dict[str, str] = field(default_factory=dict)
+    own: dict[str, tuple[OptionValue, ...]] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    het: bool = False
+
+
+def parse_command_line(words: Sequence[str]) -> CommandLine:
+    """Read a command line. Raises HpctlError for a misspelt or unfinished option of hpctl's."""
+    reader = _Reader(list(words))
+    while reader.left and reader.take_option():
+        pass
+    return CommandLine(
+        passed=tuple(reader.passed),
+        script=reader.left[0] if reader.left else None,
+        arguments=tuple(reader.left[1:]),
+        given=reader.given,
+        own=reader.own,
+        unknown=tuple(reader.unknown),
+        het=reader.het,
+    )
+
+
+class _Reader:
+    """One pass over the arguments, as getopt_long does with a leading `+`: stop at the script."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.left = words
+        self.passed: list[str] = []
+        self.given: dict[str, str] = {}
+        self.own: dict[str, tuple[OptionValue, ...]] = {}
+        self.unknown: list[str] = []
+        self.het = False
+
+    def take_option(self) -> bool:
+        """Take one option (and its value); False at the script."""
+        word = self.left[0]
+        if word == ":":
+            self.het = True
+            self.passed.append(self.left.pop(0))
+        elif word == "--":
+            self.left.pop(0)
+            return False
+        elif word.startswith("--"):
+            self._long(self.left.pop(0))
+        elif word.startswith("-") and word != "-":
+            self._short(self.left.pop(0))
+        else:
+            return False
+        return True
+
+    def _long(self, word: str) -> None:
+        typed, equals, value = word[2:].partition("=")
+        if typed in HPCTL_OPTIONS:
+            place = f"--{typed}"
+            taken = _option_value(typed, equals, value, self.left, place, place)
+            self.own[typed] = (*self.own.get(typed, ()), taken)
+            return
+        name = _complete(typed)
+        if name is None:
+            if meant := closest_option(typed, list(HPCTL_OPTIONS), 0.75):
+                raise HpctlError(f"no such option: --{typed}", f"Did you mean {meant}?")
+            self.unknown.append(word)
+        if name == "wrap":  # it may become a script; who does not want one puts it back
+            self.given[name] = value if equals else (self.left.pop(0) if self.left else "")
+            return
+        self.passed.append(word)
+        if name in _VALUED and not equals:
+            value = self._value()
+        self.given[name or typed] = value
+
+    def _short(self, word: str) -> None:
+        self.passed.append(word)
+        letters = word[1:]
+        while letters:
+            name, letters = _SHORT.get(letters[0]), letters[1:]
+            if name in _VALUED:
+                self.given[str(name)] = letters or self._value()
+                return
+            if name == "no-kill":  # its optional value is whatever is attached
+                self.given[name] = letters
+                return
+            if name is None:
+                self.unknown.append(word)
+                return
+            self.given[name] = ""
+
+    def _value(self) -> str:
+        """The next word as the value of the option before; sbatch says it where it is missing."""
+        if not self.left:
+            return ""
+        value = self.left.pop(0)
+        self.passed.append(value)
+        return value
+
+
+_VALUED = frozenset(_TAKE_A_VALUE)
+_KNOWN = (*_TAKE_A_VALUE, *_FLAGS)
+
+
+def _complete(typed: str) -> str | None:
+    """The long option that a word means: itself, or the only one that it begins (getopt_long)."""
+    if typed in _KNOWN:
+        return typed
+    begun = [name for name in _KNOWN if name.startswith(typed)]
+    return begun[0] if len(begun) == 1 else None

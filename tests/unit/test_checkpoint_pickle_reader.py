@@ -1,0 +1,159 @@
+"""The reader of `.metadata`: the same as the standard library says, at any size, in any pieces."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tracemalloc
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.checkpoints import pickle_reader, torch_dcp
+from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
+
+
+class Size(tuple[int, ...]):
+    """As torch.Size is pickled: a call with a tuple."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> object:
+        return Size, (tuple(self),)
+
+
+@dataclass(frozen=True)
+class Index:
+    fqn: str
+    offset: Size | None = None
+    index: int | None = None
+
+
+@dataclass
+class Info:
+    relative_path: str
+    offset: int
+    length: int
+    transform_descriptors: list[str] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if value is not None}
+
+
+@dataclass
+class Metadata:
+    state_dict_metadata: object
+    planner_data: object
+    storage_data: object
+
+
+def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadata:
+    about: dict[str, object] = {}
+    stored: dict[Index, Info] = {}
+    for tensor in range(tensors):
+        fqn = f"layers.{tensor}.weight \N{GREEK SMALL LETTER MU}"
+        sizes = [(Size((shard * 128, 0)), Size((128, 4096))) for shard in range(shards)]
+        about[fqn] = {"chunks": sizes, "size": Size((7,)), "rate": 0.1, "big": 10**30, "flag": True}
+        for shard in range(shards):
+            key = Index(fqn, Size((shard * 128, 0, 3)[: 1 + tensor % 3]), shard or None)
+            how = ["zstd"] if transformed and shard == 1 else None
+            where = Info(f"__{shard}_0.distcp", tensor << 33, 1 << 20, how)
+            stored[key] = where
+    return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
+
+
+def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_dcp.Held]:
+    path = tmp_path / ".metadata"
+    path.write_bytes(raw)
+    with opened(path, "") as file:
+        return torch_dcp.data_files(file, keep=keep)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("chunk", [700, 1 << 20])
+def test_it_says_what_the_standard_library_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int, chunk: int
+) -> None:
+    monkeypatch.setattr(pickle_reader, "CHUNK", chunk)
+    saved = metadata(40, 30, transformed=True)
+    held = read(tmp_path, pickle.dumps(saved, protocol), keep=True)
+    expected = defaultdict(list)
+    for info in saved.storage_data.values():  # type: ignore[attr-defined]
+        expected[info.relative_path].append((info.offset, info.length))
+    assert {name: list(each.items()) for name, each in held.items()} == expected
+    assert {name: each.end for name, each in held.items()} == {
+        name: max(offset + length for offset, length in places) for name, places in expected.items()
+    }
+    assert [name for name, each in held.items() if each.transformed] == ["__1_0.distcp"]
+    assert all(each.count == 40 for each in held.values())
+    assert not list(read(tmp_path, pickle.dumps(saved, protocol))["__0_0.distcp"].items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_every_cut_is_seen(tmp_path: Path, protocol: int) -> None:
+    raw = pickle.dumps(metadata(2, 3), protocol)
+    for size in range(len(raw)):
+        with pytest.raises(NotWhole, match="cut or damaged"):
+            read(tmp_path, raw[:size])
+
+
+@pytest.mark.slow
+def test_damage_is_a_reason_and_never_a_crash(tmp_path: Path) -> None:
+    raw = pickle.dumps(metadata(1, 2), 4)
+    for at in range(len(raw)):
+        for value in (0, 0x2E, 0x28, 0x75, 0x94, 0xFF):
+            bad = raw[:at] + bytes([value]) + raw[at + 1 :]
+            try:
+                read(tmp_path, bad)
+            except NotWhole:
+                continue
+
+
+def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
+    info = Info("__0_0.distcp", 0, 5)
+    with pytest.raises(Unprovable, match="twice"):
+        read(tmp_path, pickle.dumps(Metadata({}, None, {Index("a"): info, Index("b"): info}), 4))
+    stored = {Index("a"): info}
+    with pytest.raises(Unprovable, match="elsewhere"):
+        read(tmp_path, pickle.dumps(Metadata(stored, None, stored), 4))
+    for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
+        with pytest.raises(NotWhole, match="names no data files"):
+            read(tmp_path, pickle.dumps(other, 4))
+
+
+def test_a_text_without_end_is_passed_over_without_being_held(tmp_path: Path) -> None:
+    huge = "x" * (30 << 20)
+    saved = Metadata({"a": huge, "b": huge.encode()}, None, {Index("a"): Info("f", 0, 5)})
+    raw = pickle.dumps(saved, 4)
+    del saved, huge
+    path = tmp_path / ".metadata"
+    path.write_bytes(raw)
+    del raw
+    tracemalloc.start()
+    with opened(path, "") as file:
+        held = torch_dcp.data_files(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert set(held) == {"f"}
+    assert peak < 20 << 20
+
+
+@pytest.mark.slow
+def test_memory_does_not_go_with_the_number_of_items(tmp_path: Path) -> None:
+    peaks = []
+    for items in (1_000, 6_000):
+        out = io.BytesIO()
+        pickle.dump(metadata(items // 100, 100), out, 4)
+        path = tmp_path / str(items)
+        path.write_bytes(out.getvalue())
+        del out
+        tracemalloc.start()
+        with opened(path, "") as file:
+            held = torch_dcp.data_files(file)
+        peaks.append(tracemalloc.get_traced_memory()[1] - path.stat().st_size)
+        tracemalloc.stop()
+        assert sum(each.count for each in held.values()) == items
+    assert peaks[1] < peaks[0] + 5_000 * 25, "the file has 134 bytes an item"

@@ -1,0 +1,311 @@
+"""The newest whole checkpoint, whatever names, times and pointers say."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hpctl.cli.main import cli
+from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints import search as survey
+from hpctl.jobs.checkpoints.search import last_complete
+from hpctl.sandbox.training import loop
+from hpctl.sandbox.training.group import Group, Place
+from hpctl.sandbox.training.model import State
+
+
+def make(root: Path, name: str, step: int) -> Path:
+    directory = root / name
+    directory.mkdir(parents=True)
+    (directory / "data").write_bytes(b"x" * 100)
+    file = manifest.describe(directory / "data", directory)
+    manifest.write(directory, step=step, world_size=1, files=[file])
+    return directory
+
+
+def why(search: last.Search) -> dict[str, str]:
+    return {each.path.name: each.why for each in search.passed_over}
+
+
+def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: Path) -> None:
+    newest = make(tmp_path, "aaa", 30)
+    make(tmp_path, "step-99", 10)
+    make(tmp_path, "latest", 20)
+    (tmp_path / "latest.txt").write_text("step-99")
+    os.utime(newest, (1, 1))
+    os.utime(newest / "manifest.json", (1, 1))
+    search = last_complete(tmp_path)
+    assert search.found is not None
+    assert (search.found.path, search.found.step) == (newest, 30)
+    assert search.verdict == "found"
+    assert search.passed_over == ()
+
+
+def test_falls_back_and_says_why(tmp_path: Path) -> None:
+    make(tmp_path, "step-1", 1)
+    make(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"short")
+    (make(tmp_path, "step-3", 3) / "manifest.json").write_bytes(b"{")
+    make(tmp_path, "step-4.tmp-9.0.0-ab", 4)
+    (tmp_path / "step-5").mkdir()
+    (tmp_path / "notes.txt").write_text("not a directory")
+    search = last_complete(tmp_path)
+    assert search.found is not None
+    assert search.found.step == 1
+    reasons = why(search)
+    assert set(reasons) == {"step-2", "step-3", "step-4.tmp-9.0.0-ab", "step-5"}
+    assert reasons["step-2"] == "data has 5 of 100 bytes"
+    assert "not JSON" in reasons["step-3"]
+    assert "temporary" in reasons["step-4.tmp-9.0.0-ab"]
+
+
+def test_shallow_believes_sizes_and_deep_does_not(tmp_path: Path) -> None:
+    make(tmp_path, "step-1", 1)
+    make(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"y" * 100)
+    shallow, deep = last_complete(tmp_path), last_complete(tmp_path, deep=True)
+    assert shallow.found is not None
+    assert deep.found is not None
+    assert (shallow.found.step, deep.found.step) == (2, 1)
+
+
+def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
+    assert last_complete(tmp_path).verdict == "none"
+    (tmp_path / "step-1").mkdir()
+    assert last_complete(tmp_path).verdict == "none"
+    (make(tmp_path, "step-2", 2) / "data").unlink()
+    assert last_complete(tmp_path).verdict == "incomplete"
+    (tmp_path / "step-1/manifest.json").symlink_to("manifest.json")
+    assert last_complete(tmp_path).verdict == "unreadable"
+    make(tmp_path, "step-0", 0)
+    assert last_complete(tmp_path).verdict == "found"
+
+
+def test_a_missing_directory_is_an_error_not_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        last_complete(tmp_path / "not-mounted")
+
+
+def test_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "MAX_ENTRIES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}").mkdir()
+    with pytest.raises(OSError, match="more than 3"):
+        last_complete(tmp_path)
+
+
+def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
+    make(tmp_path, "step-9\nfound /etc", 9)
+    make(tmp_path, "step-8", 8)
+    found = last_complete(tmp_path).found
+    assert found is not None
+    assert found.step == 8
+
+
+# --- the writer is killed ----------------------------------------------------------------------
+
+
+def _state(step: int) -> State:
+    values = np.random.Generator(np.random.PCG64(step)).standard_normal(3000)
+    return State(values, values + 1, values + 2, step)
+
+
+def _write_for_ever(root: Path, first: int) -> None:
+    place = Place(0, 1, f"1.{first}.0", "here", "127.0.0.1")
+    for step in range(first, first + 1_000_000):
+        loop.save(Group(place, f"{first:06d}", []), root, _state(step), {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [20, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_killed_writers_leave_nothing_that_is_called_whole_and_is_not(
+    tmp_path: Path, turns: int
+) -> None:
+    randomness, seen = random.Random(5), set()
+    for turn in range(turns):
+        search = last_complete(tmp_path)
+        first = search.found.step if search.found else 1  # the step itself again: a second writer
+        before = set(os.listdir(tmp_path))
+        child = os.fork()
+        if child == 0:
+            try:
+                _write_for_ever(tmp_path, first)
+            finally:
+                os._exit(1)
+        # From its first sign of life on: a busy machine may take a while to get there.
+        limit = time.monotonic() + 5
+        wanted = len(before) + randomness.randint(1, 3)
+        while len(os.listdir(tmp_path)) < wanted and time.monotonic() < limit:
+            time.sleep(0.001)
+        time.sleep(randomness.uniform(0.0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for row in last.every(tmp_path):
+            if not isinstance(row, last.Checkpoint):
+                assert not row.claimed, row
+                continue
+            if row.step in seen and turn % 10 != 9:
+                continue  # a later writer may spoil it: all are read every tenth time
+            seen.add(row.step)
+            state, want = loop.load(row.path, {}), _state(row.step)
+            assert state.step == row.step
+            for name in ("weights", "mean", "square"):
+                assert np.array_equal(getattr(state, name), getattr(want, name))
+    assert len(seen) > turns // 5, (
+        "the writer was always killed before it wrote: nothing was tested"
+    )
+    leftovers = [p for p in tmp_path.iterdir() if ".tmp-" in p.name]
+    assert leftovers, "no writer was ever killed in the middle of a save: nothing was tested"
+
+
+def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(tmp_path: Path) -> None:
+    place = Place(0, 1, "1.0.0", "here", "127.0.0.1")
+    final = loop.save(Group(place, "one", []), tmp_path, _state(4), {})
+    before = (final / "rank-00000.npz").stat().st_ino
+    loop.save(Group(place, "two", []), tmp_path, _state(4), {})
+    assert (final / "rank-00000.npz").stat().st_ino == before
+    (final / "rank-00000.npz").write_bytes(b"damaged")
+    loop.save(Group(place, "three", []), tmp_path, _state(4), {})
+    assert np.array_equal(loop.load(final, {}).weights, _state(4).weights)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "step-00000004",
+        "step-00000004.damaged-1.0.0-three",
+    ]
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["checkpoint", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_last(tmp_path: Path) -> None:
+    said = f"hpctl: no checkpoints in {tmp_path}\n"
+    assert run("last", str(tmp_path)) == (1, "", said)
+    assert run("ls", str(tmp_path)) == (1, "", said)
+    assert run("last", "--export", str(tmp_path))[:2] == (1, "none\n")
+    good = make(tmp_path, "step-1", 1)
+    bad = make(tmp_path, "step-2", 2)
+    (bad / "data").unlink()
+    code, out, err = run("last", str(tmp_path))
+    assert (code, out) == (0, f"{good}\n")
+    assert err == f"hpctl: passed over {bad}: data is missing\n"
+    assert run("last", "--export", str(tmp_path))[:2] == (0, f"found {good}\n")
+    code, out, _ = run("last", "--json", str(tmp_path))
+    assert json.loads(out) == {
+        "schema": "hpctl.checkpoint-last/1",
+        "verdict": "found",
+        "found": {
+            "path": str(good),
+            "complete": True,
+            "step": 1,
+            "world_size": 1,
+            "format": "generic",
+            "digests_checked": False,
+            "claimed": True,
+            "why": "",
+            "fetched_from": "",
+        },
+        "passed_over": [
+            {
+                "path": str(bad),
+                "complete": False,
+                "step": None,
+                "world_size": None,
+                "format": "generic",
+                "digests_checked": False,
+                "claimed": True,
+                "why": "data is missing",
+                "fetched_from": "",
+            }
+        ],
+        "unseen": [],
+    }
+    (good / "data").unlink()
+    code, out, _ = run("last", "--export", str(tmp_path))
+    assert code == 1
+    assert out.startswith("incomplete 2 ")
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    for command in ("ls", "verify", "last"):
+        assert run(command, missing)[0] == 3
+        assert run(command, missing, "--json")[0] == 3
+        assert run(command)[0] == 2
+    code, out, _ = run("last", "--export", missing)
+    assert code == 3
+    assert out.startswith("unreadable ")
+    good = make(tmp_path, "step-1", 1)
+    assert run("ls", str(tmp_path))[0] == 0
+    assert run("verify", str(good), "--deep")[0] == 0
+    (good / "data").write_bytes(b"y" * 100)
+    assert run("verify", str(good))[0] == 0
+    code, out, _ = run("verify", str(good), "--deep")
+    assert code == 1
+    assert "digest" in out
+
+
+# --- several places ------------------------------------------------------------------------------
+
+
+def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path: Path) -> None:
+    near, far, own = tmp_path / "near", tmp_path / "far", tmp_path / "own"
+    mine, theirs, fast = make(near, "step-5", 5), make(far, "step-5", 5), make(own, "step-5", 5)
+    assert run("last", str(near), str(far))[1] == f"{mine}\n"
+    assert run("last", str(far), "--tier", str(near))[1] == f"{theirs}\n"
+    assert run("last", str(far), "--tier", f"local:{own}")[1] == f"{fast}\n"
+    newer = make(far, "step-6", 6)
+    assert run("last", str(near), f"local:{own}", str(far))[1] == f"{newer}\n"
+    (newer / "data").unlink()
+    code, out, err = run("last", "--export", str(near), str(far), str(far))
+    assert (code, out) == (0, f"found {mine}\n")
+    assert err == f"hpctl: passed over {newer}: data is missing\n"
+
+
+def test_a_place_that_cannot_be_read_is_never_none(tmp_path: Path) -> None:
+    near, gone = tmp_path / "near", tmp_path / "gone"
+    near.mkdir()
+    assert run("last", "--export", str(near), str(gone))[:2] == (
+        3,
+        f"unreadable {gone}: No such file or directory\n",
+    )
+    good = make(near, "step-5", 5)
+    code, out, err = run("last", "--json", str(near), str(gone))
+    document = json.loads(out)
+    assert (code, document["verdict"], document["found"]["path"]) == (0, "found", str(good))
+    assert document["unseen"] == [{"place": str(gone), "why": "No such file or directory"}]
+    code, out, err = run("last", str(near), str(gone))
+    assert (code, out) == (0, f"{good}\n")
+    assert "there may be a newer checkpoint where it cannot look" in err
+    with pytest.raises(FileNotFoundError):
+        last_complete(gone)
+    search = last_complete([last.CheckpointTier(near), last.CheckpointTier(gone)])
+    assert search.found is not None
+
+
+def test_several_nodes_do_not_share_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "own", "step-5", 5)
+    places = [f"local:{tmp_path / 'own'}"]
+    assert run("last", "--export", *places)[0] == 0
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    code, out, err = run("last", "--export", *places)
+    assert (code, out.split()[:2]) == (1, ["incomplete", "1"])
+    assert "on this node's own disk, which the job's other nodes cannot read" in err
+
+
+@pytest.mark.parametrize("place", ["s3:/bucket/x", "s3:bucket/x"])
+def test_a_place_in_s3_with_a_slash_too_few(place: str) -> None:
+    code, out, err = run("ls", place)
+    assert (code, out) == (2, "")
+    assert "did you mean s3://bucket/x?" in err

@@ -1,0 +1,90 @@
+"""Where a step resumes, and what counts as a newer checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpctl.core.run_policy import RunPolicy
+from hpctl.jobs.checkpoints import manifest
+from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
+from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
+from hpctl.jobs.run.settings import RunSettings, settings
+from hpctl.jobs.run.srun_options import parse_srun
+
+
+def save(root: Path, step: int, whole: bool = True) -> Path:
+    directory = root / f"step-{step}"
+    directory.mkdir(parents=True)
+    (directory / "data").write_bytes(b"x" * 10)
+    manifest.write(
+        directory, step=step, world_size=1, files=[manifest.describe(directory / "data", directory)]
+    )
+    if not whole:
+        (directory / "data").write_bytes(b"x")
+    return directory
+
+
+def given(directory: Path | None, **environ: str) -> RunSettings:
+    env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowhere"} | environ
+    if directory is not None:
+        env["HPCTL_CHECKPOINT_DIR"] = str(directory)
+    return settings(parse_srun(["x"]), env, RunPolicy())
+
+
+def resume(given: RunSettings, sleep: Callable[[float], object] = lambda _: None) -> ResumePoint:
+    return resume_point(given.resume_directory, given.search, sleep)
+
+
+def test_the_newest_whole_one_is_taken(tmp_path: Path) -> None:
+    save(tmp_path, 7)
+    save(tmp_path, 8, whole=False)
+    assert resume(given(tmp_path)) == ResumePoint(str(tmp_path / "step-7"), 7)
+    assert newest(tmp_path) == ResumePoint(str(tmp_path / "step-7"), 7)
+
+
+def test_a_first_start_has_nothing_to_resume_from(tmp_path: Path) -> None:
+    assert resume(given(tmp_path)) == ResumePoint()
+    assert resume(given(None)).judged is False
+    save(tmp_path, 7)
+    assert resume(given(tmp_path, HPCTL_RESUME="scratch")).path is None
+
+
+def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path: Path) -> None:
+    save(tmp_path, 8, whole=False)
+    pauses: list[float] = []
+    with pytest.raises(NothingWhole, match="step-8"):
+        resume(given(tmp_path), pauses.append)
+    assert pauses == [0.0]
+    assert newest(tmp_path).judged is False
+
+
+def test_a_directory_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    away, pauses = tmp_path / "mount", []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            save(away, 7)
+
+    assert resume(given(away), sleep).step == 7
+    assert pauses == [0.0, 2.0, 5.0]
+    with pytest.raises(NothingWhole, match="cannot be read"):
+        resume(given(tmp_path / "never"), lambda _: None)
+
+
+def test_all_tiers_are_asked_where_there_are_several(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    save(tmp_path / "other", 9)
+    (tmp_path / "ck").mkdir()
+    one = replace(
+        given(tmp_path / "ck"),
+        search=lambda: Search(last_complete(tmp_path / "other").found, (), (Unseen("s3://b", ""),)),
+    )
+    point = resume(one)
+    assert point.step == 9
+    # What the step itself saves goes into its directory: that is what counts as newer.
+    assert beside(point, tmp_path / "ck") == ResumePoint()

@@ -1,0 +1,112 @@
+"""Ranks that report, over real sockets."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl import progress
+from hpctl.core.model import NodeName
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.progress.notes import in_log
+from hpctl.jobs.ras.client import Address
+from hpctl.jobs.run.rank_progress import RankProgress
+
+NOBODY = Address("127.0.0.1", 1)
+HERE = {"127.0.0.1": NodeName("n1")}
+EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
+
+
+def looked(ranks: RankProgress, told: list[Trouble], seconds: float = 5.0) -> list[Trouble]:
+    limit = time.monotonic() + seconds
+    while not told and time.monotonic() < limit:
+        if (trouble := ranks.look()) is not None:
+            told.append(trouble)
+        time.sleep(0.02)
+    return told
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_silence_after_steps_is_a_hang(here: bool) -> None:
+    told: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, told.append)
+    rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=here), "RANK": "3"})
+    for step in range(3):
+        rank.step(step, None, None, {})
+        time.sleep(0.02)
+    rank.close()
+    (trouble,) = looked(ranks, told)
+    assert trouble.kind is Kind.HANG
+    assert trouble.step == 2
+    assert ranks.step == 2
+    ranks.end()
+
+
+def test_who_never_said_a_word_is_not_judged_by_silence() -> None:
+    told: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, told.append)
+    ranks.begin(HERE, here=True)
+    assert looked(ranks, told, 0.8) == []
+    ranks.end()
+
+
+def test_a_supervisor_that_was_stopped_itself_finds_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, told.append)
+    rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=True), "RANK": "0"})
+    rank.step(1, None, None, {})
+    rank.close()
+    time.sleep(0.1)
+    assert ranks.look() is None
+    slept, monotonic = 3600.0, time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + slept)
+    assert ranks.look() is None
+    assert told == []
+    ranks.end()
+
+
+def test_an_older_steps_ranks_are_not_heard() -> None:
+    ranks = RankProgress(EAGER, NOBODY, lambda _: None)
+    old = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=False), "RANK": "0"})
+    ranks.begin(HERE, here=False)
+    old.step(99, None, None, {})
+    old.close()
+    time.sleep(0.1)
+    ranks.look()
+    assert ranks.step is None
+    ranks.end()
+
+
+def test_silence_after_steps_in_the_log_is_a_hang() -> None:
+    told: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, told.append)
+    ranks.begin(HERE, here=True)
+    for note in in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
+        ranks.logged(note)
+    (trouble,) = looked(ranks, told)
+    assert (trouble.kind, trouble.step) == (Kind.HANG, 2)
+    ranks.begin(HERE, here=True)
+    assert looked(ranks, [], 0.8) == [], "the new step has said nothing yet"
+    ranks.end()
+
+
+def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_path: Path) -> None:
+    told: list[Trouble] = []
+    file = tmp_path / "progress"
+    file.write_text("step=99\n")
+    ranks = RankProgress(EAGER, NOBODY, told.append)
+    address = ranks.begin(HERE, here=False, file=file)
+    assert address == f"file:{file}"
+    assert ranks.look() is None
+    assert ranks.step is None
+    rank = progress.Reporter({"HPCTL_PROGRESS": address, "RANK": "0"})
+    rank.step(4, None, None, {})
+    rank.close()
+    (trouble,) = looked(ranks, told)
+    assert (trouble.kind, trouble.step) == (Kind.HANG, 4)
+    ranks.end()
