@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from hpctl.config import load
 from hpctl.core.compat import SAFE_PATH, UTC, iso_time
 from hpctl.core.journal import Event, State
-from hpctl.core.tell import Line, event_line
+from hpctl.core.timeline import Line, event_line
 from hpctl.errors import HpctlError
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.training.record import FINAL, attempts, last_step
