@@ -210,9 +210,9 @@ class DaemonClient:
                 case channel.Answer(number, value):
                     if waiting := self._open.get(number):
                         waiting.set_result(value)
-                case channel.Refused(number, status, code, message, hint, more):
+                case channel.Refused(number, status, code, text, hint, more):
                     if waiting := self._open.get(number):
-                        waiting.set_exception(Refusal(status, code, message, hint, **more))
+                        waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
 def serve(listener: socket.socket, line: channel.Channel) -> None:
