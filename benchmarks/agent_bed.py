@@ -15,9 +15,12 @@ from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
 from hpctl.agent.kmsg import format_record
 from hpctl.core.model import Report
-from hpctl.daemon.book import Book
 from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.node_health import NodeHealthStore
+from hpctl.daemon.server import IntakeServer
+from tests.intakes import Rows
 from tests.munged import munged, public_directory
 
 CHILD = "hpctl.agent.nvml.child"
@@ -84,19 +87,20 @@ def bed(directory: Path) -> Iterator[Bed]:
 @contextmanager
 def _head(reports: list[Report]) -> Iterator[tuple[int, Path]]:
     """An intake's port and a munged's socket."""
-    book = Book({}, lambda _: None, lambda: None, SystemClock())
 
-    def accept(*some: Report) -> None:
-        reports.extend(some)
-        book.accept(*some)
+    class Health(NodeHealthStore):
+        def accept(self, *some: Report) -> None:
+            reports.extend(some)
+            super().accept(*some)
 
+    health = Health({}, Rows(), lambda: None, SystemClock())
     with public_directory() as directory:
         key = directory / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         with munged(directory, "node", key, "127.0.0.1") as socket:
             settings = IntakeSettings(socket, frozenset({os.geteuid()}))
-            app = intake_app(settings, accept, lambda _: "127.0.0.1", heard=book.heard)
+            app = intake_app(settings, health, lambda _: "127.0.0.1")
             server = IntakeServer(app, "127.0.0.1")
             server.start()
             try:

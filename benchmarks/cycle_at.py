@@ -23,13 +23,17 @@ from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.catalogue import rules
 from hpctl.core.model import Health
 from hpctl.core.policy import Policy
-from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.requests import RequestDesk
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 from hpctl.store.sql import Store
+from tests.intakes import Rows
 
 QUIET_RUNS = 41
 SICK_RUNS = 9
@@ -50,15 +54,15 @@ class Bench:
         self.store = Store(f"sqlite:///{directory}/journal.db", write=True)
         self.store.take_lease("bench", 1, "0", "own", clock.now(), 3600)
         self.scheduler, provider = WorldScheduler(world), WorldProvider(world)
-        self.book = Book(world.health(sick), _nothing, _nothing, clock)
+        self.health = NodeHealthStore(world.health(sick), Rows(), _nothing, clock)
         cloud = CloudWatch(provider, _nothing, 30)
         cloud.read()
-        watch = Observer(self.scheduler, cloud, self.book, clock, directory / "STOP")
-
-        def executor(append: Any) -> Executor:
-            return Executor(self.scheduler, provider, append, clock)
-
-        self.loop = Loop(self.store, executor, watch.look, self.store.requests, clock)
+        watch = Observer(self.scheduler, cloud, self.health, clock, directory / "STOP")
+        memory = JournaledState(self.store)
+        executor = Executor(self.scheduler, provider, memory, clock)
+        requests = RequestDesk(self.store, watch, memory, "", _nothing, clock)
+        jobs = JobDesk(self.store, watch, memory, Policy(), _nothing, clock)
+        self.loop = Loop(memory, executor, watch, requests, jobs, clock)
 
     def cycle(self, policy: Policy) -> float:
         gc.collect()

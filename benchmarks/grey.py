@@ -24,8 +24,8 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
 )
-from hpctl.core.peer_signals import GAUGES
-from hpctl.daemon.peers_book import PeersBook
+from hpctl.core.peers import GAUGES
+from hpctl.daemon.grey import PeerWindows
 from tests.grey import history, make, score
 
 SEEDS = range(101, 125)
@@ -139,7 +139,7 @@ def _judging() -> list[float]:
     }
     measured = (0.95, 600.0, 0.0, 1950.0, 0.5, 1e-6, 0.0)
     usual = dict(zip(GAUGES, (*measured, 6.4e11, 1.0, 1980.0, 400.0), strict=True))
-    book, found, taken = PeersBook(), {}, []
+    book, found, taken = PeerWindows(), {}, []
     for _ in range(RUNS):
         for n, name in enumerate(names):
             told = {g: v * (1 + (n * 37 % 101) / 5000) for g, v in usual.items()}

@@ -22,12 +22,16 @@ from benchmarks.fleet import name_of
 from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
 from hpctl.core.catalogue import rules
 from hpctl.daemon import channel
-from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
-from hpctl.daemon.intake import IntakeServer
-from hpctl.daemon.intake_process import IntakeProcess
+from hpctl.daemon.intake_process import Backend, IntakeProcess
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop
+from hpctl.daemon.metrics import Metrics
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.server import IntakeServer
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 from hpctl.store.sql import Store
@@ -56,7 +60,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     """Serve until standard input ends."""
     store = Store(f"sqlite:///{directory}/journal.db", write=True)
     store.take_lease("bench", 1, "0", "own", CLOCK.now(), 3600)
-    book = Book({}, store.record, _nothing, CLOCK, store.note_heard)
+    book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
     server = IntakeServer(hello, "127.0.0.1") if mode == "hello" else _intake(munge_socket, book)
     server.start()
@@ -81,17 +85,14 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     store.close()
 
 
-def _intake(munge_socket: Path, book: Book) -> IntakeProcess:
-    def answer(asked: channel.Question) -> bytes:
-        assert isinstance(asked, channel.Store)
-        book.accept(*asked.reports)
-        return b""
-
+def _intake(munge_socket: Path, book: NodeHealthStore) -> IntakeProcess:
     setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
-    return IntakeProcess(setup, ("127.0.0.1", 0), answer, book.heard)
+    nobody: Any = None
+    backend = Backend(book, nobody, nobody, nobody, Metrics())  # type: ignore[arg-type]
+    return IntakeProcess(setup, ("127.0.0.1", 0), backend)
 
 
-def _loop(directory: Path, store: Store, book: Book, nodes: int) -> Loop:
+def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> Loop:
     world = World(nodes, nodes // 10)
     scheduler = WorldScheduler(world)
     reader = Reader(Runner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now)
@@ -99,11 +100,11 @@ def _loop(directory: Path, store: Store, book: Book, nodes: int) -> Loop:
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
     watch = Observer(scheduler, cloud, book, CLOCK, directory / "STOP")
-
-    def executor(append: Any) -> Executor:
-        return Executor(scheduler, WorldProvider(world), append, CLOCK)
-
-    return Loop(store, executor, watch.look, store.requests, CLOCK)
+    memory = JournaledState(store)
+    executor = Executor(scheduler, WorldProvider(world), memory, CLOCK)
+    requests = RequestDesk(store, watch, memory, "", _nothing, CLOCK)
+    jobs = JobDesk(store, watch, memory, CAREFUL, _nothing, CLOCK)
+    return Loop(memory, executor, watch, requests, jobs, CLOCK)
 
 
 if __name__ == "__main__":

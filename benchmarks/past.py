@@ -46,8 +46,8 @@ REPORTS = 400
 HOLDS = 40
 REQUESTS = 4
 GATES = (
-    "kill_switch paused stale_facts wrong_instance provider_acts two_doctors foreign_drain"
-    " protected not_allowed correlated budget offender launch_breaker observing"
+    "kill_switch paused stale_facts wrong_instance provider_acts provider_auto_recovery"
+    " foreign_drain protected not_allowed correlated budget offender launch_breaker observing"
 )
 
 

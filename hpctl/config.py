@@ -15,8 +15,17 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hpctl.core.model import NodeName, Remedy, RuleId, Urgency
-from hpctl.core.policy import Budgets, FactAges, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
-from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
+from hpctl.core.policy import (
+    AutoscalePolicy,
+    Budgets,
+    FactAges,
+    GroupLimits,
+    JobPolicy,
+    Mode,
+    NodePolicy,
+    Policy,
+    Unrecoverable,
+)
 from hpctl.policies import PolicyFile, Seconds, SecondsOrNone
 from hpctl.yaml import errors as yaml_errors
 from hpctl.yaml.errors import FileProblems

@@ -21,9 +21,9 @@ from hpctl.core.model import (
     InstanceId,
     NodeName,
 )
-from hpctl.daemon.alert_book import AlertBook
+from hpctl.daemon.alert_store import AlertStore
 from hpctl.daemon.alerts import Webhook, routes
-from hpctl.daemon.intake import IntakeServer
+from hpctl.daemon.server import IntakeServer
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -108,15 +108,20 @@ class Head:
             NodeName("twin-b"): "10.9.9.9",
         }
         self.health = {node: healthy(node) for node in (N1, N2)}
-        self.book = AlertBook(self.file, keep_s, self.clock, self.changed)
-        webhook = Webhook(
-            LABELS, self.book, lambda: self.addresses(), self.generation_of, self.clock
-        )
+        here: Any = self
+        self.book = AlertStore(self.file, keep_s, self.clock, here)
+        webhook = Webhook(LABELS, self.book, here, here, self.clock)
         self.server = IntakeServer(Starlette(routes=routes(self.token_file, webhook)), "127.0.0.1")
         self.server.start()
 
-    def changed(self, nodes: Set[NodeName]) -> None:
+    def touch(self, nodes: Set[NodeName], *, wake: bool) -> None:
+        assert wake
         self.changes.append(set(nodes))
+
+    def with_alerts(self, store: AlertStore | None = None) -> dict[NodeName, Health]:
+        health = dict(self.health)
+        (store or self.book).add_to(health)
+        return health
 
     def generation_of(self, node: NodeName) -> Generation | None:
         known = self.health.get(node)
@@ -136,7 +141,7 @@ class Head:
         return response.status, answer
 
     def findings(self, node: NodeName = N1) -> tuple[Finding, ...]:
-        return self.book.add_to(self.health)[node].findings
+        return self.with_alerts()[node].findings
 
 
 def healthy(node: NodeName, instance: str = "i-1", boot: str = "b-1") -> Health:

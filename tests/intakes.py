@@ -5,14 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName, Report
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.server import IntakeServer
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from tests.munged import ADDRESSES, Realm
@@ -24,6 +26,27 @@ def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
     return Report(
         NodeName(node), InstanceId("i-0123456789abcdef0"), BootId("b-1"), seq, NOON, start
     )
+
+
+class Rows:
+    """Health that is stored nowhere."""
+
+    def record(self, rows: Sequence[Health]) -> None:
+        """Forget them."""
+
+    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+        """Forget it."""
+
+
+class Sink:
+    """A `ReportSink` of two functions."""
+
+    def __init__(
+        self,
+        accept: Callable[..., None] = lambda *_: None,
+        heard: Callable[[wire.Heartbeat], bool] = lambda _: False,
+    ) -> None:
+        self.accept, self.heard = accept, heard
 
 
 class Head:
@@ -41,9 +64,11 @@ class Head:
         self.server = IntakeServer(
             intake_app(
                 options,
-                lambda *reports: self.store_all(*reports),
+                Sink(
+                    lambda *reports: self.store_all(*reports),
+                    lambda heartbeat: self.heard(heartbeat),
+                ),
                 lambda n: self.address_of(n),
-                heard=lambda heartbeat: self.heard(heartbeat),
             ),
             "127.0.0.1",
         )

@@ -119,7 +119,7 @@ def advise(
 
 def draw(out: Console, v: AdviceView) -> None:
     """The same for people."""
-    from hpctl.core.tell import duration as long
+    from hpctl.core.timeline import duration as long
 
     formats = f" ({', '.join(v.formats)})" * bool(v.formats)
     rows = [

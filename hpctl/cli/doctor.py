@@ -25,9 +25,9 @@ from hpctl.cli.tables import DIM, counted, grid, styled, word
 from hpctl.clusters.joining import joined_now
 from hpctl.config import Config
 from hpctl.core.model import InstanceStatus, ProviderView
+from hpctl.core.plan import ESCALATED, GATE
 from hpctl.core.policy import Mode
-from hpctl.core.quarantine import ESCALATED, GATE
-from hpctl.core.tell import duration
+from hpctl.core.timeline import duration
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol.heads import slurm_confs
 

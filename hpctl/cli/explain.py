@@ -28,13 +28,12 @@ from hpctl.cli.tables import (
     styled,
 )
 from hpctl.cli.views import TroubleView, trouble_view
-from hpctl.core import tell_capacity
 from hpctl.core.bounds import at_stamp, natural
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
 from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.journal import HoldNoted, JobReported
+from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     Assessment,
@@ -55,8 +54,16 @@ from hpctl.core.registration import Registration, registration
 from hpctl.core.requests import ORDERS
 from hpctl.core.run_gates import RUN_GATES
 from hpctl.core.run_policy import Means, RunPolicy, decide
-from hpctl.core.tell import Line, Mark, finding_text, headline, lines, report_line
-from hpctl.core.tell_next import Awaited, awaited
+from hpctl.core.timeline import (
+    Awaited,
+    Line,
+    Mark,
+    awaited,
+    finding_text,
+    headline,
+    lines,
+    report_line,
+)
 from hpctl.core.trouble import Kind, Trouble
 
 if TYPE_CHECKING:
@@ -183,7 +190,7 @@ def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
         rule=_decided(rules, rec),
         evidence=evidence_of(rec.findings),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
-        story=lines(rec),
+        story=lines(rec, w.state),
         next=_mend(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
@@ -215,18 +222,19 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
         headline=headline(rec),
         rule=_decided(rules, cause) if cause else None,
         evidence=evidence_of(cause.findings) if cause else (),
-        story=_with_reports(rec, w.state.reports.get(rec.attempt.job, ())),
+        story=_with_reports(rec, w.state),
         next=awaited(rec, w.policy),
         related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
         trouble=trouble_view(rec.trouble),
     )
 
 
-def _with_reports(rec: JobRecovery, told: Sequence[JobReported]) -> tuple[Line, ...]:
-    """The story, and what the job's supervisors told from the run that was hit on."""
+def _with_reports(rec: JobRecovery, state: State) -> tuple[Line, ...]:
+    """The timeline, and the reports of the job's supervisors from the run that was hit on."""
     runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
-    heard = [report_line(t) for t in told if t.report.restarts in runs]
-    return tuple(sorted([*heard, *lines(rec)], key=lambda line: line.at))
+    reports = state.reports.get(rec.attempt.job, ())
+    found = [report_line(r) for r in reports if r.report.restarts in runs]
+    return tuple(sorted([*found, *lines(rec, state)], key=lambda line: line.at))
 
 
 def _changes(w: World, target: str) -> list[str]:
@@ -253,7 +261,7 @@ HOLD_MENDS = {
     "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
     "paused": "`hpctl resume`; then hpctl goes ahead by itself",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
-    "two_doctors": "a person to choose who replaces: NodeRecovery None, or mode assist",
+    "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
     "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
     "protected": "a person: hpctl never treats this node",
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
@@ -501,7 +509,7 @@ def draw(out: Console, view: ExplainView) -> None:
     _draw_gates(out, view)
     if view.story:
         first = view.story[0].at
-        heading(out, f"What happened ({first:%Y-%m-%d}, times in UTC)")
+        heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC)")
         table = grid("", DIM)
         table.columns[1].justify = "right"
         for line in view.story:
@@ -509,11 +517,11 @@ def draw(out: Console, view: ExplainView) -> None:
             table.add_row(clock(line.at), passed, styled(line.text, MARKS[line.mark]))
         out.print(indented(table))
     if view.next.what:
-        heading(out, "What is awaited")
-        out.print(indented(view.next.what + "."))
+        out.print()
+        out.print(f"Waiting for: {view.next.what}.")
         if view.next.until is not None:
             until = f"{view.next.until:%Y-%m-%d %H:%M:%S} UTC"
-            out.print(indented(f"At {until} otherwise: {view.next.otherwise}."))
+            out.print(f"If not: {view.next.otherwise} at {until}.")
     if view.related:
         out.print()
         out.print(styled("See also: " + ", ".join(f"hpctl explain {r}" for r in view.related), DIM))
@@ -561,9 +569,9 @@ def change_of(w: World, target: str) -> ExplainView | None:
         as_of=w.now,
         target=change.id,
         kind="change",
-        headline=tell_capacity.headline(change),
-        story=tell_capacity.lines(change),
-        next=tell_capacity.awaited(change, w.policy),
+        headline=headline(change),
+        story=lines(change, w.state),
+        next=awaited(change, w.policy),
         related=(*((about.cause,) if about.cause else ()), *others[-5:]),
     )
 

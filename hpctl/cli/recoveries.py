@@ -27,7 +27,7 @@ from hpctl.cli.views import (
     node_recovery_view,
     node_table,
 )
-from hpctl.core.tell import duration
+from hpctl.core.timeline import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

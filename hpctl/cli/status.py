@@ -46,7 +46,7 @@ from hpctl.core.model import JobId, NodeName, reason_owner
 from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.reach import CHECKS, left_alone, sign_of
 from hpctl.core.run_policy import Action
-from hpctl.core.tell import duration, headline
+from hpctl.core.timeline import duration, headline
 
 if TYPE_CHECKING:
     from rich.console import Console

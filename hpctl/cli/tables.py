@@ -77,14 +77,14 @@ def clock(at: datetime) -> str:
 
 def after(seconds: float) -> str:
     """How long after the beginning: fine while seconds matter."""
-    from hpctl.core.tell import duration
+    from hpctl.core.timeline import duration
 
     return f"+{seconds:.2f} s" if seconds < 10 else f"+{duration(seconds)}"
 
 
 def ago(at: datetime | None, now: datetime) -> str:
     """How long ago, in two units."""
-    from hpctl.core.tell import duration
+    from hpctl.core.timeline import duration
 
     return "never" if at is None else f"{duration((now - at).total_seconds())} ago"
 

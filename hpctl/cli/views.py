@@ -16,8 +16,7 @@ from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.recovery import StepRecord, Trail
 from hpctl.core.retire import RECENT_S
-from hpctl.core.tell import duration, headline
-from hpctl.core.tell_change import opened
+from hpctl.core.timeline import change_text, duration, headline
 from hpctl.core.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def change_view(change: Change) -> ChangeView:
         at=change.opened.at,
         kind=str(change.opened.kind),
         group=change.opened.group,
-        what=opened(change.opened),
+        what=change_text(change.opened),
         phase=str(change.phase),
         ended=change.since if change.ended else None,
         why=change.trail[-1].why if change.trail else change.opened.why,

@@ -39,10 +39,10 @@ from hpctl.cloud.details import Details
 from hpctl.cloud.session import open_session
 from hpctl.core.bounds import in_utc, printable
 from hpctl.core.compat import UTC
-from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.join import guessed, spelled
 from hpctl.core.model import (
     Instance,
+    InstanceGroup,
     InstanceId,
     InstanceStatus,
     LogicalId,

@@ -12,17 +12,17 @@ from hpctl.core.bounds import later
 from hpctl.core.change import Change, Kind, Phase, Signal, ordered
 from hpctl.core.change_advance import ChangeFacts
 from hpctl.core.model import (
+    NOTHING_KNOWN,
     Condition,
     Instance,
     InstanceStatus,
     NodeName,
     SlurmJob,
     SlurmNode,
+    Tres,
     reason_owner,
 )
-from hpctl.core.policy import Mode, Policy
-from hpctl.core.scale_policy import GroupLimits
-from hpctl.core.tres import NOTHING_KNOWN, Tres
+from hpctl.core.policy import GroupLimits, Mode, Policy
 from hpctl.core.view import View, fresh, jobs_on
 
 RESERVATION: Final = "hpctl-spares-"
@@ -163,8 +163,8 @@ def past(change: Change) -> Past:
 def _group(
     name: str, limits: GroupLimits, view: View, policy: Policy, now: datetime
 ) -> Group | None:
-    told = view.provider.groups.get(name)
-    if told is None:
+    known = view.provider.groups.get(name)
+    if known is None:
         return None
     partitions = (limits.partition,) if limits.partition else partitions_of(name, view)
     mine = [i for i in view.provider.instances.values() if i.group == name]
@@ -176,9 +176,9 @@ def _group(
     return Group(
         name=name,
         partitions=partitions,
-        target=told.target,
+        target=known.target,
         alive=running,
-        arriving=coming + max(0, told.target - len(here)),
+        arriving=coming + max(0, known.target - len(here)),
         idle=tuple(
             Idle(node.name, instance.id, node.last_busy, node.has)
             for node, instance in found
@@ -192,7 +192,7 @@ def _group(
         nodes_in=partitions_of(name, view),
         like=_like(name, [node for node, _ in found], view),
         features=frozenset(f for node, _ in found for f in node.features) if found else None,
-        late=_late(name, view) and told.target > running,
+        late=_late(name, view) and known.target > running,
     )
 
 

@@ -14,9 +14,9 @@ from typing import Final
 
 from hpctl.core.bounds import later
 from hpctl.core.change import Change, Kind, Phase, Signal, ordered
-from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import (
     Instance,
+    InstanceGroup,
     InstanceStatus,
     NodeName,
     Outcome,
@@ -32,10 +32,10 @@ from hpctl.core.recovery import (
     Repeat,
     StepKind,
     Wait,
+    answer_text,
     attempt_step,
     in_time,
     last_step,
-    said,
     taken_over,
 )
 
@@ -122,7 +122,7 @@ def _add(
         return Wait(deadline, "the cloud's view is too old to act on", look=Look.SLOWLY)
     answer = attempt_step(change.steps, StepKind.ADD, about.group, _repeat(policy), now, about.why)
     if isinstance(answer, Outcome):
-        return Move(Signal.REFUSED, f"cannot add to {about.group}: {said(answer)}")
+        return Move(Signal.REFUSED, f"cannot add to {about.group}: {answer_text(answer)}")
     if isinstance(answer, Wait):
         return answer
     return replace(answer, count=about.count, size=about.size)
@@ -135,16 +135,16 @@ def _arriving(
     if facts.cloud_at <= change.since or group is None:
         return Wait(deadline, "the cloud was not read since", look=Look.SLOWLY)
     if group.target < about.size:
-        # Not told yet; or the service took a part only, or somebody has taken it back. That is not
-        # to be ordered again at once.
-        told = f"{about.group} is told to have {group.target}, not {about.size}"
+        # Not ordered yet; or the service took a part only, or somebody has taken it back. That is
+        # not to be ordered again at once.
+        why = f"{about.group} is ordered to have {group.target}, not {about.size}"
         settled = later(change.since, policy.node.doubt_window_s)
-        return Move(Signal.REFUSED, told) if now >= settled else Wait(settled, told, Look.SLOWLY)
+        return Move(Signal.REFUSED, why) if now >= settled else Wait(settled, why, Look.SLOWLY)
     running = [i for i in facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
         waits = [i for i in facts.instances if i.status is not InstanceStatus.RUNNING]
-        said = next((i.message for i in waits if i.message), "")
-        why = f"{len(running)} of {about.size} instances of {about.group} run. {said}"
+        message = next((i.message for i in waits if i.message), "")
+        why = f"{len(running)} of {about.size} instances of {about.group} run. {message}"
         return Wait(deadline, why.strip(), look=Look.SLOWLY)
     if facts.unregistered:
         names = ",".join(facts.unregistered)
@@ -171,7 +171,7 @@ def _remove(
     answer = attempt_step(change.steps, StepKind.DRAIN, target, _repeat(policy), now, "scale down")
     if not isinstance(answer, Outcome):
         return answer
-    return Move(Signal.REFUSED, f"slurmctld will not drain the node: {said(answer)}")
+    return Move(Signal.REFUSED, f"slurmctld will not drain the node: {answer_text(answer)}")
 
 
 def _closed(
@@ -203,7 +203,7 @@ def _closed(
         return Wait(deadline, f"{target} is gone; the list still has it", look=Look.SLOWLY)
     if ordered(change):
         return Wait(deadline, f"nobody can say whether {target} goes", look=Look.SLOWLY)
-    return Move(Signal.REFUSED, f"cannot delete {target}: {said(answer)}")
+    return Move(Signal.REFUSED, f"cannot delete {target}: {answer_text(answer)}")
 
 
 def _leaving(
@@ -229,7 +229,7 @@ def _giving_back(
     answer = attempt_step(change.steps, StepKind.RETURN, target, _repeat(policy), now)
     if not isinstance(answer, Outcome):
         return answer
-    return Move(Signal.REFUSED, f"slurmctld will not resume the node: {said(answer)}")
+    return Move(Signal.REFUSED, f"slurmctld will not resume the node: {answer_text(answer)}")
 
 
 def _gone(change: Change, facts: ChangeFacts) -> Move | None:
@@ -258,7 +258,7 @@ def _return(
     target = str(change.opened.node)
     answer = attempt_step(change.steps, StepKind.RETURN, target, _repeat(policy), now)
     if isinstance(answer, Outcome):
-        return Move(Signal.REFUSED, f"slurmctld will not resume the node: {said(answer)}")
+        return Move(Signal.REFUSED, f"slurmctld will not resume the node: {answer_text(answer)}")
     return answer if isinstance(answer, Wait) else replace(answer, owner=cause)
 
 
@@ -277,7 +277,7 @@ def _spares(
     repeat = Repeat(policy.job.step_retry_s, policy.node.step_attempts, policy.job.step_retry_s)
     answer = attempt_step(change.steps, StepKind.RESERVE, about.group, repeat, now, about.why)
     if isinstance(answer, Outcome):
-        return Move(Signal.REFUSED, f"slurmctld will not reserve: {said(answer)}")
+        return Move(Signal.REFUSED, f"slurmctld will not reserve: {answer_text(answer)}")
     if isinstance(answer, Wait):
         return answer
     return replace(answer, nodes=about.nodes)

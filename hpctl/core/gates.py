@@ -195,7 +195,9 @@ def _lost(c: Candidate) -> bool:
     return c.node.down or not c.node.responding
 
 
-def two_doctors(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def provider_auto_recovery(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Mode own while HyperPod replaces by itself: one of the two must step back."""
     if policy.mode is Mode.OWN and view.provider.present and view.provider.automatic:
         return (
@@ -372,7 +374,7 @@ GATES: tuple[GateRow, ...] = (
     GateRow("stale_facts", stale_facts),
     GateRow("wrong_instance", wrong_instance),
     GateRow("provider_acts", provider_acts),
-    GateRow("two_doctors", two_doctors),
+    GateRow("provider_auto_recovery", provider_auto_recovery),
     GateRow("foreign_drain", foreign_drain),
     GateRow("protected", protected),
     GateRow("not_allowed", not_allowed),

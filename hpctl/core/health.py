@@ -32,9 +32,9 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     if known is None or known.generation != report.generation:
         kept = _outlives_boot(known, report)
         return Health(report.generation, heard, _merged(kept, findings)), True
-    told = {key(f) for f in findings}
-    folded = {key(f): f for f in known.findings if _still_known(f, told)}
-    new = any(f.clears is Clears.GONE and key(f) not in told for f in known.findings)
+    reported = {key(f) for f in findings}
+    folded = {key(f): f for f in known.findings if _still_known(f, reported)}
+    new = any(f.clears is Clears.GONE and key(f) not in reported for f in known.findings)
     for finding in findings:
         before = folded.get(key(finding))
         if before is None:
@@ -51,11 +51,11 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     return Health(known.generation, heard, tuple(folded.values())), new
 
 
-def _still_known(finding: Finding, told: set[Key]) -> bool:
+def _still_known(finding: Finding, reported: set[Key]) -> bool:
     name = key(finding)
-    if name in told:
+    if name in reported:
         return True
-    together = (*name[:-1], "") in told
+    together = (*name[:-1], "") in reported
     return finding.clears is not Clears.GONE and not (finding.job and together)
 
 
@@ -82,9 +82,9 @@ def _outlives_boot(known: Health | None, report: Report) -> tuple[Finding, ...]:
     return tuple(f for f in known.findings if f.clears is Clears.OPERATOR)
 
 
-def _merged(kept: tuple[Finding, ...], told: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    names = {key(f) for f in told}
-    return (*(f for f in kept if key(f) not in names), *told)
+def _merged(kept: tuple[Finding, ...], reported: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    names = {key(f) for f in reported}
+    return (*(f for f in kept if key(f) not in names), *reported)
 
 
 def _not_later(finding: Finding, heard: datetime) -> Finding:

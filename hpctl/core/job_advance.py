@@ -40,7 +40,7 @@ class JobFacts:
     `called_off`: that node recovery has ended, and hpctl keeps none of the bad nodes closed.
     `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded
     for this job before and that have healed since. `gone`: its bad nodes hold it no more.
-    `headless`: the node of its batch script is lost. `word`: the newest that its supervisor told
+    `headless`: the node of its batch script is lost. `report`: the newest of its supervisor
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
@@ -55,7 +55,7 @@ class JobFacts:
     forgive: tuple[NodeName, ...] = ()
     gone: bool = False
     headless: bool = False
-    word: JobReport | None = None
+    report: JobReport | None = None
     asks: str = ""
     hardware: bool = False
     elastic: bool = False
@@ -90,8 +90,12 @@ def deadline_s(phase: Phase, policy: Policy) -> float:
     }[phase]
 
 
+_REQUEUED: Final = frozenset({Phase.RELEASED, Phase.STARTING, Phase.PROVING})
+"""Phases in which slurmctld has requeued the run, and may have died before it saved that."""
+
+
 def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
-    """Ends that may come in any phase, and a run that began without our help."""
+    """Ends that may come in any phase, and a run that began, or came back, without our help."""
     job = facts.job
     if job is None:
         return Move(Signal.GONE, "slurmctld does not know the job any more")
@@ -106,6 +110,10 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
     later_run = job.restarts > rec.attempt.restarts
     if rec.phase is not Phase.PROVING and later_run and job.state == "RUNNING":
         return Move(Signal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
+    # A run that is there and runs is left alone: its node may be somebody else's by now.
+    again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
+    if again and job.state in ENDED_BADLY and not job.completing:
+        return Move(Signal.STOP_WANTED, "slurmctld came back with a state from before the requeue")
     return None
 
 
@@ -144,18 +152,18 @@ def _excising(
 def _watching(
     rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
 ) -> Next:
-    job, word = facts.job, facts.word
+    job, report = facts.job, facts.report
     if job is None or not job.running:
         return Move(Signal.STOP_WANTED, "it stopped by itself")
     if facts.headless:
         return Move(Signal.STOP_WANTED, "the node of its batch script is lost")
-    if word is not None and word.wish is Wish.REQUEUE:
-        return Move(Signal.STOP_WANTED, f"its supervisor asks for a requeue: {word.why}")
-    if word is not None:
-        return Move(Signal.WENT_ON, word.why or f"its supervisor answered with {word.action}")
+    if report is not None and report.wish is Wish.REQUEUE:
+        return Move(Signal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
+    if report is not None:
+        return Move(Signal.WENT_ON, report.why or f"its supervisor answered with {report.action}")
     grace = later(rec.since, policy.job.supervisor_grace_s)
     if now >= grace:
-        silence = f"no word from its supervisor for {policy.job.supervisor_grace_s:g} s"
+        silence = f"no report from its supervisor for {policy.job.supervisor_grace_s:g} s"
         return Move(Signal.STOP_WANTED, silence)
     return Wait(grace, "its supervisor has a moment to restart its step", look=Look.SLOWLY)
 
@@ -195,67 +203,79 @@ def _stopping(
 
 
 def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
-    """What its supervisor told since it was given up, or had wished to leave: "" if nothing.
+    """What its supervisor reported since it was given up, or had wished to leave: "" if nothing.
 
     The requeue may be late: paused, or refused, or in doubt. A mere sign of life takes no wish
-    back, and no word helps a run that has lost its batch script.
+    back, and no report helps a run that has lost its batch script.
     """
-    job, word = facts.job, facts.word
+    job, report = facts.job, facts.report
     its_own = rec.crippled or rec.trouble is not None
     if not its_own or facts.headless or job is None or not job.running:
         return ""
-    if word is None or word.wish is not Wish.NONE or not (word.trouble or word.why):
+    if report is None or report.wish is not Wish.NONE or not (report.trouble or report.why):
         return ""
-    return word.why or f"its supervisor answered with {word.action}"
+    return report.why or f"its supervisor answered with {report.action}"
 
 
 def _released(
     rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
 ) -> Next:
-    job = facts.job
-    assert job is not None
-    if _forgotten(rec, job):
-        return Move(Signal.STOP_WANTED, _FORGOTTEN)
-    kind = StepKind.HOLD if rec.over_budget else StepKind.START_NOW
-    last = last_step(rec.steps, kind)
-    stale = last is not None and last.started < rec.since
-    if last is not None and last.outcome is not None and not stale:
-        if last.outcome.kind is OutcomeKind.ACCEPTED:
-            if kind is StepKind.HOLD:
-                return Move(Signal.HELD, rec.over_budget)
-            waits = _backoff_s(rec, facts, now) > 0
-            until = f"it backs off until {rec.start_at:%H:%M:%S} UTC" if waits else ""
-            return Move(Signal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
-        if last.outcome.code == "not_pending":
-            return Wait(deadline, "no longer pending", look=Look.SOON)
-    if job.completing and kind is StepKind.START_NOW:
+    step = _holding if rec.over_budget else _releasing
+    return step(rec, facts, policy, now, deadline)
+
+
+def _holding(
+    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
+) -> Next:
+    """RELEASED with a budget spent: held."""
+    if _accepted(rec, StepKind.HOLD):
+        return Move(Signal.HELD, rec.over_budget)
+    return _order(rec, StepKind.HOLD, policy, now, deadline)
+
+
+def _releasing(
+    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
+) -> Next:
+    """RELEASED otherwise: started as soon as its last run has cleared."""
+    wait_s = _backoff_s(rec, facts, now)
+    if _accepted(rec, StepKind.START_NOW):
+        until = f"it backs off until {rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
+        return Move(Signal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
+    if facts.job is not None and facts.job.completing:
         return Wait(deadline, "its last run is completing", look=Look.SOON)
-    if last is not None and stale:
-        answer: Do | Wait | Outcome = Do(kind, str(job.id), last.attempt + 1, rec.over_budget)
-    else:
-        answer = attempt_step(rec.steps, kind, str(job.id), _repeat(policy), now, rec.over_budget)
-    if isinstance(answer, Do):
-        if kind is StepKind.START_NOW and now < facts.ready:
-            return Wait(
-                facts.ready, "its nodes kill a job that comes back in the second it was ended in"
-            )
-        wait_s = _backoff_s(rec, facts, now) if kind is StepKind.START_NOW else 0.0
-        return replace(_start(facts, answer), after_s=wait_s)
-    if isinstance(answer, Wait):
+    answer = _order(rec, StepKind.START_NOW, policy, now, deadline)
+    if not isinstance(answer, Do):
+        return answer
+    if now < facts.ready:
+        why = "its nodes kill a job that comes back in the second it was ended in"
+        return Wait(facts.ready, why)
+    return replace(_start(facts, answer), after_s=wait_s)
+
+
+def _order(
+    rec: JobRecovery, kind: StepKind, policy: Policy, now: datetime, deadline: datetime
+) -> Next:
+    """The step again, where its last attempt is of a phase before or may be repeated."""
+    last, job = last_step(rec.steps, kind), str(rec.attempt.job)
+    if last is not None and last.started < rec.since:
+        return Do(kind, job, last.attempt + 1, rec.over_budget)
+    if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
+        return Wait(deadline, "no longer pending", look=Look.SOON)
+    answer = attempt_step(rec.steps, kind, job, _repeat(policy), now, rec.over_budget)
+    if not isinstance(answer, Outcome):
         return answer
     return Move(Signal.REFUSED, f"slurmctld will not {kind} it: {answer.code} {answer.detail}")
 
 
-_FORGOTTEN: Final = "slurmctld came back with a state from before the requeue"
-
-
-def _forgotten(rec: JobRecovery, job: SlurmJob) -> bool:
-    """Whether the run that was requeued has ended badly again: slurmctld died before it saved that.
-
-    One that is there and runs is disturbed by nobody: its node may be somebody else's by now.
-    """
-    again = job.restarts == rec.attempt.restarts
-    return again and job.state in ENDED_BADLY and not job.completing
+def _accepted(rec: JobRecovery, kind: StepKind) -> bool:
+    """Whether slurmctld has accepted this step in this phase."""
+    last = last_step(rec.steps, kind)
+    return (
+        last is not None
+        and last.started >= rec.since
+        and last.outcome is not None
+        and last.outcome.kind is OutcomeKind.ACCEPTED
+    )
 
 
 def _start(facts: JobFacts, do: Do) -> Do:
@@ -275,8 +295,6 @@ def _starting(
 ) -> Next:
     job = facts.job
     assert job is not None
-    if _forgotten(rec, job):
-        return Move(Signal.STOP_WANTED, _FORGOTTEN)
     if job.state in ENDED_BADLY and not job.completing:
         return Move(Signal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
@@ -343,8 +361,6 @@ def _proving(
 ) -> Next:
     job = facts.job
     assert job is not None
-    if _forgotten(rec, job):
-        return Move(Signal.STOP_WANTED, _FORGOTTEN)
     if job.state in ENDED_BADLY:
         return Move(
             Signal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"

@@ -77,22 +77,22 @@ def with_marks(
     A node that was never heard is known by its mark alone. A mark whose time Slurm does not tell
     is as old as the view.
     """
-    told = dict(health)
+    found = dict(health)
     if slurm is None:
-        return told
+        return found
     seen = slurm.as_of
     for name, node in slurm.nodes.items():
         mark = mark_of(node)
         if not mark:
             continue
-        known, instance = told.get(name), instances.get(name)
+        known, instance = found.get(name), instances.get(name)
         if known is None:
             who = Generation(name, instance.id if instance else InstanceId(""), BootId(""))
             known = Health(who, seen)
         code = SPENT if spent(node, instance) else MARKS[mark]
         finding = _finding(node, mark, code, seen)
-        told[name] = replace(known, findings=(*known.findings, finding))
-    return told
+        found[name] = replace(known, findings=(*known.findings, finding))
+    return found
 
 
 _WITHIN: Final = timedelta(microseconds=999_999)

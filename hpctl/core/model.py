@@ -9,13 +9,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NewType
+from typing import Final, NewType
 
 from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
-from hpctl.core.instance_group import InstanceGroup
-from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
 from hpctl.core.walls import Flaw
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """One group of DescribeCluster's answer, in its words. `target` is what was last asked for."""
+
+    name: str
+    instance_type: str = ""
+    current: int = 0
+    target: int = 0
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tres:
+    """CPUs, memory in MiB, and generic resources by name (`gpu`). Zero: none, or not counted."""
+
+    cpus: int = 0
+    memory: int = 0
+    gres: tuple[tuple[str, int], ...] = ()
+
+
+NOTHING_KNOWN: Final = Tres()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a pending job asks for; of an array, what each of its `tasks` that wait asks for.
+
+    `nodes` at least, `each` on every one of them, `total` on all together. `whole`: no other job
+    may be on its nodes. `features` is Slurm's expression. `named`: it wants certain nodes.
+    """
+
+    nodes: int = 1
+    tasks: int = 1
+    each: Tres = NOTHING_KNOWN
+    total: Tres = NOTHING_KNOWN
+    whole: bool = False
+    features: str = ""
+    named: bool = False
+
 
 NodeName = NewType("NodeName", str)
 InstanceId = NewType("InstanceId", str)

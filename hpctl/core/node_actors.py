@@ -35,9 +35,9 @@ from hpctl.core.recovery import (
     StepKind,
     StepRecord,
     Wait,
+    answer_text,
     attempt_step,
     last_step,
-    said,
     taken_over,
 )
 
@@ -103,7 +103,7 @@ def marked(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -
     answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, repeat(policy), now, rec.meaning)
     if not isinstance(answer, Outcome):
         return answer
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {said(answer)}")
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {answer_text(answer)}")
 
 
 def _noted(rec: NodeRecovery) -> bool:

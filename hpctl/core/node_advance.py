@@ -41,10 +41,10 @@ from hpctl.core.recovery import (
     Next,
     StepKind,
     Wait,
+    answer_text,
     attempt_step,
     in_time,
     last_step,
-    said,
     taken_over,
 )
 
@@ -107,7 +107,7 @@ def _withdraw(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime
     answer = attempt(rec, StepKind.RETURN, policy, now)
     if not isinstance(answer, Outcome):
         return answer
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {said(answer)}")
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {answer_text(answer)}")
 
 
 def _open(
@@ -132,7 +132,7 @@ def _open(
         return answer
     if answer.code == "foreign_drain":
         return Move(Signal.OPERATOR_TOOK_OVER, f"drained by somebody else: {answer.detail}")
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {said(answer)}")
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {answer_text(answer)}")
 
 
 def _cordoned(
@@ -167,7 +167,7 @@ def _cordoned(
         return answer
     if answer.code == "not_ours":
         return Move(Signal.OPERATOR_TOOK_OVER, f"no longer drained by us: {answer.detail}")
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not set the node down: {said(answer)}")
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not set the node down: {answer_text(answer)}")
 
 
 def _vacated(
@@ -228,9 +228,11 @@ def _remedy(
         # Throttling lasts minutes, an update of the cluster longer: the phase's deadline ends it.
         again = later(last.resolved or last.started, policy.node.doubt_window_s)
         if now < again:
-            return Wait(again, f"cannot {kind} it for now: {said(answer)}", look=Look.SLOWLY)
+            return Wait(again, f"cannot {kind} it for now: {answer_text(answer)}", look=Look.SLOWLY)
         return Do(kind, rec.generation.instance, last.attempt + 1, rec.meaning)
-    return Move(Signal.NEEDS_HUMAN, f"cannot {kind} {rec.generation.instance}: {said(answer)}")
+    return Move(
+        Signal.NEEDS_HUMAN, f"cannot {kind} {rec.generation.instance}: {answer_text(answer)}"
+    )
 
 
 def _rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
@@ -309,7 +311,7 @@ def _verifying(
         return answer
     if answer.code == "not_ours":
         return Move(Signal.OPERATOR_TOOK_OVER, f"no longer ours to return: {answer.detail}")
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {said(answer)}")
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not resume the node: {answer_text(answer)}")
 
 
 def _since(judged: Assessment, rec: NodeRecovery) -> bool:

@@ -9,6 +9,11 @@ busy, its own link repeats). Idle nodes, missing gauges and small jobs are no ev
 
 Method and numbers: Minder (NSDI'25) for similarity and continuity, Iglewicz and Hoaglin (1993)
 for the robust z, and what each signal's row says.
+
+SIGNALS has the gauges that are compared, and what standing out means in each. Sources of its
+numbers: the ways in which a GPU is slowed and what is normal (NVML, NVIDIA's documentation of the
+clocks' event reasons), EFA's counters (amzn-drivers), and the robust z of 3.5 that Iglewicz and
+Hoaglin (1993) advise; 5 where a counter's noise has a long tail.
 """
 
 from __future__ import annotations
@@ -21,7 +26,125 @@ from datetime import datetime, timedelta
 
 from hpctl.core.bounds import natural
 from hpctl.core.model import Clears, Finding, JobId, NodeName, SchedulerView, Verdict
-from hpctl.core.peer_signals import BUSY, POWER, REMOTE, SIGNAL, SIGNALS, VBIOS, Signal
+
+BUSY = "gpu.busy"
+POWER = "gpu.power_w"
+REMOTE = "efa.remote_events_per_s"
+VBIOS = "gpu.vbios"
+"""The version's bytes as one number: 96.00.74.00.01 is 0x9600740001."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One gauge and when a node stands out by it.
+
+    `name`: the finding's check is `peer.<name>`. `worse`: +1 where more is worse, -1 where less
+    is. It must be off by `floor` (in `unit`) and by `share` of the reference, with a robust z of
+    `z`. `low`: the reference is the peers' lower quartile and not their median, because healthy
+    is zero whatever the others do. `crowd`: where more than this share of the peers stands out,
+    the cause is shared and nobody is marked. `busy`: only working nodes count. `wide`: all nodes
+    of the job are compared, for healthy is the same on every instance type. Found when `seen[0]`
+    of the last `seen[1]` windows stood out, gone when at most one did. `odd`: a setting and no
+    measure: who differs at all from what three quarters of its peers have stands out.
+    """
+
+    name: str
+    gauge: str
+    unit: str
+    worse: int
+    floor: float
+    share: float
+    z: float
+    why: str
+    low: bool = False
+    crowd: float = 0.25
+    busy: bool = False
+    wide: bool = False
+    odd: bool = False
+    seen: tuple[int, int] = (6, 7)
+
+
+SIGNALS: tuple[Signal, ...] = (
+    Signal(
+        "throttle",
+        "gpu.throttle_share",
+        "of the time",
+        +1,
+        0.05,
+        0.0,
+        3.5,
+        "hardware slowdown (heat, power brake) of the worst GPU, from the nanosecond counters",
+        low=True,
+        crowd=0.75,
+        busy=True,
+        wide=True,
+    ),
+    Signal(
+        "clock",
+        "gpu.sm_clock_mhz",
+        "MHz",
+        -1,
+        50.0,
+        0.10,
+        3.5,
+        "SM clock of the slowest busy GPU, under nine tenths of its peers'",
+        busy=True,
+    ),
+    Signal(
+        "replay",
+        "gpu.pcie_replays_per_minute",
+        "a minute",
+        +1,
+        60.0,
+        9.0,
+        5.0,
+        "PCIe replays of the worst GPU, over ten times its peers'",
+        crowd=0.5,
+    ),
+    Signal(
+        "retrans",
+        "efa.retrans_ratio",
+        "of the packets",
+        +1,
+        1e-4,
+        1.0,
+        5.0,
+        "EFA packets sent again",
+        crowd=0.1,
+        wide=True,
+    ),
+    Signal(
+        "remote",
+        REMOTE,
+        "/s",
+        +1,
+        0.02,
+        0.0,
+        0.0,
+        "EFA's unresponsive and impaired remote events: many nodes name the one that has none",
+        wide=True,
+        seen=(4, 8),
+    ),
+    *(
+        Signal(name, gauge, unit, -1, 0.0, 0.0, 0.0, why, odd=True)
+        for name, gauge, unit, why in (
+            ("vbios", VBIOS, "", "VBIOS of the GPUs"),
+            ("persistence", "gpu.persistence", "(1: on)", "persistence mode of every GPU"),
+            (
+                "setclock",
+                "gpu.application_clock_mhz",
+                "MHz",
+                "lowest application clock that is set",
+            ),
+            ("rate", "rdma.gbps", "Gb/s", "rate of the slowest InfiniBand or RoCE port in use"),
+        )
+    ),
+)
+GAUGES: tuple[str, ...] = (BUSY, POWER, *(s.gauge for s in SIGNALS))
+"""The gauges that this module reads, per node; an agent that lacks one leaves it out."""
+SIGNAL = {signal.name: signal for signal in SIGNALS}
+"""The same by name."""
+
 
 WINDOW = timedelta(seconds=20)
 """Two reports of an agent. Six of seven such windows take two minutes and outlast a nuisance of a
@@ -132,11 +255,11 @@ def judge(groups: Iterable[Group], seen: Seen, memory: Memory, now: datetime) ->
 
 def findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
     """What is found at present, by node: WARN, with the onset as `first`."""
-    told: dict[NodeName, tuple[Finding, ...]] = {}
+    found: dict[NodeName, tuple[Finding, ...]] = {}
     for (node, name), track in sorted(memory.items()):
         if track.found:
-            told[node] = (*told.get(node, ()), _finding(SIGNAL[name], track))
-    return told
+            found[node] = (*found.get(node, ()), _finding(SIGNAL[name], track))
+    return found
 
 
 _Members = Sequence[tuple[NodeName, Mapping[str, float]]]
@@ -162,9 +285,9 @@ def _working(members: _Members) -> _Members:
     one's. With neither, all: agents send a clock and a throttle share of busy GPUs only.
     """
     for gauge, least, similar in ((BUSY, _NORMAL, _SIMILAR), (POWER, 0.0, _DRAWING)):
-        told = sorted(g[gauge] for _, g in members if gauge in g)
-        if len(told) >= LEAST_PEERS:
-            bar = max(least, told[len(told) // 2] * similar)
+        readings = sorted(g[gauge] for _, g in members if gauge in g)
+        if len(readings) >= LEAST_PEERS:
+            bar = max(least, readings[len(readings) // 2] * similar)
             return [m for m in members if m[1].get(gauge, -1.0) >= bar]
     return members
 
@@ -175,42 +298,46 @@ def _window(
     """Who stood out, and which of the tracked nodes certainly did not; None where nobody can
     tell. A node that is far off among peers who are all over the place is neither."""
     gauge = signal.gauge
-    told = [(g[gauge], node) for node, g in members if gauge in g]
-    if len(told) < LEAST_PEERS:
+    readings = [(g[gauge], node) for node, g in members if gauge in g]
+    if len(readings) < LEAST_PEERS:
         return None
     if gauge == REMOTE or signal.odd:
-        marks = _differing(job, told) if signal.odd else _silent_peer(signal, job, told)
-        return marks, [node for _, node in told if node in tracked and node not in marks]
-    ordered = sorted(value for value, _ in told)
+        marks = _differing(job, readings) if signal.odd else _silent_peer(signal, job, readings)
+        return marks, [node for _, node in readings if node in tracked and node not in marks]
+    ordered = sorted(value for value, _ in readings)
     centre = _centre(signal, ordered)
     reach = max(signal.floor, signal.share * abs(centre))
     worst = ordered[-1] if signal.worse > 0 else ordered[0]
     marks = {}
     if (worst - centre) * signal.worse >= reach:
-        marks = _odd(signal, job, told, centre, reach)
+        marks = _odd(signal, job, readings, centre, reach)
         power = {node: g[POWER] for node, g in members if POWER in g} if marks else {}
         usual = _middle(sorted(power.values())) if len(power) >= LEAST_PEERS else None
         marks = {node: _beside(mark, power.get(node), usual) for node, mark in marks.items()}
     clean = [
         node
-        for value, node in (told if tracked else ())
+        for value, node in (readings if tracked else ())
         if node in tracked and (value - centre) * signal.worse < reach
     ]
     return marks, clean
 
 
 def _odd(
-    signal: Signal, job: JobId, told: Sequence[tuple[float, NodeName]], centre: float, reach: float
+    signal: Signal,
+    job: JobId,
+    readings: Sequence[tuple[float, NodeName]],
+    centre: float,
+    reach: float,
 ) -> dict[NodeName, Mark]:
     """The members that lie far out on the bad side, unless so many do that it is not theirs."""
-    offs = [(value - centre) * signal.worse for value, _ in told]
+    offs = [(value - centre) * signal.worse for value, _ in readings]
     # Those that are not quite so far out tell too whether the cause is shared.
     bar = max(reach / 2, max(offs) / 4)
-    if sum(off >= bar for off in offs) > max(1, signal.crowd * len(told)):
+    if sum(off >= bar for off in offs) > max(1, signal.crowd * len(readings)):
         return {}
     out = {}
-    ordered = sorted(value for value, _ in told)
-    for off, (value, node) in zip(offs, told, strict=True):
+    ordered = sorted(value for value, _ in readings)
+    for off, (value, node) in zip(offs, readings, strict=True):
         if off < reach:
             continue
         # Its peers are the others: in a small job one's own value would widen the spread.
@@ -266,28 +393,30 @@ def _centre(signal: Signal, ordered: Sequence[float] | _Others) -> float:
 
 
 def _silent_peer(
-    signal: Signal, job: JobId, told: Sequence[tuple[float, NodeName]]
+    signal: Signal, job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, Mark]:
     """These events name the *other* end: if all but one raise them, it is that one; if only one
     raises them, it is that node itself. Anything between points at nobody."""
-    raising = [(value, node) for value, node in told if value >= signal.floor]
+    raising = [(value, node) for value, node in readings if value >= signal.floor]
     if len(raising) == 1:
         odd, centre = raising[0], 0.0
-    elif len(raising) == len(told) - 1:
-        odd = next(item for item in told if item[0] < signal.floor)
+    elif len(raising) == len(readings) - 1:
+        odd = next(item for item in readings if item[0] < signal.floor)
         centre = _middle(sorted(value for value, _ in raising))
     else:
         return {}
-    return {odd[1]: Mark(odd[0], centre, 0.0, len(told) - 1, job)}
+    return {odd[1]: Mark(odd[0], centre, 0.0, len(readings) - 1, job)}
 
 
-def _differing(job: JobId, told: Sequence[tuple[float, NodeName]]) -> dict[NodeName, Mark]:
+def _differing(job: JobId, readings: Sequence[tuple[float, NodeName]]) -> dict[NodeName, Mark]:
     """Who is not set up as most are; nobody where most do not agree."""
-    ((usual, count),) = Counter(value for value, _ in told).most_common(1)
-    if count < _MOST * len(told):
+    ((usual, count),) = Counter(value for value, _ in readings).most_common(1)
+    if count < _MOST * len(readings):
         return {}
     return {
-        node: Mark(value, usual, 0.0, len(told) - 1, job) for value, node in told if value != usual
+        node: Mark(value, usual, 0.0, len(readings) - 1, job)
+        for value, node in readings
+        if value != usual
     }
 
 
@@ -297,7 +426,7 @@ def _middle(ordered: Sequence[float] | _Others) -> float:
 
 
 def _beside(mark: Mark, power: float | None, usual: float | None) -> Mark:
-    """Who waits draws little power: said beside the signal, for the person who reads it."""
+    """Who waits draws little power: shown beside the signal, for the person who reads it."""
     if power is None or usual is None:
         return mark
     return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")
@@ -348,10 +477,10 @@ def _finding(signal: Signal, track: Track) -> Finding:
     mark = track.mark
     need = f"{_stood_out(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
     if signal.gauge == REMOTE:
-        said = "its peers raise these, it does not" if mark.centre else "it alone raises these"
+        contrast = "its peers raise these, it does not" if mark.centre else "it alone raises these"
         text = (
             f"{signal.gauge} {_number(mark.value)} {signal.unit}, peers' median "
-            f"{_number(mark.centre)}: {said}, {mark.peers} peers, {need}"
+            f"{_number(mark.centre)}: {contrast}, {mark.peers} peers, {need}"
         )
     elif signal.odd:
         shown = _version if signal.gauge == VBIOS else _number

@@ -3,11 +3,15 @@
 Invariant: every candidate yields exactly one Open or one Hold, and the opens of one plan
 together never exceed a budget. Candidates are taken in a fixed order, so that the same view
 gives the same plan however its parts were ordered.
+
+A flaw becomes a hold `internal_error` on its one target, and an escalation if it lasts. The hold is
+in the journal like every other, so that `status`, `explain` and `doctor` show it and a restart does
+not lose it; it is lifted when the target can be handled again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -45,6 +49,35 @@ from hpctl.core.reach import left_alone
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
+
+GATE: Final = "internal_error"
+QUARANTINED: Final = RuleId("internal-error")
+ESCALATED: Final = RuleId("internal-error-lasts")
+LASTS_S: Final = 600.0
+"""What cannot be handled for so long does not pass by itself."""
+
+
+def quarantined(
+    flaws: Iterable[Flaw],
+    holds: Iterable[HoldNoted],
+    known: Mapping[str, HoldNoted],
+    now: datetime,
+) -> list[HoldNoted]:
+    """All holds of one cycle, one a target. `known`: those that stand in the journal."""
+    found = {hold.target: hold for hold in holds}
+    for flaw in flaws:
+        before = known.get(flaw.target)
+        lasts = before is not None and before.gate == GATE and _lasts(before, now)
+        hint = "it lasts: look at the daemon's log" if lasts else "left alone, all others go on"
+        why = f"{flaw.where} raised {flaw.error} (input {flaw.digest}); {hint}"
+        rule = ESCALATED if lasts else QUARANTINED
+        found[flaw.target] = HoldNoted(now, flaw.target, GATE, why, rule)
+    return list(found.values())
+
+
+def _lasts(before: HoldNoted, now: datetime) -> bool:
+    return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
+
 
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
@@ -103,8 +136,8 @@ def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
     for rid, why in correlated_since(view, policy, now).items():
         rec = view.state.nodes[rid]
         if rec.rule in OWN_HARDWARE:
-            said = f"{why}; {rec.node} stays closed, and its remedy waits"
-            found.append(HoldNoted(now, rec.node, "correlated", said, rec.rule, True))
+            reason = f"{why}; {rec.node} stays closed, and its remedy waits"
+            found.append(HoldNoted(now, rec.node, "correlated", reason, rec.rule, True))
     return found
 
 
@@ -244,9 +277,9 @@ def _candidate(
     heard = view.health[node.name].last_heard
     if judged.condition is Condition.FAULTY and judged.fault is not None:
         # A mark is Slurm's word, which is as young as the view of Slurm; silence is no word.
-        said = None if judged.fault.rule in MARK_RULES | REACH_RULES else heard
+        last_heard = None if judged.fault.rule in MARK_RULES | REACH_RULES else heard
         return Candidate(
-            judged.generation, node, judged.fault, judged.since, judged.why, heard=said
+            judged.generation, node, judged.fault, judged.since, judged.why, heard=last_heard
         )
     silent = now - heard > rules.silent_after
     if judged.condition is Condition.UNKNOWN and silent:

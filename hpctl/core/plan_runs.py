@@ -21,8 +21,9 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.core.bounds import later, natural
+from hpctl.core.job_recovery import JobRecovery, Phase
 from hpctl.core.job_report import Wish
-from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported
+from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported, State
 from hpctl.core.model import (
     ENDED_BADLY,
     Attempt,
@@ -38,11 +39,47 @@ from hpctl.core.policy import Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.registration import Registration, Ruled, registration
 from hpctl.core.run_gates import RUN_GATES
-from hpctl.core.run_history import history
 from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
 from hpctl.core.trouble import UNSTARTED, Kind, Trouble, unstarted
-from hpctl.core.view import View, headless, last_told
+from hpctl.core.view import View, headless, last_report
 from hpctl.core.walls import Flaw, each
+
+
+def history(
+    state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
+) -> tuple[Past, ...]:
+    """The troubles of a job that were treated, oldest first; of those told, the ones before
+    `before`. A wish counts once, as the recovery that granted it, and what was told twice, because
+    the answer was lost, counts once. `now`: the trouble that is decided on, which is not past."""
+    recoveries = [
+        r
+        for r in state.jobs.values()
+        if r.attempt.job == job and not r.let_run and r.phase is not Phase.CANCELLED
+    ]
+    counted = {r.trouble for r in recoveries if r.trouble is not None} | {now}
+    found = [Past(_trouble(r), _action(r)) for r in recoveries]
+    for event in state.reports.get(job, ()):
+        trouble = event.report.trouble
+        if trouble is None or trouble in counted or (before is not None and event.at >= before):
+            continue
+        counted.add(trouble)
+        found.append(Past(trouble, event.report.action))
+    return tuple(sorted(found, key=lambda p: p.trouble.at))
+
+
+def _action(rec: JobRecovery) -> Action:
+    if rec.trouble is not None:
+        return rec.action
+    return Action.HOLD if rec.over_budget else Action.REQUEUE
+
+
+def _trouble(rec: JobRecovery) -> Trouble:
+    """What went wrong; for a node's fault, as the run felt it."""
+    if rec.trouble is not None:
+        return rec.trouble
+    node = rec.bad_nodes[0] if rec.bad_nodes else None
+    return Trouble(Kind.NODE, rec.opened, rec.why, f"node {rec.cause}", node=node)
+
 
 _DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
 _BOOTED: Final = "node booted"
@@ -60,7 +97,7 @@ class _Case:
 
     attempt: Attempt
     trouble: Trouble
-    told: JobReported | None = None
+    reported: JobReported | None = None
     queued: bool = False
     """It is back in the queue already: it starts by itself, and it is asked only when."""
 
@@ -77,7 +114,7 @@ def run_decisions(
         case = _case(job, view, now)
         if case is None or _treated(case, view):
             return None
-        if registered is None and (case.told or case.trouble.signature != _BOOTED):
+        if registered is None and (case.reported or case.trouble.signature != _BOOTED):
             return None
         return _decision(job, registered or Registration(), case, view, policy, now)
 
@@ -119,7 +156,7 @@ def _case(job: SlurmJob, view: View, now: datetime) -> _Case | None:
         return _requeued(job, view, now)
     if job.running or job.state in ENDED_BADLY:
         if wish is not None:
-            return _Case(job.attempt, _told_trouble(wish), wish)
+            return _Case(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
             return _Case(job.attempt, _ended_badly(job, view, now))
         if headless(job, view):
@@ -131,15 +168,15 @@ def _case(job: SlurmJob, view: View, now: datetime) -> _Case | None:
 
 def _wish(job: SlurmJob, view: View) -> JobReported | None:
     """The newest word of this run, where it is a wish: a later word takes an older wish back."""
-    told = last_told(job.id, job.restarts, view)
-    return told if told is not None and told.report.wish is not Wish.NONE else None
+    event = last_report(job.id, job.restarts, view)
+    return event if event is not None and event.report.wish is not Wish.NONE else None
 
 
-def _told_trouble(told: JobReported) -> Trouble:
+def _reported_trouble(event: JobReported) -> Trouble:
     """What it told of; a wish without a trouble is planned, as growing back is."""
-    said = told.report
-    why = said.why or "its supervisor gives its nodes back"
-    return said.trouble or Trouble(Kind.PREEMPTED, told.at, why, progress=said.progress)
+    report = event.report
+    why = report.why or "its supervisor gives its nodes back"
+    return report.trouble or Trouble(Kind.PREEMPTED, event.at, why, progress=report.progress)
 
 
 def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
@@ -148,9 +185,9 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)
-    told = last_told(job.id, attempt.restarts, view)
-    if told is not None and told.report.action in (Action.REQUEUE, Action.HOLD):
-        return _Case(attempt, _told_trouble(told), told, queued=True)
+    event = last_report(job.id, attempt.restarts, view)
+    if event is not None and event.report.action in (Action.REQUEUE, Action.HOLD):
+        return _Case(attempt, _reported_trouble(event), event, queued=True)
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
     if lost:
@@ -224,10 +261,10 @@ def _batch_host_down(job: SlurmJob, view: View) -> bool:
 
 def _progress(job: SlurmJob, view: View) -> int | None:
     """The newest checkpoint that anybody told of; None where nobody did."""
-    for told in reversed(view.state.reports.get(job.id, ())):
-        found = told.report.progress
-        if found is None and told.report.trouble is not None:
-            found = told.report.trouble.progress
+    for event in reversed(view.state.reports.get(job.id, ())):
+        found = event.report.progress
+        if found is None and event.report.trouble is not None:
+            found = event.report.trouble.progress
         if found is not None:
             return found
     return None
@@ -265,8 +302,8 @@ def _decision(
         if why is not None:
             return hold(gate.name, why)
     # The policy's answer says what went wrong as well; a supervisor's own may not.
-    said = (case.trouble.why, answer.why)
-    why = answer.why if said[0] in said[1] else "; ".join(text for text in said if text)
+    reasons = (case.trouble.why, answer.why)
+    why = answer.why if reasons[0] in reasons[1] else "; ".join(text for text in reasons if text)
     return JobRecoveryOpened(
         at=now,
         recovery=recovery_id(
@@ -290,7 +327,7 @@ def _decision(
 
 def _settled(answer: Answer, case: _Case, policy: Policy, now: datetime) -> Answer:
     """Not so soon that a faulty node is met again before anybody could report its fault."""
-    if case.told is not None or case.queued or case.trouble.kind in _NODES:
+    if case.reported is not None or case.queued or case.trouble.kind in _NODES:
         return answer
     settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
     return replace(answer, after_s=max(answer.after_s, settle))
@@ -307,16 +344,18 @@ def _answer(job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: date
 
     The budgets hold for both: a supervisor has forgotten what came before its own start.
     """
-    past = history(view.state, job.id, before=case.told.at if case.told else None, now=case.trouble)
+    past = history(
+        view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
+    )
     answer = decide(policy, past, case.trouble, _means(job, past, view), now)
-    if case.queued and case.told is None and case.trouble.kind in _NODES:
+    if case.queued and case.reported is None and case.trouble.kind in _NODES:
         answer = replace(answer, after_s=0.0)
-    if case.told is None or answer.action is Action.HOLD:
+    if case.reported is None or answer.action is Action.HOLD:
         return answer
-    report = case.told.report
+    report = case.reported.report
     if report.wish is Wish.HOLD or report.action is Action.HOLD:
         return Answer(Action.HOLD, report.why or "its supervisor asked for a hold")
-    left = (later(case.told.at, report.after_s) - now).total_seconds()
+    left = (later(case.reported.at, report.after_s) - now).total_seconds()
     why = report.why or "its supervisor asked for a requeue"
     return Answer(Action.REQUEUE, why, max(left, 0.0), report.exclude)
 

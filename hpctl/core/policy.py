@@ -1,7 +1,8 @@
 """Every number that a decision depends on, with its unit in its name.
 
 These are the defaults a careful person would choose; the configuration file overrides them
-(`hpctl config example` prints all of them).
+(`hpctl config example` prints all of them). Autoscaling and
+spares are off until a file names a group.
 """
 
 from __future__ import annotations
@@ -12,8 +13,42 @@ from types import MappingProxyType
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
-from hpctl.core.scale_policy import AutoscalePolicy
 from hpctl.core.trouble import STOP_EXIT_CODE
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Between how many instances a group may be scaled.
+
+    `partition` is the Slurm partition whose jobs it serves; empty: those of its living nodes.
+    """
+
+    min_count: int
+    max_count: int
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalePolicy:
+    """When a group grows or shrinks. A job's partition may be served by several groups: in order.
+
+    `up_after_s`: how long jobs must have waited for nodes. `down_after_s`: how long a node must
+    have been idle. `cooldown_s`: after a change has ended, how long the group does not turn
+    round, nor is asked again after a refusal. `step`: the most instances in one change.
+    `adds_per_day` and `hours_per_day` bound what is added in any 24 hours: instances, and
+    instance-hours of what was added (None: no bound).
+    """
+
+    enabled: bool = False
+    groups: Mapping[str, GroupLimits] = field(default_factory=lambda: MappingProxyType({}))
+    up_after_s: float = 120.0
+    down_after_s: float = 1800.0
+    cooldown_s: float = 600.0
+    step: int = 8
+    adds_per_day: int = 50
+    hours_per_day: float | None = None
+    arrive_deadline_s: float = 5400.0
+    leave_deadline_s: float = 3600.0
 
 
 class Mode(StrEnum):

@@ -119,9 +119,9 @@ def with_marks_and_reach(
     node that is deaf, and silence says nothing of the nodes.
     """
     deaf = all(now - known.last_heard > rules.silent_after for known in health.values())
-    told, signs = with_marks(health, slurm, instances), dict[tuple[Generation, str], datetime]()
+    found, signs = with_marks(health, slurm, instances), dict[tuple[Generation, str], datetime]()
     if slurm is None:
-        return told, signs
+        return found, signs
     for name, known in health.items():
         node, instance = slurm.nodes.get(name), instances.get(name)
         if node is None or mark_of(node) or reason_owner(node.reason) is not None:
@@ -137,10 +137,10 @@ def with_marks_and_reach(
         if before is not None:
             since = before.get((known.generation, sign), now)
         signs[known.generation, sign] = since = since or slurm.as_of
-        told[name] = replace(
+        found[name] = replace(
             known, findings=(*known.findings, _finding(sign, node, instance, since))
         )
-    return told, signs
+    return found, signs
 
 
 def _finding(sign: str, node: SlurmNode, instance: Instance | None, since: datetime) -> Finding:
@@ -148,14 +148,14 @@ def _finding(sign: str, node: SlurmNode, instance: Instance | None, since: datet
     evidence = f"State={'+'.join([node.state, *sorted(node.flags)])} Reason={node.reason}"
     if check == "cloud" and instance is not None:
         evidence = f"{instance.id} {instance.status}: {instance.message}"
-    said = node.reason if check == "slurm" else instance.message if instance else ""
+    detail = node.reason if check == "slurm" else instance.message if instance else ""
     return Finding(
         check,
         Verdict.FAIL,
         since,
         since,
         code=code,
-        detail=said if sign != AGENT else "",
+        detail=detail if sign != AGENT else "",
         evidence=evidence,
         clears=Clears.GONE,
     )

@@ -239,7 +239,7 @@ def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
     return "" if node.closed else "somebody lifted the drain of the node, which is DOWN"
 
 
-def said(outcome: Outcome) -> str:
+def answer_text(outcome: Outcome) -> str:
     """What came back, in the words of whoever answered."""
     return f"{outcome.code} {outcome.detail}".strip()
 

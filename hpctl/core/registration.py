@@ -46,13 +46,13 @@ def parted(comment: str) -> tuple[dict[str, Any], str] | None:
         return None
     begins = len(COMMENT_PREFIX)
     try:
-        said, length = json.JSONDecoder().raw_decode(comment[begins:])
+        fields, length = json.JSONDecoder().raw_decode(comment[begins:])
         if "\\u" in comment:
             # Half a surrogate pair is no text: it can be written down nowhere.
-            json.dumps(said, ensure_ascii=False).encode()
+            json.dumps(fields, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return said, comment[begins + length :].lstrip()
+    return fields, comment[begins + length :].lstrip()
 
 
 def registration(comment: str) -> Registration | None:
@@ -63,8 +63,8 @@ def registration(comment: str) -> Registration | None:
         return Registration(flaw="its Comment is no JSON after `hpctl:`")
     if found is None:
         return None
-    said, _ = found
-    policy, spares = said.get("policy", {}), said.get("spares", 0)
+    fields, _ = found
+    policy, spares = fields.get("policy", {}), fields.get("spares", 0)
     flaws = []
     if not isinstance(policy, dict):
         policy = {}
@@ -73,9 +73,9 @@ def registration(comment: str) -> Registration | None:
         spares = 0
         flaws.append("`spares` in its Comment is no number of nodes")
     return Registration(
-        save_signal=str(said.get("save_signal", "")),
+        save_signal=str(fields.get("save_signal", "")),
         spares=spares,
-        supervised=said.get("supervised") is True or spares > 0,
+        supervised=fields.get("supervised") is True or spares > 0,
         policy=policy,
         flaw="; ".join(flaws),
     )

@@ -56,9 +56,9 @@ def taken(request: Request, view: View, policy: Policy, now: datetime) -> list[E
     events = walled("request", request.target, lambda r: take(r, view, policy, now), request)
     if not isinstance(events, Flaw):
         return events
-    said = f"internal error: {events.error} (input {events.digest}); see the daemon's log"
+    answer = f"internal error: {events.error} (input {events.digest}); see the daemon's log"
     by = request.by or "operator"
-    return [RequestTaken(now, request.id, request.verb, request.target, by, said, False)]
+    return [RequestTaken(now, request.id, request.verb, request.target, by, answer, False)]
 
 
 def _answer(

@@ -92,7 +92,7 @@ class Retired:
 def retire(state: State, before: datetime, living: Collection[JobId]) -> Retired:
     """What ended before a time and is needed no more. `living`: the jobs that Slurm still knows,
     whose every attempt counts however old it is."""
-    living = {*living, *(job for job, told in state.reports.items() if told[-1].at >= before)}
+    living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
     links, known = _links(state), dict(_all(state))
     stays = _reached(_needed(state, before, living), links)
     ended: dict[RecoveryId, datetime] = {}

@@ -198,7 +198,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         forgive=_healed(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
         headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
-        word=_word(rec, view),
+        report=_report(rec, view),
         asks=_asks(rec, job, view),
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
@@ -269,22 +269,22 @@ def headless(job: SlurmJob, view: View) -> bool:
     return host not in job.nodes or (node is not None and node.down)
 
 
-def _word(rec: JobRecovery, view: View) -> JobReport | None:
+def _report(rec: JobRecovery, view: View) -> JobReport | None:
     """The newest that the supervisor of this very run told since the recovery opened."""
-    for told in reversed(view.state.reports.get(rec.attempt.job, ())):
-        if told.at < rec.opened:
+    for event in reversed(view.state.reports.get(rec.attempt.job, ())):
+        if event.at < rec.opened:
             return None
-        if told.report.restarts == rec.attempt.restarts:
-            return told.report
+        if event.report.restarts == rec.attempt.restarts:
+            return event.report
     return None
 
 
-def last_told(job: JobId, restarts: int, view: View) -> JobReported | None:
+def last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
     """The newest trouble or wish that was told of this very run of a job."""
-    for told in reversed(view.state.reports.get(job, ())):
-        said = told.report
-        if said.restarts == restarts and (said.trouble or said.wish is not Wish.NONE):
-            return told
+    for event in reversed(view.state.reports.get(job, ())):
+        report = event.report
+        if report.restarts == restarts and (report.trouble or report.wish is not Wish.NONE):
+            return event
     return None
 
 
@@ -292,12 +292,12 @@ def _asks(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
     """What the supervisor of the run that follows the treated one wishes; "": nothing."""
     if job is None or job.restarts <= rec.attempt.restarts:
         return ""
-    told = last_told(job.id, job.restarts, view)
-    if told is None or told.report.wish is Wish.NONE:
+    event = last_report(job.id, job.restarts, view)
+    if event is None or event.report.wish is Wish.NONE:
         return ""
-    said = told.report
-    why = said.trouble.why if said.trouble else said.why
-    return f"its supervisor asks for a {said.wish}: {why}"
+    report = event.report
+    why = report.trouble.why if report.trouble else report.why
+    return f"its supervisor asks for a {report.wish}: {why}"
 
 
 def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:

@@ -9,7 +9,7 @@ Closed (404) unless the configuration names a file with a bearer token. Answers 
 | 413, 408 | too_large, slow_body | more than MAX_BODY bytes, or not here within 10 s |
 | 400, 422 | malformed, unsupported_version, invalid_alerts | no notification of version 4 |
 | 422 | unknown_node | some alerts name no node of Slurm; the others were taken |
-| 503 | token_unusable, slurm_unavailable, not_stored | ours to mend: Alertmanager tries again |
+| 503 | token_unusable, slurm_unavailable, not_stored | not Alertmanager's fault: it retries |
 """
 
 from __future__ import annotations
@@ -18,24 +18,161 @@ import asyncio
 import hmac
 import logging
 import os
+import re
 import stat
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
+import msgspec
+from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry, Counter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hpctl.core.model import Generation, NodeName
-from hpctl.daemon import alert_wire
-from hpctl.daemon.alert_book import Alert, AlertBook
-from hpctl.daemon.alert_wire import Nodes, Notice
-from hpctl.daemon.body import read_body
-from hpctl.daemon.refusal import Refusal
-from hpctl.errors import Unavailable
+from hpctl.core.bounds import in_utc
+from hpctl.core.model import Clears, Finding, NodeName, Verdict
+from hpctl.daemon.alert_store import Alert, AlertStore
+from hpctl.daemon.gatekeeper import Refusal, read_body
+from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
+
+if TYPE_CHECKING:  # the intake's process has no observer
+    from hpctl.daemon.node_health import NodeHealthStore
+    from hpctl.daemon.observe import Observer
+
+VERSION = "4"
+MAX_ALERTS = 2000
+"""Alerts of one notification."""
+_FAIL = frozenset({"critical", "error", "page", "fatal", "emergency", "alert"})
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_PORT = re.compile(r"\A(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^:]*))(?::\d{1,5})?\Z")
+_DEVICE = ("device", "gpu", "disk", "mountpoint")
+"""The labels that say which part of the node it is, in this order."""
+
+_Labels = Annotated[dict[str, str], Meta(max_length=64)]
+
+
+class MalformedAlerts(HpctlError):
+    """The bytes are no notification of Alertmanager's."""
+
+    code = "malformed"
+
+
+class InvalidAlerts(MalformedAlerts):
+    """JSON, but not of the shape of version 4; the message names the place."""
+
+    code = "invalid_alerts"
+
+
+class UnsupportedAlerts(MalformedAlerts):
+    """Another version of Alertmanager's webhook."""
+
+    code = "unsupported_version"
+
+
+class Notice(Struct, frozen=True):
+    """One alert of a notification. What else Alertmanager says is left unread."""
+
+    status: Literal["firing", "resolved"]
+    labels: _Labels
+    starts_at: Annotated[datetime, Meta(tz=True)] = msgspec.field(name="startsAt")
+    fingerprint: Annotated[str, Meta(min_length=1, max_length=64)]
+    annotations: _Labels = {}
+
+    @property
+    def name(self) -> str:
+        """The alert's name, as its rule has it."""
+        return self.labels.get("alertname", "")
+
+
+class _Version(Struct, frozen=True):
+    version: str
+
+
+class Notification(Struct, frozen=True):
+    """A group of alerts. `truncated` is how many Alertmanager's `max_alerts` left out."""
+
+    alerts: Annotated[tuple[Notice, ...], Meta(max_length=MAX_ALERTS)]
+    truncated: Annotated[int, Meta(ge=0)] = msgspec.field(name="truncatedAlerts", default=0)
+
+
+_version = msgspec.json.Decoder(_Version)
+_notification = msgspec.json.Decoder(Notification)
+
+
+def decode(body: bytes) -> Notification:
+    """The notification in a body. Raises MalformedAlerts or one of its kinds."""
+    try:
+        version = _version.decode(body).version
+        if version != VERSION:
+            raise UnsupportedAlerts(
+                f"version {version!r} of Alertmanager's webhook; this daemon reads {VERSION!r}"
+            )
+        return _notification.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidAlerts(
+            f"no notification of Alertmanager's: {error}",
+            "Point a webhook_configs url of Alertmanager 0.16 or later here.",
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAlerts(f"not JSON: {error}") from error
+
+
+class Nodes:
+    """Slurm's nodes, to be found by what monitoring calls them."""
+
+    def __init__(self, addresses: Mapping[NodeName, str], labels: Sequence[str]) -> None:
+        self._names, self._labels = addresses.keys(), tuple(labels)
+        self._by_address: dict[str, NodeName | None] = {}
+        for name, address in addresses.items():
+            known = self._by_address.setdefault(address, name)
+            if known != name:
+                self._by_address[address] = None  # of several: no name for any of them
+
+    def looked_at(self, notice: Notice) -> dict[str, str]:
+        """The labels that can name a node, as this alert has them."""
+        return {label: notice.labels[label] for label in self._labels if label in notice.labels}
+
+    def of(self, notice: Notice) -> NodeName | None:
+        """The node that the first label that names one names; by name, host name or NodeAddr."""
+        for value in self.looked_at(notice).values():
+            match = _PORT.match(value)
+            host = (match["v6"] or match["host"]) if match else value
+            for name in (value, host, host.partition(".")[0]):
+                if name in self._names:
+                    return NodeName(name)
+            if (found := self._by_address.get(host)) is not None:
+                return found
+        return None
+
+
+def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
+    """The finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
+    severity = notice.labels.get("severity", "")
+    summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
+    device = next((notice.labels[key] for key in _DEVICE if notice.labels.get(key)), "")
+    finding = Finding(
+        f"alert.{_NO_NAME.sub('_', notice.name)[:100]}",
+        Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
+        min(in_utc(notice.starts_at), heard),
+        heard,
+        device=_plain(device, 256),
+        code=_NO_CODE.sub("_", severity)[:64],
+        detail=_plain(summary, 256),
+        evidence=_plain(" ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024),
+        clears=Clears.GONE,
+    )
+    return Alert(node, notice.fingerprint, finding, heard)
+
+
+def _plain(text: str, limit: int) -> str:
+    return _CONTROL.sub(" ", text).strip()[:limit]
+
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +183,6 @@ MAX_NAMED = 20
 """Unknown nodes that one answer names."""
 _TOKEN_BYTES = 4096
 
-Addresses = Callable[[], Mapping[NodeName, str]]
-"""Slurm's nodes with their NodeAddr. Raises Unavailable while Slurm has not answered yet."""
-GenerationOf = Callable[[NodeName], Generation | None]
-"""Which generation of a node its agent spoke of last."""
-
 
 class Webhook:
     """Takes notifications in. `take` blocks on files: not for an event loop's thread."""
@@ -58,23 +190,23 @@ class Webhook:
     def __init__(
         self,
         labels: Sequence[str],
-        book: AlertBook,
-        addresses: Addresses,
-        generation_of: GenerationOf,
+        alerts: AlertStore,
+        observer: Observer,
+        health: NodeHealthStore,
         clock: Clock,
     ) -> None:
-        self._labels, self._book, self._clock = tuple(labels), book, clock
-        self._addresses, self._generation_of = addresses, generation_of
+        self._labels, self._alerts, self._clock = tuple(labels), alerts, clock
+        self._observer, self._health = observer, health
 
     def take(self, body: bytes) -> dict[str, int]:
         """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
         try:
-            notification = alert_wire.decode(body)
-        except alert_wire.MalformedAlerts as error:
-            status = 422 if isinstance(error, alert_wire.InvalidAlerts) else 400
+            notification = decode(body)
+        except MalformedAlerts as error:
+            status = 422 if isinstance(error, InvalidAlerts) else 400
             raise Refusal(status, error.code, str(error), error.hint) from error
         try:
-            nodes = Nodes(self._addresses(), self._labels)
+            nodes = Nodes(self._observer.addresses(), self._labels)
         except Unavailable as error:
             raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         if notification.truncated:
@@ -90,9 +222,9 @@ class Webhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._bound(alert_wire.alert(notice, node, heard)))
+                firing.append(self._bound(alert(notice, node, heard)))
         try:
-            kept, ended = self._book.take(firing, resolved)
+            kept, ended = self._alerts.take(firing, resolved)
         except OSError as error:
             raise Refusal(503, "not_stored", f"not stored: {error}") from error
         done = {"taken": kept, "resolved": ended, "left_out": len(firing) - kept}
@@ -102,7 +234,7 @@ class Webhook:
 
     def _bound(self, alert: Alert) -> Alert:
         """Of the generation that is there now; of the first to come where there is none yet."""
-        known = self._generation_of(alert.node)
+        known = self._health.generation_of(alert.node)
         if known is None:
             return alert
         return Alert(alert.node, alert.id, alert.finding, alert.heard, known.instance, known.boot)
@@ -114,14 +246,14 @@ class Webhook:
             {"alertname": notice.name, "looked_at": nodes.looked_at(notice)}
             for notice in unknown[:MAX_NAMED]
         ]
-        told = "; ".join(
+        named_text = "; ".join(
             f"{n['alertname'] or 'an alert without alertname'}: {_shown(n['looked_at'])}"
             for n in named
         )
         return Refusal(
             422,
             "unknown_node",
-            f"{len(unknown)} of {all_of_them} alerts name no node of Slurm: {told}",
+            f"{len(unknown)} of {all_of_them} alerts name no node of Slurm: {named_text}",
             f"Give them one of the labels {', '.join(self._labels)} with a NodeName, or route only "
             "alerts of nodes here (docs/plugins.md).",
             alerts=named,
@@ -162,7 +294,7 @@ def routes(
             headers = {"connection": "close"} if error.status in (401, 408, 413) else {}
             if error.status == 401:
                 headers["www-authenticate"] = "Bearer"
-            return JSONResponse(error.said, error.status, headers)
+            return JSONResponse(error.body, error.status, headers)
         taken.inc()
         return JSONResponse(answer)
 

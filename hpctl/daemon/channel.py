@@ -1,8 +1,8 @@
-"""What the daemon and its intake say to each other: frames of MessagePack on a pair of sockets.
+"""What the daemon and its intake send to each other: frames of MessagePack on a pair of sockets.
 
-The intake asks (what to store, what a job told, what Alertmanager sent, what /metrics is to add)
-and notes heartbeats; the daemon answers, and says which nodes Slurm has where. Every frame is typed
-and bounded: an intake that a stranger has taken over could say no more than an intake may.
+The intake asks (what to store, what a job reported, what Alertmanager sent, what /metrics is to
+add) and notes heartbeats; the daemon answers, and says which nodes Slurm has where. Every frame is
+typed and bounded: an intake that a stranger has taken over could say no more than an intake may.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpctl.core.model import NodeName, Report
 from hpctl.protocol import reports as wire
 
 MAX_FRAME = 128 * 1024 * 1024
-"""Inbox.MOST reports of wire.MAX_BODY bytes, and some."""
+"""intake.MOST reports of wire.MAX_BODY bytes, and some."""
 
 
 class Store(Struct, frozen=True, tag=True):
@@ -30,7 +30,7 @@ class Store(Struct, frozen=True, tag=True):
     reports: tuple[Report, ...]
 
 
-class Word(Struct, frozen=True, tag=True):
+class FromJob(Struct, frozen=True, tag=True):
     """A believed user's report of a job, which came at `asked`. Answered with a job_wire.Taken."""
 
     report: JobReport
@@ -56,7 +56,7 @@ class Scrape(Struct, frozen=True, tag=True):
     """Somebody reads /metrics. Answered with the daemon's own."""
 
 
-Question: TypeAlias = Store | Word | Request | Alerts | Scrape
+Question: TypeAlias = Store | FromJob | Request | Alerts | Scrape
 
 
 class Ask(Struct, frozen=True, tag=True):
@@ -80,7 +80,7 @@ class Answer(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """A question that was refused; the fields are those of refusal.Refusal."""
+    """A question that was refused; the fields are those of gatekeeper.Refusal."""
 
     number: int
     status: int
@@ -131,9 +131,9 @@ class Channel:
         """The intake's end, which hears ToIntake."""
         return cls(end, _to_intake)
 
-    def send(self, said: FromIntake | ToIntake) -> None:
+    def send(self, message: FromIntake | ToIntake) -> None:
         """Say it; waits while the other end is slow. Raises OSError where it is gone."""
-        frame = msgspec.msgpack.encode(said)
+        frame = msgspec.msgpack.encode(message)
         with self._sending:
             self._pipe.send_bytes(frame)
 
@@ -141,7 +141,7 @@ class Channel:
         """What is said next. Raises TimeoutError where nothing was, EOFError where nothing will
         be, OSError, msgspec.MsgspecError."""
         if not self._pipe.poll(within_s):
-            raise TimeoutError(f"nothing was said in {within_s:.0f} s")
+            raise TimeoutError(f"nothing was received in {within_s:.0f} s")
         return self._decoder.decode(self._pipe.recv_bytes(MAX_FRAME))
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
-from hpctl.core.journal import Event, StepResolved, StepStarted
+from hpctl.core.journal import StepResolved, StepStarted
 from hpctl.core.model import (
     InstanceId,
     JobId,
@@ -27,6 +27,7 @@ from hpctl.core.model import (
 )
 from hpctl.core.recovery import CONVERGENT, Do, StepKind
 from hpctl.core.walls import Flaw, walled
+from hpctl.daemon.journaled_state import JournaledState
 from hpctl.ports import Clock, Provider, Scheduler
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Executor:
         self,
         scheduler: Scheduler,
         provider: Provider,
-        append: Callable[[Sequence[Event]], None],
+        journal: JournaledState,
         clock: Clock,
         poke: Callable[[], None] | None = None,
     ) -> None:
@@ -68,7 +69,7 @@ class Executor:
         they run here and now (tests that must be deterministic)."""
         self._scheduler = scheduler
         self._provider = provider
-        self._append = append
+        self._journal = journal
         self._clock = clock
         self._poke = poke
         self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
@@ -141,7 +142,7 @@ class Executor:
 
     def _start(self, batch: list[Due]) -> None:
         now = self._clock.now()
-        self._append(
+        self._journal.append(
             [
                 StepStarted(
                     now,
@@ -158,7 +159,7 @@ class Executor:
     def _resolve(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
         now = self._clock.now()
         silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
-        self._append(
+        self._journal.append(
             [
                 StepResolved(
                     now,

@@ -1,16 +1,18 @@
-"""What the head node finds by itself and adds to what the agents say: peers compared, history.
+"""Findings of the head node's own: nodes that differ from their peers, and nodes with a history.
 
-These findings stand beside the agents' own and never among them: they are put in when the loop
-looks at the nodes' health and when that health is stored for `hpctl explain`.
+They are kept apart from the agents' findings and added to them when the loop reads the nodes'
+health and when that health is stored for `hpctl explain`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
+from hpctl.core import peers
 from hpctl.core.journal import State
 from hpctl.core.lemons import CHECK, finding, lemons
 from hpctl.core.model import (
@@ -19,15 +21,84 @@ from hpctl.core.model import (
     Health,
     InstanceId,
     NodeName,
-    ProviderView,
-    SchedulerView,
 )
-from hpctl.core.peers import WINDOW, groups_of
+from hpctl.core.peers import GAUGES, WINDOW, groups_of
 from hpctl.core.view import fresh
 from hpctl.core.walls import walled
-from hpctl.daemon.book import Book
-from hpctl.daemon.peers_book import PeersBook
+from hpctl.daemon.node_health import NodeHealthStore
+from hpctl.daemon.observe import Observer
 from hpctl.ports import Clock
+
+_PLACE = {gauge: n for n, gauge in enumerate(GAUGES)}
+_WIDTH = len(_PLACE)
+
+
+class PeerWindows:
+    """Gauges in, findings out. `take` runs on the intake's threads, `judge` on one other.
+
+    In memory only. Of each node there are the sums of the window that is open and, where something
+    stood out lately, its tracks (`core.peers`): a few hundred bytes a node, whatever is sent.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known: after a restart a fault is found anew within its windows."""
+        self._lock = threading.Lock()
+        self._open: dict[NodeName, tuple[Generation, list[float], list[int]]] = {}
+        self._memory: peers.Memory = {}
+        self._generations: dict[NodeName, Generation] = {}
+
+    def take(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+        """Add what an agent sent to its node's window. Names that nobody compares are passed
+        over."""
+        if not gauges:
+            return
+        with self._lock:
+            known = self._open.get(generation.node)
+            if known is None or known[0] != generation:
+                known = (generation, [0.0] * _WIDTH, [0] * _WIDTH)
+                self._open[generation.node] = known
+            _, sums, counts = known
+            for gauge, value in gauges.items():
+                place = _PLACE.get(gauge)
+                if place is not None:
+                    sums[place] += value
+                    counts[place] += 1
+
+    def judge(
+        self, groups: Iterable[peers.Group], now: datetime
+    ) -> dict[NodeName, tuple[Finding, ...]]:
+        """Close the window and answer everything that is found at present, by node."""
+        with self._lock:
+            closed, self._open = self._open, {}
+        renewed = {
+            node for node, (generation, _, _) in closed.items() if self._renewed(node, generation)
+        }
+        self._generations.update((node, known[0]) for node, known in closed.items())
+        memory = {key: t for key, t in self._memory.items() if key[0] not in renewed}
+        self._memory = peers.judge(groups, _means(closed), memory, now)
+        return peers.findings(self._memory)
+
+    def of(self, generation: Generation, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """`found`, where it was that generation that was judged; else nothing."""
+        return found if self._generations.get(generation.node) == generation else ()
+
+    def _renewed(self, node: NodeName, generation: Generation) -> bool:
+        """Another boot or instance: what the former one did is no evidence against it."""
+        return self._generations.get(node, generation) != generation
+
+
+def _means(
+    closed: dict[NodeName, tuple[Generation, list[float], list[int]]],
+) -> dict[NodeName, dict[str, float]]:
+    return {
+        node: {
+            gauge: total / count
+            for gauge, total, count in zip(GAUGES, sums, counts, strict=True)
+            if count
+        }
+        for node, (_, sums, counts) in closed.items()
+    }
+
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +107,23 @@ HISTORY_EVERY_S = 300.0
 """The score moves by days; a new recovery is looked at as soon."""
 
 
-class Grey:
-    """Compares peers each window on a thread of its own; `snapshot` is the loop's."""
+class GreyFailures:
+    """Compares peers each window on a thread of its own; `look_back` is the loop's."""
+
+    checks: tuple[str, ...] = OWN_CHECKS
 
     def __init__(
         self,
-        book: Book,
-        views: Callable[[], tuple[SchedulerView, ProviderView]],
-        poke: Callable[[], None],
+        health: NodeHealthStore,
+        observer: Observer,
         clock: Clock,
         view_age_s: float = 60.0,
     ) -> None:
-        """`views`: what Slurm and the cloud said last, from any thread; a view of Slurm that is
-        older than `view_age_s` compares nobody. Nothing is compared before `start`."""
-        self._book, self._views, self._poke, self._clock = book, views, poke, clock
+        """A view of Slurm that is older than `view_age_s` compares nobody. Nothing is compared
+        before `start`."""
+        self._health, self._observer, self._clock = health, observer, clock
         self._view_age_s = view_age_s
-        self._peers = PeersBook()
+        self._peers = PeerWindows()
         self._by_peers: Mapping[NodeName, tuple[Finding, ...]] = {}
         self._by_history: Mapping[InstanceId, Finding] = {}
         self._history_due = 0.0
@@ -81,19 +153,18 @@ class Grey:
     def compare(self) -> None:
         """Close the window and judge it. Wakes the loop where a node is new or gone."""
         now = self._clock.now()
-        scheduler, provider = self._views()
+        scheduler, provider = self._observer.slurm, self._observer.provider
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
         known = fresh(scheduler.as_of, self._view_age_s, now)
         groups = groups_of(scheduler, kinds, now) if known else ()
         before, self._by_peers = self._by_peers, self._peers.judge(groups, now)
-        if told := self._told(before) ^ self._told(self._by_peers):
-            for node, check in sorted(told):
+        if changed := self._names(before) ^ self._names(self._by_peers):
+            for node, check in sorted(changed):
                 log.info("node=%s check=%s found=%s", node, check, node in self._by_peers)
-            self._book.touch({node for node, _ in told})
-            self._poke()
+            self._health.touch({node for node, _ in changed}, wake=True)
 
     @staticmethod
-    def _told(found: Mapping[NodeName, Sequence[Finding]]) -> set[tuple[NodeName, str]]:
+    def _names(found: Mapping[NodeName, Sequence[Finding]]) -> set[tuple[NodeName, str]]:
         return {(node, f.check) for node, findings in found.items() for f in findings}
 
     def look_back(self, state: State) -> None:
@@ -107,23 +178,18 @@ class Grey:
         self._by_history = {lemon.instance: finding(lemon) for lemon in worst}
         if before.keys() != self._by_history.keys():
             changed = before.keys() ^ self._by_history.keys()
-            known = self._book.snapshot().items()
-            self._book.touch({n for n, h in known if h.generation.instance in changed})
+            known = self._health.of_agents().items()
+            nodes = {n for n, h in known if h.generation.instance in changed}
+            self._health.touch(nodes, wake=False)
 
-    def snapshot(self) -> dict[NodeName, Health]:
-        """What the agents and the head node know together."""
-        health = self._book.snapshot()
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add what was found by itself to the agents' findings, in place."""
         concerned = set(self._by_peers)
         if self._by_history:
             instances = self._by_history
             concerned |= {n for n, h in health.items() if h.generation.instance in instances}
         for node in concerned & health.keys():
             health[node] = self._with_own(health[node])
-        return health
-
-    def beside(self, rows: Iterable[Health]) -> list[Health]:
-        """The same of rows that are about to be stored."""
-        return [self._with_own(row) for row in rows]
 
     def _with_own(self, health: Health) -> Health:
         generation = health.generation

@@ -1,39 +1,54 @@
-"""The daemon's HTTP intake: reports of agents, and what it says of itself.
+"""The daemon's HTTP intake: reports of agents, and the routes of others.
 
 `POST /v1/reports` answers 200 `{"ack": seq}` after what was sent is stored (a heartbeat: noted), or
-`{"error": code, "message": ..., "hint": ...}`. An answer to somebody who proved himself carries our
-own proof (docs/adr/0042). Every refusal is counted by its code and never
-reaches `accept`; the codes are in gatekeeper.py. `GET /healthz`, `GET /metrics` and whatever
-routes the daemon adds are Starlette's. Reports do not pass through it: ten thousand agents are
-heard on one thread, and half of its time would be spent on choosing among three routes.
+`{"error": code, "message": ..., "hint": ...}`. An answer to a proved sender carries our own proof
+(docs/adr/0042). Every refusal is counted by its code and never reaches the `ReportSink`; the codes
+are in gatekeeper.py. `GET /healthz`, `GET /metrics` and the routes that the daemon adds are
+Starlette's. Reports do not pass through it: ten thousand agents are served on one thread, and half
+of its time would be spent on choosing among three routes.
+
+`proved_route` makes the other routes, whose sender MUNGE proves, and whose answer the daemon proves
+in turn:
+
+| status | code | meaning |
+|---|---|---|
+| 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see gatekeeper.py) |
+| 413, 408 | too_large, slow_body | more bytes than the route takes, or not here within 5 s |
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Final, Protocol, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hpctl.core.model import Report
-from hpctl.daemon.body import read_body
-from hpctl.daemon.gatekeeper import AddressOf, Gatekeeper, IntakeSettings
-from hpctl.daemon.inbox import Accept, Heard, Inbox
-from hpctl.daemon.refusal import Refusal
-from hpctl.daemon.server import IntakeServer
-from hpctl.daemon.sessions import Session
+from hpctl.core.model import NodeName, Report
+from hpctl.daemon.gatekeeper import (
+    AddressOf,
+    Gatekeeper,
+    IntakeSettings,
+    Refusal,
+    Session,
+    read_body,
+    verified,
+)
+from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 
-__all__ = ["IntakeServer", "IntakeSettings", "intake_app"]
+log = logging.getLogger(__name__)
 
 BODY_TIMEOUT_S = 10.0
 _SESSION = wire.SESSION_SCHEME + " "
@@ -42,22 +57,191 @@ _Prove = Callable[[bytes], Awaitable[str]]
 _T = TypeVar("_T")
 _JSON = (b"content-type", b"application/json")
 
+WRITERS = 2
+"""Writes at once. The journal takes them in turn, but one that hangs does not stop the others."""
+
+MOST = 128
+"""Reports of one write: each may have a quarter of a megabyte."""
+
+
+class ReportSink(Protocol):
+    """Where believed reports and heartbeats go."""
+
+    def accept(self, *reports: Report) -> None:
+        """Store them durably, all or none, and wake the loop; no two of one node at a time.
+
+        Called on threads of the intake. Whatever it raises is answered with 503.
+        """
+        ...
+
+    def heard(self, heartbeat: wire.Heartbeat) -> bool:
+        """Note that a node lives; False where the digest is not that of the findings held of it.
+
+        Called on the event loop: it must not block.
+        """
+        ...
+
+
+class ReportQueue:
+    """Believed reports on their way to the journal: in order for each node, many in one write.
+
+    All of it runs on the event loop, so it needs no locks; only the writing itself happens on
+    threads. What arrives while those are busy waits and is then written together: a thousand nodes
+    that report at once cost a few transactions.
+    """
+
+    def __init__(self, sink: ReportSink) -> None:
+        self._sink = sink
+        self._newest: dict[NodeName, tuple[datetime, int]] = {}
+        self._waiting: list[tuple[Report, asyncio.Future[None]]] = []
+        self._busy: set[NodeName] = set()
+        self._writes = 0
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="intake-store")
+
+    def hear(self, heartbeat: wire.Heartbeat) -> None:
+        """Note a heartbeat. Raises Refusal.
+
+        It does not wait for a report of the same node that is being stored: it changes no
+        finding, so a report that ends after it loses nothing.
+        """
+        self._check_newer(heartbeat)
+        if not self._sink.heard(heartbeat):
+            hint = "Send the findings: agents do so at once."
+            raise Refusal(409, "unknown_digest", "these findings are not held here", hint)
+        self._note(heartbeat)
+
+    async def store(self, report: Report) -> None:
+        """Have a report stored after those of its node that came before. Raises Refusal."""
+        stored = asyncio.get_running_loop().create_future()
+        self._waiting.append((report, stored))
+        self._write()
+        await stored
+
+    def _write(self) -> None:
+        """Start writing what may be written now."""
+        if self._writes >= WRITERS:
+            return
+        batch: list[tuple[Report, asyncio.Future[None]]] = []
+        later = []
+        for report, stored in self._waiting:
+            if report.node in self._busy or len(batch) >= MOST:
+                later.append((report, stored))
+                continue
+            try:
+                self._check_newer(report)
+            except Refusal as refusal:
+                _settle(stored, refusal)
+                continue
+            self._busy.add(report.node)
+            batch.append((report, stored))
+        self._waiting = later
+        if batch:
+            self._writes += 1
+            reports = [report for report, _ in batch]
+            writing = asyncio.get_running_loop().run_in_executor(
+                self._pool, self._sink.accept, *reports
+            )
+            writing.add_done_callback(lambda done: self._written(batch, done.exception()))
+
+    def _written(
+        self, batch: list[tuple[Report, asyncio.Future[None]]], error: BaseException | None
+    ) -> None:
+        self._writes -= 1
+        refusal = None
+        if error is not None:
+            # Whatever broke, nothing of it was stored: the agents must hear that.
+            log.error("%d reports could not be stored", len(batch), exc_info=error)
+            text = f"not stored: {error}"
+            refusal = Refusal(503, "journal_unavailable", text, "See the daemon's log.")
+        for report, stored in batch:
+            self._busy.discard(report.node)
+            if refusal is None:
+                self._note(report)
+            _settle(stored, refusal)
+        self._write()
+
+    def _check_newer(self, message: Report | wire.Heartbeat) -> None:
+        newest = self._newest.get(NodeName(message.node))
+        if newest is not None and (message.agent_start, message.seq) <= newest:
+            raise Refusal(
+                409,
+                "stale_report",
+                f"report {message.seq} of the agent started {message.agent_start.isoformat()} is "
+                f"not newer than {newest[1]} of the one started {newest[0].isoformat()}",
+            )
+
+    def _note(self, message: Report | wire.Heartbeat) -> None:
+        """A report may end after a later heartbeat: what was taken never grows older."""
+        node, now = NodeName(message.node), (message.agent_start, message.seq)
+        self._newest[node] = max(now, self._newest.get(node, now))
+
+
+def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
+    """Tell the request that waits, if it still does: a client may have gone."""
+    if stored.cancelled():
+        return
+    if refusal is None:
+        stored.set_result(None)
+    else:
+        stored.set_exception(refusal)
+
+
+POST_TIMEOUT_S: Final = 5.0
+
+Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
+"""The answer to a body that its sender's credential proves. Raises Refusal."""
+
+
+def proved_route(
+    path: str, most: int, settings: IntakeSettings, answer_to: Answer, refusals: Counter
+) -> Route:
+    """A route for bodies of at most `most` bytes. `refusals` counts refusals by their code."""
+    too_large = Refusal(413, "too_large", f"at most {most} bytes are taken at {path}")
+
+    async def post(request: Request) -> Response:
+        authorization = request.headers.get("authorization", "")
+        announced = request.headers.get("content-length", "0")
+        credential: munge.Credential | None = None
+        headers = {}
+        try:
+            body = await read_body(
+                announced,
+                request.receive,
+                most=most,
+                within_s=POST_TIMEOUT_S,
+                too_large=too_large,
+            )
+            credential = await run_in_threadpool(
+                verified, authorization, body, settings.munge_socket
+            )
+            status, answer = 200, await answer_to(body, credential)
+        except Refusal as refusal:
+            refusals.labels(refusal.code).inc()
+            status, answer = refusal.status, refusal.as_json
+            if status in (408, 413):
+                headers["connection"] = "close"
+        if credential is not None:
+            answered = wire.answered(authorization, status, answer)
+            prove = partial(settings.prove, credential.uid)
+            headers[wire.PROOF_HEADER] = await run_in_threadpool(prove, answered)
+        return Response(answer, status, headers, "application/json")
+
+    return Route(path, post, methods=["POST"])
+
 
 def intake_app(
     settings: IntakeSettings,
-    accept: Accept,
+    sink: ReportSink,
     address_of: AddressOf,
     registry: CollectorRegistry | None = None,
     *,
-    heard: Heard = lambda _: False,
     routes: Sequence[BaseRoute] = (),
     scrape: Callable[[], bytes] = bytes,
 ) -> ASGIApp:
     """The ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
 
-    `accept` is called from the app's own threads; `address_of` from these and, like `heard`,
-    from the event loop, where they must not block. By default every heartbeat is answered by
-    asking for the findings. `registry` is what /metrics prints, the intake's counters among it, and
+    `address_of` is called from the app's own threads and from the event loop, where it must not
+    block. `registry` is what /metrics prints, the intake's counters among it, and
     after that what `scrape` answers, which may block and is asked once a second at most.
     """
     registry = registry or CollectorRegistry()
@@ -74,7 +258,7 @@ def intake_app(
     others = Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics), *routes])
     # A redirect would name whatever host the client said in its Host header.
     others.router.redirect_slashes = False
-    reports = _Reports(settings, address_of, Inbox(accept, heard), registry)
+    reports = _Reports(settings, address_of, ReportQueue(sink), registry)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         hot = scope["type"] == "http" and scope["path"] == wire.PATH and scope["method"] == "POST"
@@ -105,10 +289,10 @@ class _Reports:
         self,
         settings: IntakeSettings,
         address_of: AddressOf,
-        inbox: Inbox,
+        queue: ReportQueue,
         registry: CollectorRegistry,
     ) -> None:
-        self._settings, self._inbox = settings, inbox
+        self._settings, self._queue = settings, queue
         self._keeper = Gatekeeper(settings, address_of)
         self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
         self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
@@ -129,18 +313,18 @@ class _Reports:
             if authorization.startswith(_SESSION):
                 session = self._keeper.session(authorization, body, peer)
                 prove = _signed(session)
-                said = self._keeper.within_session(session, body).said
-                ack = await self._believe(said)
+                message = self._keeper.within_session(session, body).said
+                ack = await self._believe(message)
             else:
                 credential = await self._run(self._keeper.verified, authorization, body)
                 prove = partial(self._run, self._settings.prove, credential.uid)
                 proved = await self._run(self._keeper.by_credential, credential, body, peer)
-                said = proved.message.said
-                ack = await self._believe(said)
+                message = proved.message.said
+                ack = await self._believe(message)
                 if proved.message.open_session:
                     granted = await self._run(self._keeper.open_session, proved, peer)
                     ack = wire.Ack(ack.ack, granted)
-            scope["state"]["node"] = said.node
+            scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
             self._refused.labels(refusal.code).inc()
@@ -153,14 +337,14 @@ class _Reports:
     async def _run(self, blocking: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
 
-    async def _believe(self, said: Report | wire.Heartbeat) -> wire.Ack:
-        if isinstance(said, Report):
-            await self._inbox.store(said)
+    async def _believe(self, message: Report | wire.Heartbeat) -> wire.Ack:
+        if isinstance(message, Report):
+            await self._queue.store(message)
             self._accepted.inc()
         else:
-            self._inbox.hear(said)
+            self._queue.hear(message)
             self._heartbeats.inc()
-        return wire.Ack(said.seq)
+        return wire.Ack(message.seq)
 
 
 async def _unproved(_: bytes) -> str:
@@ -168,8 +352,8 @@ async def _unproved(_: bytes) -> str:
 
 
 def _signed(session: Session) -> _Prove:
-    async def prove(said: bytes) -> str:
-        return session.proof(said)
+    async def prove(answer: bytes) -> str:
+        return session.proof(answer)
 
     return prove
 

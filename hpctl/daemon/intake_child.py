@@ -18,11 +18,14 @@ import sys
 import threading
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from hpctl.core.job_report import JobReport
@@ -31,15 +34,72 @@ from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.connections import RESERVED, Bounds
-from hpctl.daemon.copies import Copies
-from hpctl.daemon.copies import routes as copy_routes
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
-from hpctl.daemon.job_route import routes as job_routes
-from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.gatekeeper import IntakeSettings, Refusal
+from hpctl.daemon.intake import intake_app, proved_route
+from hpctl.daemon.job_reports import routes as job_routes
 from hpctl.daemon.requests import routes as request_routes
-from hpctl.errors import Unavailable
+from hpctl.daemon.server import IntakeServer
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.ports import Clock
 from hpctl.protocol import job_reports as job_wire
+from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
+from hpctl.store.sql import Store
+
+EVERY_S: Final = 1.0
+SHARE: Final = 20.0
+"""A copy is made at most every EVERY_S, and then in a 20th of the time at most."""
+
+
+class Copies:
+    """Copies of a SQLite journal, made when somebody asks (`POST /v1/copy`). For all threads.
+
+    SQLite's readers lock what they read, and a lock that any user may take on the journal itself
+    keeps the daemon from writing it. So the journal is the daemon's and root's alone, and everybody
+    reads copies, each of which takes the place of the one before (docs/adr/0048).
+    """
+
+    def __init__(self, journal: Path, clock: Clock) -> None:
+        self._journal, self._clock = journal, clock
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def make(self) -> None:
+        """See that there is a young copy. Raises Refusal."""
+        with self._lock:
+            begun = self._clock.monotonic()
+            if begun < self._next:
+                return
+            try:
+                with closing(Store(f"sqlite:///{self._journal}", write=False)) as store:
+                    store.copy_to(wire.copy_of(self._journal))
+            except (HpctlError, OSError) as error:
+                raise Refusal(503, "journal_unavailable", f"not copied: {error}") from error
+            finally:
+                ended = self._clock.monotonic()
+                self._next = ended + max(EVERY_S, SHARE * (ended - begun))
+
+
+def copy_routes(
+    copies: Copies, settings: IntakeSettings, registry: CollectorRegistry | None = None
+) -> list[Route]:
+    """The route for the intake's application: whoever MUNGE knows may have a copy made.
+
+    Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
+    """
+    refused = Counter(
+        "hpctl_copies_refused",
+        "Asked-for copies of the journal that were not made.",
+        ["code"],
+        registry=registry or CollectorRegistry(),
+    )
+
+    async def copied(_body: bytes, _who: munge.Credential) -> bytes:
+        await run_in_threadpool(copies.make)
+        return b"{}"
+
+    return [proved_route(wire.COPY_PATH, 64, settings, copied, refused)]
+
 
 log = logging.getLogger("hpctl.intake")
 
@@ -51,8 +111,8 @@ MEMORY = 1024 * 1024 * 1024
 """The most that this process may have; within the bounds of connections it needs a tenth."""
 
 
-class Daemon:
-    """The daemon as the intake sees it."""
+class DaemonClient:
+    """The daemon as the intake's process reaches it: the `ReportSink` of this process, and more."""
 
     def __init__(self, line: channel.Channel) -> None:
         self._line = line
@@ -81,15 +141,15 @@ class Daemon:
             self._open.pop(number, None)
 
     def accept(self, *reports: Report) -> None:
-        """Have reports stored, and remember what they said."""
+        """Have reports stored, and keep the digests of their findings."""
         self.ask(channel.Store(reports))
         for report in reports:
             self._held[report.node] = (report.generation, wire.digest(report.findings))
 
     def heard(self, heartbeat: wire.Heartbeat) -> bool:
         """Note a heartbeat; False where its findings are not those that were stored."""
-        said = (heartbeat.generation, heartbeat.digest)
-        if self._held.get(NodeName(heartbeat.node)) != said:
+        held = (heartbeat.generation, heartbeat.digest)
+        if self._held.get(NodeName(heartbeat.node)) != held:
             return False
         self._beats[heartbeat.node] = heartbeat
         return True
@@ -117,9 +177,9 @@ class Daemon:
             raise Unavailable("Slurm has not answered yet", "the agent will try again")
         return self._addresses.get(node)
 
-    def take_word(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+    def take_job_report(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
         """What the daemon answers to a job's report. Raises Refusal."""
-        return job_wire.decode_taken(self.ask(channel.Word(report, uid, asked)))
+        return job_wire.decode_taken(self.ask(channel.FromJob(report, uid, asked)))
 
     def take_request(self, asked: wire.Asked, uid: int, address: str) -> int:
         """The number of an operator's request. Raises Refusal."""
@@ -141,24 +201,24 @@ class Daemon:
         """Take in what the daemon says, until it is gone."""
         while True:
             try:
-                said: channel.ToIntake = self._line.receive()
+                message: channel.ToIntake = self._line.receive()
             except (EOFError, OSError):
                 return
-            match said:
+            match message:
                 case channel.Nodes(addresses):
                     self._addresses = addresses
                 case channel.Answer(number, value):
                     if waiting := self._open.get(number):
                         waiting.set_result(value)
-                case channel.Refused(number, status, code, message, hint, more):
+                case channel.Refused(number, status, code, text, hint, more):
                     if waiting := self._open.get(number):
-                        waiting.set_exception(Refusal(status, code, message, hint, **more))
+                        waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
 def serve(listener: socket.socket, line: channel.Channel) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
-    daemon, registry = Daemon(line), CollectorRegistry()
+    daemon, registry = DaemonClient(line), CollectorRegistry()
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
     settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
     token = Path(setup.token_file) if setup.token_file else None
@@ -167,13 +227,12 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
         copies = copy_routes(Copies(Path(setup.journal), SystemClock()), settings, registry)
     app = intake_app(
         settings,
-        daemon.accept,
+        daemon,
         daemon.address_of,
         registry,
-        heard=daemon.heard,
         routes=[
             *alert_routes(token, daemon, registry),
-            *job_routes(daemon.take_word, settings, SystemClock(), registry),
+            *job_routes(daemon.take_job_report, settings, SystemClock(), registry),
             *copies,
             *request_routes(daemon.take_request, settings, registry),
         ],

@@ -14,16 +14,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+from prometheus_client import generate_latest
+
 from hpctl.core.compat import SAFE_PATH
-from hpctl.core.model import NodeName
+from hpctl.core.model import NodeName, Report
 from hpctl.daemon import channel
-from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.alerts import Webhook
+from hpctl.daemon.gatekeeper import Refusal
+from hpctl.daemon.grey import GreyFailures
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.metrics import Metrics
+from hpctl.daemon.node_health import NodeHealthStore
+from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.server import listen
 from hpctl.errors import HpctlError, Unavailable
+from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
 
 log = logging.getLogger(__name__)
@@ -38,8 +49,49 @@ AGAIN_S = (0.1, 5.0)
 LIVED_S = 60.0
 """An intake that ran for so long was well."""
 
-Answers = Callable[[channel.Question], bytes]
-"""What the daemon answers. Raises Refusal; whatever else it raises is the daemon's to mend."""
+
+class ReportSink:
+    """Where the reports and heartbeats that the intake believes go in the daemon."""
+
+    def __init__(self, health: NodeHealthStore, grey: GreyFailures) -> None:
+        self._health, self._grey = health, grey
+
+    def accept(self, *reports: Report) -> None:
+        """Store reports, all or none, then take their gauges. Raises OSError."""
+        self._health.accept(*reports)
+        for report in reports:
+            self._grey.hear(report.generation, report.gauges)
+
+    def heard(self, heartbeat: wire.Heartbeat) -> None:
+        """Note that a node lives, and take its gauges."""
+        if self._health.heard(heartbeat):
+            self._grey.hear(heartbeat.generation, heartbeat.gauges)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Who answers what the intake asks, on its threads."""
+
+    reports: ReportSink
+    jobs: JobDesk
+    requests: RequestDesk
+    webhook: Webhook
+    metrics: Metrics
+
+    def answer(self, question: channel.Question) -> bytes:
+        """The answer. Raises Refusal, OSError, HpctlError."""
+        match question:
+            case channel.Store(reports):
+                self.reports.accept(*reports)
+                return b""
+            case channel.FromJob(report, uid, asked):
+                return job_wire.encode_taken(self.jobs.take(report, uid, asked))
+            case channel.Request(asked_for, uid, address):
+                return str(self.requests.take(asked_for, uid, address)).encode()
+            case channel.Alerts(body):
+                return msgspec.json.encode(self.webhook.take(body))
+            case channel.Scrape():
+                return generate_latest(self.metrics.registry)
 
 
 class IntakeProcess:
@@ -49,17 +101,15 @@ class IntakeProcess:
         self,
         setup: channel.Setup,
         listen_on: tuple[str, int],
-        answers: Answers,
-        heard: Callable[[wire.Heartbeat], object],
+        backend: Backend,
     ) -> None:
-        """`answers` is called on threads, of which reports have their own; `heard` on one."""
-        self._setup, self._listen_on = setup, listen_on
-        self._answers, self._heard = answers, heard
+        """`backend` is called on threads, of which reports have their own."""
+        self._setup, self._listen_on, self._backend = setup, listen_on, backend
         # What jobs say must never keep what nodes say waiting.
         self._reports = ThreadPoolExecutor(2, thread_name_prefix="intake-reports")
         self._others = ThreadPoolExecutor(3, thread_name_prefix="intake-others")
-        # The loop waits for no intake: what it tells one is told on a thread.
-        self._telling = ThreadPoolExecutor(1, thread_name_prefix="intake-told")
+        # The loop waits for no intake: frames are sent on a thread.
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="intake-send")
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
@@ -95,14 +145,14 @@ class IntakeProcess:
             self._thread.join(5.0)
         if self._listener is not None:
             self._listener.close()
-        for pool in (self._reports, self._others, self._telling):
+        for pool in (self._reports, self._others, self._sender):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def nodes(self, addresses: Mapping[NodeName, str]) -> None:
         """Say which nodes Slurm has where, if that is news."""
         if addresses != self._addresses and not self._stopping.is_set():
             self._addresses = dict(addresses)
-            self._telling.submit(self._tell_nodes)
+            self._sender.submit(self._send_nodes)
 
     def _keep(self) -> None:
         soon, latest = AGAIN_S
@@ -137,10 +187,10 @@ class IntakeProcess:
             )
         self._line = channel.Channel.of_daemon(ours)
         self._line.send(self._setup)
-        self._telling.submit(self._tell_nodes)
+        self._sender.submit(self._send_nodes)
 
-    def _tell_nodes(self) -> None:
-        """While another intake is started there is nobody to tell: it hears it then."""
+    def _send_nodes(self) -> None:
+        """While another intake is started there is nobody to send to: it is sent then."""
         line, addresses = self._line, self._addresses
         if line is not None and addresses is not None:
             with contextlib.suppress(OSError):
@@ -151,34 +201,34 @@ class IntakeProcess:
         line = self._line
         while line is not None and not self._stopping.is_set():
             try:
-                said: channel.FromIntake = line.receive(SILENT_S)
+                message: channel.FromIntake = line.receive(SILENT_S)
             except (EOFError, OSError):  # TimeoutError is an OSError
                 return
             self._up.set()
-            match said:
+            match message:
                 case channel.Beats(heartbeats):
                     for heartbeat in heartbeats:
-                        self._heard(heartbeat)
+                        self._backend.reports.heard(heartbeat)
                 case channel.Ask(number, what):
                     pool = self._reports if isinstance(what, channel.Store) else self._others
                     pool.submit(self._answer, line, number, what)
 
     def _answer(self, line: channel.Channel, number: int, what: channel.Question) -> None:
-        said: channel.ToIntake
+        message: channel.ToIntake
         try:
-            said = channel.Answer(number, self._answers(what))
+            message = channel.Answer(number, self._backend.answer(what))
         except Refusal as refusal:
-            code, message, hint = refusal.code, str(refusal), refusal.hint
-            said = channel.Refused(number, refusal.status, code, message, hint, refusal.more)
+            code, text, hint = refusal.code, str(refusal), refusal.hint
+            message = channel.Refused(number, refusal.status, code, text, hint, refusal.more)
         # Whatever broke, the intake must hear that nothing was stored.
         except Exception as error:
             if not isinstance(error, (OSError, HpctlError)):
                 log.exception("what the intake asked could not be answered")
-            said = channel.Refused(
+            message = channel.Refused(
                 number, 503, "journal_unavailable", f"not stored: {error}", "", {}
             )
         with contextlib.suppress(OSError):
-            line.send(said)
+            line.send(message)
 
     def _end(self) -> None:
         if self._process is not None:

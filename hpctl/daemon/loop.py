@@ -6,23 +6,26 @@ in doubt when the last daemon died is in the journal, and `advance` treats it li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from hpctl.core.advance import Progress, advance_all
 from hpctl.core.catalogue import Rules
-from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State, replay
-from hpctl.core.plan import plan
+from hpctl.core.journal import Event, HoldLifted, HoldNoted, State
+from hpctl.core.plan import plan, quarantined
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.quarantine import quarantined
 from hpctl.core.recovery import Look
 from hpctl.core.requests import taken
-from hpctl.core.view import Request, View, jobs_on
+from hpctl.core.view import View, jobs_on
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.execute import Executor
-from hpctl.ports import Clock, Journal
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.journaled_state import JournaledState
+from hpctl.daemon.observe import Observer
+from hpctl.daemon.requests import RequestDesk
+from hpctl.ports import Clock
 
 MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
@@ -38,70 +41,49 @@ class Pace:
 
 
 class Loop:
-    """What one daemon remembers, and the cycle that it repeats."""
+    """The cycle that one daemon repeats."""
 
     def __init__(
         self,
-        journal: Journal,
-        make_executor: Callable[[Callable[[Sequence[Event]], None]], Executor],
-        look: Callable[[State, Rules, bool], View],
-        requests: Callable[[], Sequence[Request]],
+        memory: JournaledState,
+        executor: Executor,
+        observer: Observer,
+        requests: RequestDesk,
+        jobs: JobDesk,
         clock: Clock,
-        told: Callable[[], Sequence[JobReported]] = tuple,
     ) -> None:
-        """Replay the journal. Raises JournalCorrupt, core.journal.Corrupt.
-
-        `look` is told whether the mode lets hpctl act. `told`: what the intake has written to the
-        journal since the last cycle.
-        """
-        self._told = told
-        self._journal = journal
-        self._look = look
-        self._requests = requests
-        self._clock = clock
-        self._executor = make_executor(self.append)
-        self.state = self._remembered()
+        """`executor` appends to the same `memory`."""
+        self._memory, self._executor, self._observer = memory, executor, observer
+        self._requests, self._jobs, self._clock = requests, jobs, clock
         self.flaws: tuple[Flaw, ...] = ()
         """What could not be handled in the last cycle, each by itself."""
 
-    def reread(self) -> None:
-        """Take the journal's word again, after a write whose end nobody could tell.
-
-        Raises Unavailable, JournalCorrupt, core.journal.Corrupt.
-        """
-        self.state = self._remembered()
-
-    def _remembered(self) -> State:
-        state = replay(self._journal.events())
-        state.retired = self._journal.retired()
-        return state
-
-    def append(self, events: Sequence[Event]) -> None:
-        """Journal first, memory second: what is not on disk has not happened."""
-        self._journal.append(events)
-        for event in events:
-            self.state.fold(event)
+    @property
+    def state(self) -> State:
+        """The state in memory."""
+        return self._memory.state
 
     def cycle(self, policy: Policy, rules: Rules) -> Pace:
         """Once round. Raises what the journal raises; what raises about one thing is its flaw."""
         self._executor.collect()
-        _, of_words = each("fold", self._told(), lambda e: e.report.job, self.state.fold)
-        view = self._look(self.state, rules, policy.mode is not Mode.OBSERVE)
+        reports = self._jobs.news()
+        _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
+        view = self._observer.look(self.state, rules, policy.mode is not Mode.OBSERVE)
         now = self._clock.now()
-        for request in self._requests():
-            self.append(taken(request, view, policy, now))
+        for request in self._requests.pending():
+            self._memory.append(taken(request, view, policy, now))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
         decided = plan(view, policy, rules, here, now)
-        self.append(decided.opens)
+        self._memory.append(decided.opens)
         capacity, of_capacity = plan_capacity(view, policy, now)
-        self.append(capacity)
+        self._memory.append(capacity)
         before = self._open()
         progress = self._advance(view, policy, now)
         begun = self._executor.run(progress.due)
-        flaws = [*view.flaws.values(), *of_words, *decided.flaws, *of_capacity, *progress.flaws]
+        flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *of_capacity, *progress.flaws]
         self.flaws = (*flaws, *self._executor.flaws())
         holds = quarantined(self.flaws, decided.holds, self.state.holds, now)
-        self.append(self._changed(holds, now))
+        self._memory.append(self._changed(holds, now))
         # What has ended may be decided on anew: a run that failed again, say.
         ended = self._open() < before
         return _pace(progress, view, begun or ended or bool(decided.opens or capacity))
@@ -115,7 +97,7 @@ class Loop:
             progress = advance_all(view, policy, now)
             if not progress.moves:
                 return progress
-            self.append(progress.moves)
+            self._memory.append(progress.moves)
         raise RuntimeError(f"recoveries still move after {MAX_PASSES} passes: {progress.moves}")
 
     def _changed(self, holds: Sequence[HoldNoted], now: datetime) -> list[Event]:

@@ -3,60 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import IO
-
-import msgspec
-from prometheus_client import generate_latest
 
 from hpctl import __version__
 from hpctl.config import ConfigError, load
-from hpctl.core import run_gates
 from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
 from hpctl.core.gates import OF_CLOUD
 from hpctl.core.journal import ConfigurationTaken, Corrupt, DaemonStarted
-from hpctl.core.model import (
-    Health,
-    NodeName,
-    ProviderView,
-    Report,
-    SchedulerView,
-    SlurmJob,
-)
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Look
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
-from hpctl.daemon.alert_book import AlertBook, Alerted, without
+from hpctl.daemon.alert_store import AlertStore
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.alone import Alone, AlreadyRunning
-from hpctl.daemon.book import Book
 from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.execute import Executor
-from hpctl.daemon.grey import Grey
-from hpctl.daemon.intake_process import IntakeProcess
-from hpctl.daemon.jobs import Desk
+from hpctl.daemon.grey import GreyFailures
+from hpctl.daemon.intake_process import Backend, IntakeProcess, ReportSink
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.journaled_state import JournaledState, Retirement
+from hpctl.daemon.locks import ClusterLock, lock_state_dir
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
+from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.retirement import Retirement
-from hpctl.daemon.run_policies import RunPolicies
-from hpctl.daemon.wake import Seldom, Waker
+from hpctl.daemon.wake import WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
-from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
-from hpctl.protocol.reports import Heartbeat
 from hpctl.protocol.systemd import notify
 from hpctl.store.sql import LeaseLost, Store
 from hpctl.wiring import choose_scheduler, make_provider, make_rules, open_store
@@ -74,25 +57,6 @@ NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
 
 
-def lock(state_dir: Path) -> IO[str]:
-    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    handle = (state_dir / "daemon.lock").open("a+")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.seek(0)
-        holder = handle.read().strip() or "another process"
-        handle.close()
-        raise AlreadyRunning(
-            f"{state_dir} is in use by {holder}", "one daemon a state directory; stop that one"
-        ) from None
-    handle.truncate(0)
-    handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
-    handle.flush()
-    return handle
-
-
 def file_owner(path: Path) -> str:
     """Who owns a file, by name; empty where nobody can tell."""
     try:
@@ -106,152 +70,77 @@ class Daemon:
 
     _failures = 0
     _flawed: frozenset[tuple[str, str]] = frozenset()
+    _trouble = _config_trouble = _cycle_trouble = ""
+    _stopping = _ready = _reload_wanted = False
+    _next_flush = 0.0
 
     def __init__(self, config_path: str) -> None:
-        """Read the configuration, take lock and lease, replay. Raises HpctlError and kin."""
+        """Read the configuration, take locks and lease, replay. Raises HpctlError and kin."""
         self._path = config_path
-        self.config = load(config_path)
-        self._lock = lock(self.config.state_dir)
-        self._alone = Alone(self.config.slurm.conf)
-        self._rules = make_rules(self.config)
-        self._policy = self.config.policy()
+        self.config = config = load(config_path)
+        self._lock = lock_state_dir(config.state_dir)
+        self._cluster_lock = ClusterLock(config.slurm.conf)
+        self._rules, self._policy = make_rules(config), config.policy()
         self._clock = SystemClock()
-        self._store: Store = open_store(self.config, write=True)
+        self._store: Store = open_store(config, write=True)
         self._store.take_lease(
             socket.gethostname(),
             os.getpid(),
             __version__,
-            self.config.mode,
+            config.mode,
             self._clock.now(),
-            self.config.loop.lease_s,
+            config.loop.lease_s,
         )
-        self._waker = Waker(self.config.state_dir)
-        self._alerts = self._make_alerts()
-        self._book, self._grey = self._make_books()
-        scheduler, adapter = choose_scheduler(self.config)
-        log.info("slurm is read by %s", adapter)
-        provider = make_provider(self.config)
-        self._cloud = CloudWatch(provider, self._waker.poke, self.config.cluster.poll_s)
-        self._observer = Observer(
-            scheduler,
-            self._cloud,
-            Alerted(self._grey, self._alerts),
-            self._clock,
-            self.config.kill_switch,
-            RunPolicies(self.config.run_policy_layers),
-        )
-        self._observer.capacity = self.config.sizes_capacity
-        self._desk, self._requests = self._make_desks()
+        self._waker = Waker(config.state_dir)
         self._metrics = Metrics()
-        self._retirement = Retirement(self._store, self._clock)
-        self.loop = Loop(
-            self._store,
-            lambda append: Executor(scheduler, provider, append, self._clock, self._waker.poke),
-            self._observer.look,
-            self._requests.pending,
-            self._clock,
-            self._desk.news,
-        )
+        self._make_loop()
         self._intake = self._make_intake()
-        self._stopping = self._ready = False
-        self._reload_wanted = False
-        self._config_trouble = self._cycle_trouble = ""
-        self._next_flush = 0.0
 
-    def _make_books(self) -> tuple[Book, Grey]:
-        """What the agents say, and what the head node finds beside it."""
-        poke = self._waker.poke
-        known, heard = without(self._store.health()), self._store.note_heard
-        book = Book(known, self._record, poke, self._clock, heard)
-        age_s = self._policy.ages.scheduler_s
-
-        def views() -> tuple[SchedulerView, ProviderView]:
-            return self._observer.slurm, self._observer.provider
-
-        return book, Grey(book, views, poke, self._clock, age_s)
-
-    def _make_desks(self) -> tuple[Desk, RequestDesk]:
-        """Where supervisors and operators are heard."""
-        store, slurm, poke = self._store, self._observer.heard_slurm, self._waker.poke
-        low_disk = None if self.config.database_url else self.config.state_dir
-        words = Seldom(poke).poke
-        return Desk(store, slurm, self._shut, words, self._clock, low_disk), RequestDesk(
-            store,
-            slurm,
-            lambda: self.loop.state,
-            lambda: self.config.access.group,
-            poke,
-            self._clock,
-        )
-
-    def _make_alerts(self) -> AlertBook:
-        def changed(nodes: Set[NodeName]) -> None:
-            self._book.touch(nodes)
-            self._waker.poke()
-
-        path, keep_s = self.config.state_dir / "alerts.json", self.config.alerts.keep_s
-        return AlertBook(path, keep_s, self._clock, changed)
+    def _make_loop(self) -> None:
+        """Whoever observes, decides and acts, each with whom it works with."""
+        config, store, clock, poke = self.config, self._store, self._clock, self._waker.poke
+        known = without(store.health(), AlertStore.checks)
+        self._health = NodeHealthStore(known, store, poke, clock)
+        scheduler, adapter = choose_scheduler(config)
+        log.info("slurm is read by %s", adapter)
+        provider = make_provider(config)
+        self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
+        observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
+        observer.configure(config)
+        self._observer = observer
+        memory = JournaledState(store)
+        policy, disk = self._policy, None if config.database_url else config.state_dir
+        self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
+        self._requests = RequestDesk(store, observer, memory, config.access.group, poke, clock)
+        executor = Executor(scheduler, provider, memory, clock, poke)
+        self.loop = Loop(memory, executor, observer, self._requests, self._jobs, clock)
+        self._memory, self._retirement = memory, Retirement(store, memory, clock)
 
     def _make_intake(self) -> IntakeProcess:
-        intake, alerts = self.config.intake, self.config.alerts
-        self._webhook = Webhook(
-            alerts.labels,
-            self._alerts,
-            self._observer.addresses,
-            self._book.generation_of,
-            self._clock,
-        )
+        """The intake, and whoever answers what it asks."""
+        config, observer, clock = self.config, self._observer, self._clock
+        self._grey = GreyFailures(self._health, observer, clock, self._policy.ages.scheduler_s)
+        keep_s, file = config.alerts.keep_s, config.state_dir / "alerts.json"
+        alerts = AlertStore(file, keep_s, clock, self._health)
+        self._health.add_sources(self._grey, alerts)
+        webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock)
+        reports = ReportSink(self._health, self._grey)
+        backend = Backend(reports, self._jobs, self._requests, webhook, self._metrics)
+        intake, token_file = config.intake, config.alerts.token_file
         setup = channel.Setup(
             str(intake.munge_socket) if intake.munge_socket else None,
             intake.allowed_uids,
-            str(alerts.token_file) if alerts.token_file else None,
-            None if self.config.database_url else str(self.config.state_dir / "journal.db"),
+            str(token_file) if token_file else None,
+            None if config.database_url else str(config.state_dir / "journal.db"),
         )
         host, _, port = intake.listen.rpartition(":")
-        listen_on = (host or "0.0.0.0", int(port))  # noqa: S104
-        return IntakeProcess(setup, listen_on, self._answer, self._heard)
-
-    def _answer(self, asked: channel.Question) -> bytes:
-        """What the intake is answered, on its threads. Raises Refusal, OSError, HpctlError."""
-        match asked:
-            case channel.Store(reports):
-                self._accept(*reports)
-                return b""
-            case channel.Word(report, uid, at):
-                return job_wire.encode_taken(self._desk.take(report, uid, at))
-            case channel.Request(wanted, uid, address):
-                return str(self._requests.take(wanted, uid, address)).encode()
-            case channel.Alerts(body):
-                return msgspec.json.encode(self._webhook.take(body))
-            case channel.Scrape():
-                return generate_latest(self._metrics.registry)
-
-    def _shut(self, job: SlurmJob) -> str:
-        """Why no job's wish would be granted now; called on the intake's threads."""
-        return run_gates.shut_now(
-            job, self._policy, self._observer.stopped(), self.loop.state.paused_by
-        )
-
-    def _record(self, rows: Sequence[Health]) -> None:
-        """Store the agents' findings with the head node's own beside them."""
-        self._store.record(self._alerts.beside(self._grey.beside(rows)))
-
-    def _accept(self, *reports: Report) -> None:
-        """Take believed reports in, all or none, and their gauges."""
-        self._book.accept(*reports)
-        for report in reports:
-            self._grey.hear(report.generation, report.gauges)
-
-    def _heard(self, heartbeat: Heartbeat) -> None:
-        """Note that a node lives, and its gauges."""
-        if self._book.heard(heartbeat):
-            self._grey.hear(heartbeat.generation, heartbeat.gauges)
+        return IntakeProcess(setup, (host or "0.0.0.0", int(port)), backend)  # noqa: S104
 
     def run(self) -> None:
         """Serve until SIGTERM. Raises LeaseLost, JournalCorrupt, Corrupt; OSError at the start."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self.loop.append(
+        self._memory.append(
             [
                 DaemonStarted(
                     self._clock.now(),
@@ -280,9 +169,9 @@ class Daemon:
             self._grey.stop()
             self._cloud.stop()
             with contextlib.suppress(OSError):  # heartbeats: the agents say them again
-                self._book.flush()
+                self._health.flush()
             self._store.close()
-            self._alone.close()
+            self._cluster_lock.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -298,7 +187,7 @@ class Daemon:
         begun = time.monotonic()
         try:
             pace = self.loop.cycle(self._policy, self._rules)
-            self._tell_ready()
+            self._notify_ready()
             spent = time.monotonic() - begun
             self._note(
                 self.loop.flaws, walled("history", "history", self._grey.look_back, self.loop.state)
@@ -308,7 +197,7 @@ class Daemon:
                 self._intake.nodes(self._observer.addresses())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
-                self._retirement.look(self.loop, seen, self._policy, self._rules, keep_days)
+                self._retirement.look(seen, self._policy, self._rules, keep_days)
         except (LeaseLost, JournalCorrupt, Corrupt):
             raise
         except (OSError, Unavailable) as error:
@@ -326,8 +215,8 @@ class Daemon:
             # each other, and the gates must see them together.
             time.sleep(self.config.loop.gather_s)
 
-    def _tell_ready(self) -> None:
-        """Ready is who has read Slurm once; it serves agents and acts on what it knows before."""
+    def _notify_ready(self) -> None:
+        """Ready once Slurm was read; it serves agents and acts on what it knows before."""
         if not self._ready and not self._observer.slurm_trouble:
             self._ready = True
             notify("READY=1\nSTATUS=")
@@ -352,7 +241,7 @@ class Daemon:
         try:
             self._housekeeping(time.monotonic() - begun)
             self._waker.wait(min(NO_JOURNAL_S * self._failures, self.config.loop.lease_s / 3))
-            self.loop.reread()
+            self._memory.reread()
         except (OSError, Unavailable) as also:
             self._without_journal(also)
 
@@ -364,7 +253,7 @@ class Daemon:
         log.error("trouble=%s", error)
         self._waker.wait(NO_JOURNAL_S)
         try:
-            self.loop.reread()
+            self._memory.reread()
         except Unavailable as still:
             log.error("trouble=%s", still)
 
@@ -408,21 +297,21 @@ class Daemon:
     def _housekeeping(self, spent: float) -> None:
         trouble = "; ".join(t for t in self._troubles() if t)
         now = time.monotonic()
-        changed = trouble != getattr(self, "_said", "")
+        changed = trouble != self._trouble
         if now < self._next_flush and not changed:
             return
         if changed:
             (log.warning if trouble else log.info)("trouble=%s", trouble or "none any more")
-        self._said = trouble
+        self._trouble = trouble
         self._next_flush = now + self.config.loop.lease_s / 4
-        self._book.flush()
+        self._health.flush()
         self._store.renew_lease(
             self._clock.now(), self.config.loop.lease_s, spent, trouble, self.config.mode
         )
 
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
-        return *found, self._desk.trouble, self._alone.trouble
+        return *found, self._jobs.trouble, self._cluster_lock.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -438,9 +327,9 @@ class Daemon:
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy
-        self._observer.runs = RunPolicies(fresh.run_policy_layers)
-        self._observer.capacity = fresh.sizes_capacity
-        self._observer.kill_switch = fresh.kill_switch
+        self._observer.configure(fresh)
+        self._jobs.configure(policy)
+        self._requests.configure(fresh.access.group)
         self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
 
@@ -449,7 +338,7 @@ class Daemon:
         settings, known = self.config.changed(), self.loop.state.configuration
         if known is None or known.settings != settings:
             by = file_owner(Path(self._path))
-            self.loop.append([ConfigurationTaken(self._clock.now(), settings, by)])
+            self._memory.append([ConfigurationTaken(self._clock.now(), settings, by)])
 
 
 def run(config_path: str, say: Callable[[str], None]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hpctl.core.journal import State
-from hpctl.core.quarantine import ESCALATED, GATE
+from hpctl.core.plan import ESCALATED, GATE
 from hpctl.core.walls import Flaw
 
 

@@ -1,6 +1,6 @@
 """Building the View: each part carries when it was read, and an old part is never dressed up.
 
-Slurm is read on the loop's thread, each cycle: it is the ground that every step stands on. The
+Slurm is read on the loop's thread, each cycle: every step rests on it. The
 cloud is read on a thread of its own, because its answer may take seconds and a drain must not
 wait for it.
 """
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from hpctl.clusters.joining import NEVER as LONG_AGO
 from hpctl.clusters.joining import Joiner
+from hpctl.config import Config
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
@@ -133,7 +134,7 @@ class CloudWatch:
 
 
 class Facts(Protocol):
-    """Whoever knows what the agents said."""
+    """Whoever holds the health of the nodes."""
 
     def snapshot(self) -> dict[NodeName, Health]:
         """What is known now, as a value of its own."""
@@ -147,25 +148,22 @@ class Observer:
         self,
         scheduler: Scheduler,
         cloud: CloudWatch,
-        book: Facts,
+        health: Facts,
         clock: Clock,
         kill_switch: Path,
-        runs: RunPolicies | None = None,
     ) -> None:
         """`kill_switch`: while this file exists nothing is done."""
         self.whole_cheap_s = WHOLE_CHEAP_S
-        self.runs = runs or RunPolicies()
+        self._runs = RunPolicies()
         self._scheduler = scheduler
         self._cloud = cloud
-        self._book = book
+        self._health = health
         self._clock = clock
-        self.kill_switch = kill_switch
+        self._kill_switch = kill_switch
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
-        self.capacity = False
-        """Whether reservations are read too: autoscaling and spares need them, and whoever has to
-        let go what was kept before the configuration changed."""
+        self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
         self._able_since = LONG_AGO
@@ -174,6 +172,16 @@ class Observer:
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
+
+    def configure(self, config: Config) -> None:
+        """Take what a configuration sets, at the start and after each reload.
+
+        Reservations are read where autoscaling or spares need them, and where what they kept
+        before the configuration changed has to be released.
+        """
+        self._kill_switch = config.kill_switch
+        self._runs = RunPolicies(config.run_policy_layers)
+        self._capacity = config.sizes_capacity
 
     @property
     def slurm(self) -> SchedulerView:
@@ -190,17 +198,7 @@ class Observer:
         """What could not be read, for `hpctl status`."""
         return "; ".join(t for t in (self.slurm_trouble, self._cloud.trouble) if t)
 
-    def address_of(self, node: NodeName) -> str | None:
-        """The address that Slurm has for a node, for the intake. Any thread.
-
-        Raises Unavailable until Slurm was read once.
-        """
-        if self._slurm.as_of == LONG_AGO:
-            raise Unavailable("Slurm has not answered yet", "the agent will try again")
-        known = self._slurm.nodes.get(node)
-        return known.address if known else None
-
-    def heard_slurm(self) -> SchedulerView:
+    def latest_slurm(self) -> SchedulerView:
         """What Slurm said last. Any thread. Raises Unavailable until Slurm was read once."""
         if self._slurm.as_of == LONG_AGO:
             raise Unavailable("Slurm has not answered yet", "try again in a moment")
@@ -211,23 +209,21 @@ class Observer:
 
         Raises Unavailable until Slurm was read once.
         """
-        if self._slurm.as_of == LONG_AGO:
-            raise Unavailable("Slurm has not answered yet", "Alertmanager will try again")
-        return {name: node.address for name, node in self._slurm.nodes.items()}
+        return {name: node.address for name, node in self.latest_slurm().nodes.items()}
 
     def look(self, state: State, rules: Rules, acts: bool = True) -> View:
         """The world now. Where Slurm cannot be read, the old view with its old time.
 
         `acts`: the mode lets hpctl act on what is seen.
         """
-        health = self._book.snapshot()
+        health = self._health.snapshot()
         try:
             seen = self._read_slurm(state, health)
             ours = (state.nodes[rid] for rid in state.open_nodes.values())
             if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            if self.capacity or state.changes:
+            if self._capacity or state.changes:
                 self._reserved = self._scheduler.reservations()
             self.slurm_trouble = ""
         except Unavailable as error:
@@ -244,7 +240,7 @@ class Observer:
         )
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         assessments, of_health = self._assess(health, rules, now)
-        ruled, of_runs = self.runs.of(self._slurm)
+        ruled, of_runs = self._runs.of(self._slurm)
         return View(
             scheduler=self._slurm,
             provider=self._provider,
@@ -273,7 +269,7 @@ class Observer:
         """
         began = self._clock.monotonic()
         nodes = concerned(state, health, self._slurm)
-        if self._part_will_do(began, nodes) and not (self.capacity or state.open_changes):
+        if self._part_will_do(began, nodes) and not (self._capacity or state.open_changes):
             part = self._scheduler.part(nodes)
             rest = {name: n for name, n in self._slurm.nodes.items() if name not in nodes}
             if not _runs_on_down(part.jobs.values(), rest):
@@ -324,12 +320,12 @@ class Observer:
     def stopped(self) -> str:
         """Why nothing may be done at all, where the kill switch says so. Any thread."""
         try:
-            self.kill_switch.stat()
+            self._kill_switch.stat()
         except (FileNotFoundError, NotADirectoryError):
             return ""
         except OSError as error:  # it may be there: nothing is done until somebody knows
-            return f"the kill switch {self.kill_switch} cannot be seen: {error.strerror}"
-        return f"the kill switch {self.kill_switch} exists"
+            return f"the kill switch {self._kill_switch} cannot be seen: {error.strerror}"
+        return f"the kill switch {self._kill_switch} exists"
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime

@@ -5,11 +5,11 @@ Answers 200 `{"request": id}` once the request is stored for the loop, or `{"err
 
 | status | code | meaning |
 |---|---|---|
-| 401, 408, 409, 413, 503 | see proved_route.py | no proof, or no body within its bounds |
+| 401, 408, 409, 413, 503 | see intake.py | no proof, or no body within its bounds |
 | 400, 422 | malformed, unsupported_version, invalid_request | not a request |
 | 403 | forbidden_uid | not in the group that `access.group` names, nor the job's owner, nor root |
 | 429 | too_many | more than PER_MINUTE requests of this user within a minute |
-| 503 | journal_unavailable | ours to mend: try again |
+| 503 | journal_unavailable | no fault of the sender's: try again |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
@@ -29,17 +29,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from hpctl.core.bounds import natural
-from hpctl.core.journal import State
-from hpctl.core.model import JobId, RecoveryId, SchedulerView
+from hpctl.core.model import JobId, RecoveryId
 from hpctl.core.view import Request
-from hpctl.daemon.gatekeeper import IntakeSettings
-from hpctl.daemon.proved_route import proved_route
-from hpctl.daemon.refusal import Refusal
+from hpctl.daemon.gatekeeper import IntakeSettings, Refusal
+from hpctl.daemon.intake import proved_route
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
+
+if TYPE_CHECKING:  # the intake's process has neither
+    from hpctl.daemon.journaled_state import JournaledState
+    from hpctl.daemon.observe import Observer
 
 PER_MINUTE: Final = 60
 OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
@@ -56,18 +58,22 @@ class RequestDesk:
     def __init__(
         self,
         store: Store,
-        slurm: Callable[[], SchedulerView],
-        state: Callable[[], State],
-        group: Callable[[], str],
+        observer: Observer,
+        memory: JournaledState,
+        group: str,
         poke: Callable[[], None],
         clock: Clock,
     ) -> None:
         """`group`: the Unix group whose members may ask for everything; empty: root alone."""
-        self._store, self._slurm, self._state = store, slurm, state
+        self._store, self._observer, self._memory = store, observer, memory
         self._group, self._poke, self._clock = group, poke, clock
         self._proofs: dict[int, str] = {}
         self._lately: dict[int, deque[float]] = {}
         self._lock = threading.Lock()
+
+    def configure(self, group: str) -> None:
+        """Take another group, after a reload."""
+        self._group = group
 
     def take(self, asked: wire.Asked, uid: int, address: str) -> int:
         """Store one request of a proved user on the host of that address; answers its number.
@@ -77,7 +83,7 @@ class RequestDesk:
                 403,
                 "forbidden_uid",
                 f"{_name(uid)} may not ask to {asked.verb} {asked.target}".rstrip(),
-                f"members of {self._group() or 'no group yet (access.group)'} and root may ask for"
+                f"members of {self._group or 'no group yet (access.group)'} and root may ask for"
                 " everything, a job's owner to approve or cancel what is done to that job",
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
@@ -105,7 +111,7 @@ class RequestDesk:
     def _operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
             return True
-        group = self._group()
+        group = self._group
         if not group:
             return False
         try:
@@ -118,10 +124,10 @@ class RequestDesk:
         """Whether the target is a job of this user's, or the recovery of one."""
         if asked.verb not in OWNERS_VERBS:
             return False
-        recovery = self._state().jobs.get(RecoveryId(asked.target))
+        recovery = self._memory.state.jobs.get(RecoveryId(asked.target))
         number = recovery.attempt.job if recovery else JobId(natural(asked.target))
         try:
-            job = self._slurm().jobs.get(number)
+            job = self._observer.latest_slurm().jobs.get(number)
         except Unavailable:
             return False
         return job is not None and job.uid == uid
@@ -154,12 +160,12 @@ def routes(
         registry=registry or CollectorRegistry(),
     )
 
-    async def told(body: bytes, credential: munge.Credential) -> bytes:
+    async def answer(body: bytes, credential: munge.Credential) -> bytes:
         address = str(credential.address)
         number = await run_in_threadpool(take, _read(body), credential.uid, address)
         return msgspec.json.encode({"request": number})
 
-    return [proved_route(wire.REQUESTS_PATH, wire.MAX_REQUEST, settings, told, refused)]
+    return [proved_route(wire.REQUESTS_PATH, wire.MAX_REQUEST, settings, answer, refused)]
 
 
 def _read(body: bytes) -> wire.Asked:

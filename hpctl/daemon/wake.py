@@ -51,7 +51,7 @@ class Waker:
         os.close(self._fd)
 
 
-class Seldom:
+class WakeLimiter:
     """Wakes the loop for those whom anybody may be: at once, and then once a second at most."""
 
     def __init__(self, poke: Callable[[], None], every_s: float = 1.0) -> None:

@@ -25,7 +25,7 @@ from hpctl.config import load
 from hpctl.core.compat import SAFE_PATH, UTC, iso_time
 from hpctl.core.journal import Event, State
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
-from hpctl.core.tell import Line, event_line
+from hpctl.core.timeline import Line, event_line
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.training.model import FINAL, attempts, last_step

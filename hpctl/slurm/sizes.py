@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from hpctl.core.bounds import natural
-from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+from hpctl.core.model import NOTHING_KNOWN, Demand, Tres
 
 _UNITS = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _SHARED = ("", "OK", "YES")

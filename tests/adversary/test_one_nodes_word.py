@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpctl.core.catalogue import rules
-from hpctl.core.peer_signals import SIGNALS
+from hpctl.core.peers import SIGNALS
 
 
 def test_what_peers_say_of_a_node_is_watched_and_no_more() -> None:

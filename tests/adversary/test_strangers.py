@@ -11,14 +11,17 @@ import pytest
 
 from hpctl.daemon import connections
 from hpctl.daemon.connections import Bounds, Connections, Peer
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.server import IntakeServer
 from hpctl.protocol import reports as wire
+from tests.intakes import Sink
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[IntakeServer]:
     monkeypatch.setattr(connections, "HEAD_S", 0.5)
-    app = intake_app(IntakeSettings(), lambda *_: None, lambda _: None)
+    app = intake_app(IntakeSettings(), Sink(), lambda _: None)
     bounds = Bounds(waiting=40, waiting_of_address=10)
     running = IntakeServer(app, "127.0.0.1", bounds=bounds)
     running.start()

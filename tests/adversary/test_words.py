@@ -13,15 +13,15 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
-from hpctl.core.journal import Event, JobReported
+from hpctl.core.journal import Event, JobReported, State
 from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.daemon import allowance, jobs
-from hpctl.daemon.allowance import Allowance
+from hpctl.daemon import gatekeeper, job_reports
 from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.jobs import Desk
-from hpctl.daemon.refusal import Refusal
-from hpctl.daemon.wake import Seldom
+from hpctl.daemon.gatekeeper import RateLimiter, Refusal
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.wake import WakeLimiter
 
 OWNER = 1000
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -31,16 +31,21 @@ HANG = JobReport(JobId(7), 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "h
 class Bed:
     """A desk, with what it wrote and how often it woke the loop."""
 
+    state = State()
+
     def __init__(self, disk: Path | None = None) -> None:
         self.stored: list[Event] = []
         self.poked = 0
         self.as_of = datetime.now(UTC)
-        self.desk = Desk(self, self.slurm, lambda _: "", self.poke, SystemClock(), disk)  # type: ignore[arg-type]
+        self.desk = JobDesk(self, self, self, Policy(mode=Mode.OWN), self.poke, SystemClock(), disk)  # type: ignore[arg-type]
 
     def append(self, events: list[Event]) -> None:
         self.stored += events
 
-    def slurm(self) -> SchedulerView:
+    def stopped(self) -> str:
+        return ""
+
+    def latest_slurm(self) -> SchedulerView:
         job = SlurmJob(JobId(7), "RUNNING", NOON, 0, user="ada", uid=OWNER)
         return SchedulerView(self.as_of, {}, {job.id: job})
 
@@ -66,7 +71,7 @@ def test_signs_of_life_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> No
         bed.take(JobReport(JobId(7), 0, progress=step))
     assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
     assert [told.report.progress for told in bed.desk.news()] == list(range(50))
-    monkeypatch.setattr(jobs, "LIFE_S", 0.0)
+    monkeypatch.setattr(job_reports, "LIFE_S", 0.0)
     bed.take(JobReport(JobId(7), 0, progress=50))
     assert len(bed.stored) == 2, "one now and then is kept for good"
 
@@ -75,7 +80,7 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, jobs.LOW_DISK - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, job_reports.LOW_DISK - 1))
     bed = Bed(tmp_path)
     with pytest.raises(Refusal) as refused:
         bed.take(HANG)
@@ -83,7 +88,7 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(
     assert bed.stored == []
     assert "nearly full" in bed.desk.trouble
     monkeypatch.undo()
-    monkeypatch.setattr(jobs, "LOW_DISK", 0)
+    monkeypatch.setattr(job_reports, "LOW_DISK", 0)
     monkeypatch.setattr(bed.desk, "_room", (True, 0.0))
     bed.take(HANG)
     assert (len(bed.stored), bed.desk.trouble) == (1, "")
@@ -104,7 +109,7 @@ def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown() -> None:
 
 def test_the_loop_is_woken_once_a_second_and_never_forgotten() -> None:
     poked: list[float] = []
-    seldom = Seldom(lambda: poked.append(time.monotonic()), 0.2)
+    seldom = WakeLimiter(lambda: poked.append(time.monotonic()), 0.2)
     begun = time.monotonic()
     while time.monotonic() - begun < 0.9:
         seldom.poke()
@@ -117,12 +122,12 @@ def test_the_loop_is_woken_once_a_second_and_never_forgotten() -> None:
 
 def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    words = Allowance(3, 1.0, lambda: now[0])
+    words = RateLimiter(3, 1.0, lambda: now[0])
     assert [words.take(1) for _ in range(4)] == [True, True, True, False]
     assert words.take(2)
     now[0] = 2.0
     assert [words.take(1) for _ in range(3)] == [True, True, False]
-    monkeypatch.setattr(allowance, "MOST_KEYS", 10)
+    monkeypatch.setattr(gatekeeper, "MOST_KEYS", 10)
     for key in range(100):
         now[0] += 10
         words.take(("many", key))

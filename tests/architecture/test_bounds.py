@@ -27,7 +27,7 @@ ALLOWED = {
     "hpctl/core/view.py int": 1,
     "hpctl/daemon/intake_child.py int": 3,
     "hpctl/daemon/intake_process.py int": 1,
-    "hpctl/daemon/jobs.py int": 1,
+    "hpctl/daemon/job_reports.py int": 1,
     "hpctl/daemon/main.py int": 1,
     "hpctl/slurm/hazards.py int": 3,
     "hpctl/slurm/parse.py int": 3,

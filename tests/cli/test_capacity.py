@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.core.instance_group import InstanceGroup
-from hpctl.core.model import JobId, SlurmJob
+from hpctl.core.model import InstanceGroup, JobId, SlurmJob
 from hpctl.errors import Absent, HpctlError, Unavailable
 from tests.cli import paper_aws, worlds
 from tests.cli.conftest import Head

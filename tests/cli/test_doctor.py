@@ -14,8 +14,7 @@ from hpctl.cli import doctor as checks
 from hpctl.cli.doctor import CheckView, DoctorView, read_config, verdict
 from hpctl.cli.output import Exit, load_config
 from hpctl.config import AutoscaleSection, Config, GroupScale
-from hpctl.core.instance_group import InstanceGroup
-from hpctl.core.model import Instance, InstanceId, InstanceStatus, ProviderView
+from hpctl.core.model import Instance, InstanceGroup, InstanceId, InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
 from hpctl.errors import Unavailable
 from tests import munged

@@ -60,7 +60,7 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(
     assert after[name]["slurm_state"] == "IDLE"
 
     told = hpctl(sandbox, "explain", name)
-    assert f"Ordered a replacement of instance {before[name]['instance_id']}" in told.stdout
+    assert f"Replacing instance {before[name]['instance_id']}" in told.stdout
     assert hpctl(sandbox, "status").returncode == 0
 
     sandbox.kill_daemon()

@@ -290,7 +290,7 @@ def test_a_waved_gate_is_told_with_who_waved_it() -> None:
         ("paused", "passed", ""),
         ("budget", "waved", "waved by carol"),
     ]
-    assert "carol asked to treat ip-10-1-0-7" in view.story[0].text
+    assert "requested by carol" in view.story[0].text
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

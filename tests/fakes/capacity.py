@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from hpctl.core.advance import advance_all
-from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.journal import Event
-from hpctl.core.model import NodeName, SlurmJob
-from hpctl.core.policy import Mode, Policy
+from hpctl.core.model import InstanceGroup, NodeName, SlurmJob
+from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode, Policy
 from hpctl.core.recovery import Do
-from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
 from hpctl.core.view import View
 from tests.fakes.values import at, node_name, slurm_job, view_of
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from hpctl.core.instance_group import InstanceGroup
 from hpctl.core.model import (
     BootId,
     Generation,
     Instance,
+    InstanceGroup,
     InstanceId,
     InstanceStatus,
     LogicalId,

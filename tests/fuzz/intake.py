@@ -21,10 +21,13 @@ from uvicorn.server import ServerState
 from hpctl.core.model import NodeName
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
-from hpctl.daemon.job_route import routes as job_routes
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.job_reports import routes as job_routes
 from hpctl.daemon.requests import routes as request_routes
+from hpctl.daemon.server import IntakeServer
 from hpctl.protocol import job_reports as job_wire
+from tests.intakes import Sink
 
 ANSWER_S = 10.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -105,7 +108,7 @@ class _Intake:
         registry, settings = CollectorRegistry(), IntakeSettings(directory / "no-munged")
         app = intake_app(
             settings,
-            lambda *_: None,
+            Sink(),
             {NodeName("n1"): "127.0.0.1"}.get,
             registry,
             routes=[

@@ -29,7 +29,7 @@ from hpctl.core.job_report import JobReport
 from hpctl.core.journal import EVENT_TYPES
 from hpctl.core.registration import registration
 from hpctl.core.run_policy import RunPolicy
-from hpctl.daemon import alert_wire
+from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, job_comment, script
 from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
@@ -183,7 +183,7 @@ TARGETS: dict[str, Target] = {
     ),
     "refusal": Target(explained, (), (b'{"error":"x","message":"y"}',)),
     "alerts": Target(
-        alert_wire.decode,
+        alerts.decode,
         (HpctlError,),
         (b'{"version":"4","alerts":[{"status":"firing","labels":{"node":"n1"},"annotations":{},'
          b'"startsAt":"2026-03-01T12:00:00Z","endsAt":"0001-01-01T00:00:00Z","fingerprint":"a"}]}',),

@@ -18,7 +18,7 @@ from hpctl.core.model import (
     SchedulerView,
     SlurmJob,
 )
-from hpctl.daemon.peers_book import PeersBook
+from hpctl.daemon.grey import PeerWindows
 from tests.grey.corpus import TICK, Fault, World
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -102,7 +102,7 @@ Marker = Callable[[Window], Iterable[tuple[NodeName, str]]]
 
 def ours(world: World) -> tuple[list[Alarm], list[Window]]:
     """hpctl's alarms on a world, and its windows for the rivals."""
-    book, windows = PeersBook(), []
+    book, windows = PeerWindows(), []
     reports = {
         n: Generation(name(n), InstanceId(f"i-{n}"), BootId("b")) for n in range(len(world.nodes))
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.daemon import alerts
-from hpctl.daemon.alert_book import MAX_A_NODE, AlertBook, Alerted, recall, without
+from hpctl.daemon.alert_store import MAX_A_NODE, AlertStore, recall
 from hpctl.daemon.alerts import Webhook, routes
+from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.errors import Unavailable
 from tests.alerting import LABELS, N1, N2, NOTIFICATION, NOW, TOKEN, Head, healthy, posted, resolved
+from tests.intakes import Rows
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_said_again_it_is_counted_and_wakes_nobody(head: Head) -> None:
 
 def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
     head.post(NOTIFICATION)
-    told = head.book.add_to(head.health)[N1]
+    told = head.with_alerts()[N1]
     plain = assess(told, rules(), NOW)
     assert (plain.condition, "[check-failed]" in plain.why) == (Condition.SUSPECT, True)
     mine = Override(
@@ -124,17 +126,27 @@ def test_alerts_of_no_node_are_named_and_the_others_taken(head: Head) -> None:
 
 
 def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head: Head) -> None:
-    class Book:
-        def snapshot(self) -> dict[NodeName, Health]:
-            return dict(head.health)
+    stored: list[Health] = []
 
+    class Kept(Rows):
+        def record(self, rows: Sequence[Health]) -> None:
+            stored.extend(rows)
+
+    rows = Kept()
+    health = NodeHealthStore(head.health, rows, lambda: None, head.clock)
+    health.add_sources(head.book)
     head.post(NOTIFICATION)
-    facts = Alerted(Book(), head.book).snapshot()
+    facts = health.snapshot()
     assert [f.check for f in facts[N1].findings] == ["alert.NodeDiskErrors"]
-    rows = head.book.beside(head.health.values())
-    assert rows == list(facts.values())
-    assert head.book.beside(rows) == rows, "not twice"
-    assert without(facts) == head.health
+    health.touch(head.health, wake=False)
+    health.flush()
+    assert {row.generation.node: row for row in stored} == facts
+    assert without(facts, AlertStore.checks) == head.health
+    again = NodeHealthStore(facts, rows, lambda: None, head.clock)
+    again.add_sources(head.book)
+    again.touch(facts, wake=False)
+    again.flush()
+    assert stored[2:] == stored[:2], "not twice"
 
 
 # --- generations, restarts, bounds ------------------------------------------------------------
@@ -153,7 +165,7 @@ def test_it_does_not_follow_the_name_to_another_machine(head: Head) -> None:
 def test_a_node_without_an_agent_gets_it_with_its_first_word(head: Head) -> None:
     del head.health[N1]
     assert head.post(NOTIFICATION)[0] == 200
-    assert N1 not in head.book.add_to(head.health)
+    assert N1 not in head.with_alerts()
     head.health[N1] = healthy(N1)
     assert len(head.findings()) == 1
     head.health[N1] = healthy(N1, boot="b-2")
@@ -162,12 +174,13 @@ def test_a_node_without_an_agent_gets_it_with_its_first_word(head: Head) -> None
 
 def test_a_daemon_that_starts_again_still_knows_it(head: Head) -> None:
     head.post(NOTIFICATION)
-    again = AlertBook(head.file, 18000.0, head.clock)
-    assert again.add_to(head.health) == head.book.add_to(head.health)
+    again = AlertStore(head.file, 18000.0, head.clock, head)  # type: ignore[arg-type]
+    assert head.with_alerts(again) == head.with_alerts()
     head.post(resolved(NOTIFICATION))
     assert recall(head.file) == ()
     head.file.write_text("[{")
-    assert AlertBook(head.file, 18000.0, head.clock).add_to(head.health) == head.health
+    fresh = AlertStore(head.file, 18000.0, head.clock, head)  # type: ignore[arg-type]
+    assert head.with_alerts(fresh) == head.health
 
 
 def test_what_is_never_resolved_is_forgotten_in_the_end(tmp_path: Path) -> None:

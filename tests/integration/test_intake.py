@@ -18,11 +18,13 @@ import pytest
 
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon import intake
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
-from tests.intakes import NOON, Head, credential, report
+from tests.intakes import NOON, Head, Sink, credential, report
 from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
@@ -271,7 +273,7 @@ def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
 
 def test_an_address_in_use_is_said_plainly(head: Head) -> None:
     second = IntakeServer(
-        intake_app(IntakeSettings(), head.accepted.append, ADDRESSES.get),
+        intake_app(IntakeSettings(), Sink(), ADDRESSES.get),
         "127.0.0.1",
         head.server.port,
     )

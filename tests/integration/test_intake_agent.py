@@ -17,9 +17,11 @@ import pytest
 from hpctl.agent.spool import Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Report, Verdict
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.server import IntakeServer
 from tests.agent_process import AgentProcess
-from tests.intakes import Head, report
+from tests.intakes import Head, Sink, report
 from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
@@ -56,7 +58,7 @@ class Inbox(Head):
         self.server.stop()
 
     def come_back(self) -> None:
-        app = intake_app(IntakeSettings(self.realm.head), self.store, ADDRESSES.get)
+        app = intake_app(IntakeSettings(self.realm.head), Sink(self.store), ADDRESSES.get)
         self.server = IntakeServer(app, "127.0.0.1", self.server.port)
         self.server.start()
 

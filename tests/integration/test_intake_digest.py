@@ -13,11 +13,13 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
-from hpctl.daemon.book import Book
 from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.node_health import NodeHealthStore
+from hpctl.daemon.server import IntakeServer
 from tests.agent_process import AgentProcess
-from tests.intakes import Head
+from tests.intakes import Head, Rows
 from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
@@ -33,7 +35,7 @@ class Daemon(Head):
         self._new_book()
 
     def _new_book(self) -> None:
-        self.book = Book({}, lambda _: None, lambda: None, SystemClock())
+        self.book = NodeHealthStore({}, Rows(), lambda: None, SystemClock())
         self.store_all, self.heard = self.book.accept, self.book.heard
 
     def leave(self) -> None:
@@ -43,9 +45,8 @@ class Daemon(Head):
         self._new_book()
         app = intake_app(
             IntakeSettings(self.realm.head, **self._settings),  # type: ignore[arg-type]
-            self.book.accept,
+            self.book,
             ADDRESSES.get,
-            heard=self.book.heard,
         )
         self.server = IntakeServer(app, "127.0.0.1", self.server.port)
         self.server.start()

@@ -19,20 +19,23 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport, Wish
-from hpctl.core.journal import Event, JobReported
+from hpctl.core.journal import Event, JobReported, State
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.daemon import job_route
+from hpctl.daemon import job_reports
 from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
-from hpctl.daemon.job_route import routes
-from hpctl.daemon.jobs import Desk
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
+from hpctl.daemon.job_reports import JobDesk, routes
+from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
+from tests.intakes import Sink
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
@@ -43,7 +46,9 @@ TROUBLE = Trouble(
 
 
 class Head:
-    """A running intake with a desk, and the Slurm and journal behind it."""
+    """A running intake with a desk, and the observer, state and journal behind it."""
+
+    state = State()
 
     def __init__(self, munges: Realm) -> None:
         self.stored: list[Event] = []
@@ -54,12 +59,14 @@ class Head:
         self.uid = os.geteuid()
         self.view: SchedulerView | None = None
         self.sees(7)
-        self.desk = Desk(self, self.slurm, lambda _: self.shut, self.poke, SystemClock(), self.disk)  # type: ignore[arg-type]
+        here: Any = self
+        policy, clock = Policy(mode=Mode.OWN), SystemClock()
+        self.desk = JobDesk(here, here, here, policy, self.poke, clock, self.disk)
         registry = CollectorRegistry()
         settings = IntakeSettings(munge_socket=munges.head)
         app = intake_app(
             settings,
-            lambda *_: None,
+            Sink(),
             lambda _: None,
             registry,
             routes=routes(self.desk.take, settings, SystemClock(), registry),
@@ -78,7 +85,10 @@ class Head:
         }
         self.view = SchedulerView(datetime.now(UTC), {}, known)
 
-    def slurm(self) -> SchedulerView:
+    def stopped(self) -> str:
+        return self.shut
+
+    def latest_slurm(self) -> SchedulerView:
         if self.view is None:
             raise Unavailable("Slurm has not answered yet", "try again in a moment")
         return self.view
@@ -254,8 +264,8 @@ def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
 def test_a_user_that_babbles_is_told_to_wait(
     munges: Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_route, "AT_ONCE", 5)
-    monkeypatch.setattr(job_route, "A_SECOND", 0.01)
+    monkeypatch.setattr(job_reports, "AT_ONCE", 5)
+    monkeypatch.setattr(job_reports, "A_SECOND", 0.01)
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
     head = Head(munges)
     head.sees(*range(1, 9))

@@ -196,7 +196,7 @@ def test_what_a_supervisor_wishes_is_granted_at_once(live: Live) -> None:
     (seen,) = [m for m in recovery.trail if m.signal == "running_seen"]
     assert (seen.at - told.at).total_seconds() < 8
     story = unwrapped(live.hpctl("explain", str(job)))
-    assert "told of hang: rank 3 stands still; wishes a requeue (no spare is left)" in story
+    assert "reported hang: rank 3 stands still; requests a requeue (no spare is left)" in story
     shown = json.loads(live.hpctl("jobs", "--json"))
     assert [r["wish"] for r in shown["reports"] if r["job"] == job] == ["requeue"]
     live.sandbox.run(["scancel", str(job)])
@@ -242,5 +242,5 @@ def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None
     assert live.running(loyal)
     assert live.job(loyal).restarts == 0
     assert [m.signal for m in recoveries(live, loyal)[0].trail][-1] == "went_on"
-    assert "no word from its supervisor" in unwrapped(live.hpctl("explain", str(silent)))
+    assert "no report from its supervisor" in unwrapped(live.hpctl("explain", str(silent)))
     live.sandbox.run(["scancel", str(loyal), str(silent)])

@@ -19,11 +19,14 @@ from hpctl.core.compat import UTC
 from hpctl.core.journal import JobRecoveryOpened, State
 from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
 from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.intake import IntakeServer, IntakeSettings, intake_app
+from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.intake import intake_app
 from hpctl.daemon.requests import PER_MINUTE, RequestDesk, routes
+from hpctl.daemon.server import IntakeServer
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
+from tests.intakes import Sink
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
@@ -38,7 +41,7 @@ class Head:
     def __init__(self, munges: Realm, url: str) -> None:
         self.munges = munges
         self.store = Store(url, write=True)
-        self.state, self.group, self.poked = State(), "", 0
+        self.state, self.poked = State(), 0
         mine = SlurmJob(JobId(7), "RUNNING", NOON, uid=NOBODY.pw_uid)
         others = SlurmJob(JobId(8), "RUNNING", NOON, uid=1)
         self.view = SchedulerView(NOON, {}, {mine.id: mine, others.id: others})
@@ -49,17 +52,18 @@ class Head:
             self.state.fold(opened)
         self.desk = RequestDesk(
             self.store,
-            lambda: self.view,
-            lambda: self.state,
-            lambda: self.group,
+            self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            "",
             self.poke,
             SystemClock(),
         )
         settings = IntakeSettings(munge_socket=munges.head)
-        app = intake_app(
-            settings, lambda *_: None, lambda _: None, routes=routes(self.desk.take, settings)
-        )
+        app = intake_app(settings, Sink(), lambda _: None, routes=routes(self.desk.take, settings))
         self.server = IntakeServer(app, "127.0.0.1")
+
+    def latest_slurm(self) -> SchedulerView:
+        return self.view
 
     def poke(self) -> None:
         self.poked += 1
@@ -114,7 +118,7 @@ def test_a_stranger_may_ask_for_nothing(head: Head, verb: str) -> None:
 
 
 def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head: Head) -> None:
-    head.group = GROUP
+    head.desk.configure(GROUP)
     assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
     (request,) = head.desk.pending()
     assert request.by == "nobody"
@@ -168,7 +172,7 @@ def test_what_is_no_request_is_refused(head: Head, body: bytes) -> None:
 
 
 def test_one_user_can_ask_so_often_and_no_other_suffers(head: Head) -> None:
-    head.group = GROUP
+    head.desk.configure(GROUP)
     answers = [head.ask(NOBODY.pw_uid, "pause")[0] for _ in range(PER_MINUTE + 1)]
     assert answers == [200] * PER_MINUTE + [429]
     assert head.ask(0, "resume")[0] == 200

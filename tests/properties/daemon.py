@@ -30,10 +30,12 @@ from hpctl.core.model import (
 )
 from hpctl.core.policy import Policy
 from hpctl.core.walls import Flaw
-from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop, Pace
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.requests import RequestDesk
 from hpctl.errors import Unavailable
 from hpctl.ports import Journal
 from tests.fakes.journal import Disk, MemoryJournal
@@ -321,19 +323,16 @@ class Daemon:
         """What a process does when it starts."""
         door: Journal = JournalDoor(self.journal, self.boundary, self.watcher)
         clock = self.world.clock
-        self.book = Book(self.journal.health(), self.journal.record, lambda: None, clock)
+        self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
         switch: Path = self.kill_switch  # type: ignore[assignment]
         self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
         self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
-        self.loop = Loop(
-            door,
-            lambda append: Executor(self.scheduler, self.provider, append, clock),
-            self.observer.look,
-            self.journal.requests,
-            clock,
-            self._news,
-        )
+        memory = JournaledState(door)
+        executor = Executor(self.scheduler, self.provider, memory, clock)
+        requests = RequestDesk(self.journal, self.observer, memory, "", lambda: None, clock)
+        jobs: Any = self
+        self.loop = Loop(memory, executor, self.observer, requests, jobs, clock)
         self._untold: list[JobReported] = []
         self._newest: dict[NodeName, tuple[Any, int]] = {}
         self._read_cloud = -1.0
@@ -361,7 +360,8 @@ class Daemon:
         self.watcher.on_append([told])
         self._untold.append(told)
 
-    def _news(self) -> list[JobReported]:
+    def news(self) -> list[JobReported]:
+        """What supervisors told since the last cycle."""
         news, self._untold = self._untold, []
         return news
 

@@ -25,10 +25,12 @@ from hpctl.core.journal import Event, HoldNoted, JobReported, State, replay
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, ProviderView, Report, Verdict
 from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.walls import Flaw
-from hpctl.daemon.book import Book
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.requests import RequestDesk
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
 from hpctl.slurm.cli import CliScheduler
@@ -173,7 +175,7 @@ def play(*said: Words | None) -> Outcome:
     commands = _Commands()
     object.__setattr__(commands, "said", said)
     scheduler = CliScheduler(commands, now=clock.now)
-    book = Book({}, journal.record, lambda: None, clock)
+    book = NodeHealthStore({}, journal, lambda: None, clock)
     book.accept(*_reports(_numbers(said)))
     reached = Counter[str]()
     for place, words in enumerate(said):
@@ -183,18 +185,15 @@ def play(*said: Words | None) -> Outcome:
     cloud = CloudWatch(_Cloud(said, clock), lambda: None, 30.0)  # type: ignore[arg-type]
     observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
 
-    def news() -> list[JobReported]:
-        new, told[:] = list(told), []
-        return new
+    class Jobs:
+        def news(self) -> list[JobReported]:
+            new, told[:] = list(told), []
+            return new
 
-    loop = Loop(
-        journal,  # type: ignore[arg-type]
-        lambda append: Executor(scheduler, cloud._provider, append, clock),
-        observer.look,
-        journal.requests,
-        clock,
-        news,
-    )
+    memory = JournaledState(journal)  # type: ignore[arg-type]
+    executor = Executor(scheduler, cloud._provider, memory, clock)
+    requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)  # type: ignore[arg-type]
+    loop = Loop(memory, executor, observer, requests, Jobs(), clock)  # type: ignore[arg-type]
     flaws: list[Flaw] = []
     for _ in range(CYCLES):
         cloud.read()
@@ -228,7 +227,7 @@ def _reports(numbers: range) -> list[Report]:
 
 
 def _speak(
-    place: int, words: Words, book: Book, told: list[JobReported], reached: Counter[str]
+    place: int, words: Words, book: NodeHealthStore, told: list[JobReported], reached: Counter[str]
 ) -> None:
     """The report and the job's word, as the intake takes or refuses them."""
     number = OTHERS + 1 + place

@@ -23,7 +23,7 @@ from hpctl.core.autoscale import (
 )
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
-from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
+from hpctl.core.policy import AutoscalePolicy, GroupLimits
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TICK = timedelta(seconds=30)

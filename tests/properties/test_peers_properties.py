@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hpctl.core import peers
 from hpctl.core.model import JobId, NodeName
-from hpctl.core.peer_signals import GAUGES
+from hpctl.core.peers import GAUGES
 from tests.fakes.values import at
 
 NAMES = tuple(NodeName(f"n{n}") for n in range(9))

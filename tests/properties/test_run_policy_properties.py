@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import (
+    CERTAIN,
     DEFAULTS,
     RESTARTS,
+    UNPLANNED,
     Action,
     Answer,
     Backoff,
@@ -25,7 +27,6 @@ from hpctl.core.run_policy import (
     since_progress,
     worth_growing,
 )
-from hpctl.core.treatments import CERTAIN, UNPLANNED
 from hpctl.core.trouble import Kind, Trouble
 from tests.examples import examples
 

@@ -17,7 +17,7 @@ from hpctl.core import walls as wall
 from hpctl.core.compat import UTC
 from hpctl.core.journal import HoldNoted
 from hpctl.core.model import SlurmJob, SlurmNode
-from hpctl.core.quarantine import GATE
+from hpctl.core.plan import GATE
 from hpctl.daemon import observe, run_policies
 from hpctl.slurm import parse, squeue
 from tests.properties import nightly, walls

@@ -22,9 +22,8 @@ from hpctl.core.autoscale import (
     decide,
 )
 from hpctl.core.compat import UTC
-from hpctl.core.model import InstanceId, JobId, NodeName, RecoveryId
-from hpctl.core.scale_policy import AutoscalePolicy, GroupLimits
-from hpctl.core.tres import Demand, Tres
+from hpctl.core.model import Demand, InstanceId, JobId, NodeName, RecoveryId, Tres
+from hpctl.core.policy import AutoscalePolicy, GroupLimits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIMITS = GroupLimits(min_count=1, max_count=8)

@@ -1,4 +1,4 @@
-"""The book of what agents said: what is stored when, and what only memory holds."""
+"""The health of nodes: what is stored when, and what only memory holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpctl.core.model import (
     Report,
     Verdict,
 )
-from hpctl.daemon.book import Book
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.protocol import reports as wire
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -38,7 +38,7 @@ class Bench:
         self.writes: list[int] = []
         self.pokes = 0
         self.full = False
-        self.book = Book(self.disk, self.record, self.poke, self, self.note_heard)
+        self.book = NodeHealthStore(self.disk, self, self.poke, self)
 
     def now(self) -> datetime:
         return self.at

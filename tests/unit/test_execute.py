@@ -37,6 +37,13 @@ class SlowCloud:
     reboot = remove = replace
 
 
+class Written:
+    """A journal that is a list."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.append = events.extend
+
+
 class Bench:
     """An executor in the daemon's own way, with a thread for the cloud."""
 
@@ -46,7 +53,7 @@ class Bench:
         self.poked = threading.Event()
         nobody: Any = None
         cloud: Any = self.cloud
-        self.executor = Executor(nobody, cloud, self.written.extend, CLOCK, self.poked.set)
+        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)  # type: ignore[arg-type]
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
@@ -125,7 +132,7 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     written: list[Event] = []
-    executor = Executor(slurm, cloud, written.extend, CLOCK)
+    executor = Executor(slurm, cloud, Written(written), CLOCK)  # type: ignore[arg-type]
     due = [
         Due(RecoveryId(f"j-{i}"), Do(StepKind.START_NOW, str(i), attempt=1), attempt(i))
         for i in (1, 2, 3, 4)
@@ -159,7 +166,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes() -> None:
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(slurm, cloud, lambda _: None, CLOCK)
+    executor = Executor(slurm, cloud, Written([]), CLOCK)  # type: ignore[arg-type]
     executor.run(
         [
             Due(RecoveryId("j-1"), Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),

@@ -102,6 +102,7 @@ FULL = replace(OWN, budgets=Budgets(partition_fraction=1.0, correlated_min=99, p
 
 
 ILL = candidate()
+AUTOMATIC = ProviderView(at(0), True, automatic=True)
 
 
 @dataclass
@@ -148,10 +149,10 @@ CASES = [
     Row("provider_acts", True, lambda: view_of(**listing(status=InstanceStatus.SHUTTING_DOWN))),
     Row("provider_acts", False, lambda: view_of(**listing(status=InstanceStatus.FAILURE))),
     Row("provider_acts", False, lambda: view_of(instances={})),
-    Row("two_doctors", True, lambda: view_of(provider=ProviderView(at(0), True, automatic=True))),
-    Row("two_doctors", False, lambda: view_of(provider=ProviderView(at(0), True, automatic=True)),
+    Row("provider_auto_recovery", True, lambda: view_of(provider=AUTOMATIC)),
+    Row("provider_auto_recovery", False, lambda: view_of(provider=AUTOMATIC),
         policy=replace(OWN, mode=Mode.ASSIST)),
-    Row("two_doctors", False, view_of),
+    Row("provider_auto_recovery", False, view_of),
     Row("foreign_drain", True, view_of,
         candidate(node=slurm_node(1, flags=DRAINED, reason="bad fan"))),
     Row("foreign_drain", False, view_of,

@@ -7,7 +7,7 @@ import pytest
 from hpctl.agent.checks import check_gpu_settings
 from hpctl.agent.nvml.snapshot import Pcie, Snapshot, Throttle
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.peer_signals import BUSY, GAUGES, POWER
+from hpctl.core.peers import BUSY, GAUGES, POWER
 from tests.sweeps import but, gpus
 
 FRESH = {

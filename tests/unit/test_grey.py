@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,14 +25,12 @@ from hpctl.core.model import (
     SchedulerView,
     Urgency,
 )
-from hpctl.core.peer_signals import GAUGES
-from hpctl.core.peers import WINDOW
+from hpctl.core.peers import GAUGES, WINDOW
 from hpctl.core.plan import plan
 from hpctl.core.view import View
-from hpctl.daemon.book import Book
-from hpctl.daemon.grey import Grey
+from hpctl.daemon.grey import GreyFailures, PeerWindows
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
-from hpctl.daemon.peers_book import PeersBook
 from tests.fakes.values import (
     N1,
     OWN,
@@ -87,24 +85,25 @@ class Cloud:
 
 
 class Head:
-    """Book, Grey and Observer wired as the daemon wires them; what is stored is kept in `rows`."""
+    """The daemon's wiring of health, grey failures and observer; what is stored is in `rows`."""
 
     def __init__(self, tmp: Path) -> None:
         self.clock, self.pokes = Clock(), 0
         self.slurm = Slurm(self.clock)
         self.rows: dict[NodeName, Health] = {}
-        self.book = Book({}, self._record, self._poke, self.clock)
-        cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)  # type: ignore[arg-type]
-        self.cloud = cloud
-        self.grey = Grey(
-            self.book, lambda: (self.observer.slurm, cloud.view), self._poke, self.clock
-        )
+        self.book = NodeHealthStore({}, self, self._poke, self.clock)
+        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)  # type: ignore[arg-type]
         self.observer = Observer(
-            self.slurm, cloud, self.grey, self.clock, tmp / "STOP"  # type: ignore[arg-type]
+            self.slurm, cloud, self.book, self.clock, tmp / "STOP"  # type: ignore[arg-type]
         )  # fmt: skip
+        self.grey = GreyFailures(self.book, self.observer, self.clock)
+        self.book.add_sources(self.grey)
 
-    def _record(self, rows: Sequence[Health]) -> None:
-        self.rows |= {r.generation.node: r for r in self.grey.beside(rows)}
+    def record(self, rows: Sequence[Health]) -> None:
+        self.rows |= {r.generation.node: r for r in rows}
+
+    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+        """Not stored."""
 
     def _poke(self) -> None:
         self.pokes += 1
@@ -226,7 +225,7 @@ def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) ->
 
 
 def test_a_window_holds_means_of_what_is_compared_and_nothing_else() -> None:
-    book = PeersBook()
+    book = PeerWindows()
     born = Generation(N1, generation().instance, generation().boot)
     for value in (1.0, 3.0):
         book.take(born, {"gpu.busy": value, "disk.free": 1.0})

@@ -269,9 +269,9 @@ def test_a_word_ends_the_watch_and_silence_ends_it_too() -> None:
     assert quiet.until == at(60)
     assert moved(watched, facts, 60) is Signal.STOP_WANTED
     word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
-    assert moved(watched, replace(facts, word=word)) is Signal.WENT_ON
+    assert moved(watched, replace(facts, report=word)) is Signal.WENT_ON
     wish = replace(word, action=Action.REQUEUE, wish=Wish.REQUEUE)
-    assert moved(watched, replace(facts, word=wish)) is Signal.STOP_WANTED
+    assert moved(watched, replace(facts, report=wish)) is Signal.STOP_WANTED
 
 
 def test_a_node_that_is_back_before_the_silence_was_long_enough_saves_no_crippled_run() -> None:
@@ -287,12 +287,12 @@ def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on() -> None:
     excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
     silent = excised.on(Signal.STOP_WANTED, at(61), "no word")
     word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
-    facts = JobFacts(LEFT, gone=True, word=word)
+    facts = JobFacts(LEFT, gone=True, report=word)
     assert moved(silent, facts) is Signal.WENT_ON
     for vain in (
-        JobFacts(LEFT, word=word, headless=True),
-        JobFacts(LEFT, word=JobReport(JobId(1), 0, progress=7)),
-        JobFacts(LEFT, word=replace(word, wish=Wish.REQUEUE)),
+        JobFacts(LEFT, report=word, headless=True),
+        JobFacts(LEFT, report=JobReport(JobId(1), 0, progress=7)),
+        JobFacts(LEFT, report=replace(word, wish=Wish.REQUEUE)),
     ):
         assert isinstance(advance(silent, vain, OWN, at(62)), Do)
     # One that a node's fault stops has no say in that.

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from hpctl.core.assess import incidents_of, repeated
 from hpctl.core.compat import UTC
-from hpctl.core.incidents import incidents_of, repeated
 from hpctl.core.model import Finding, Verdict
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

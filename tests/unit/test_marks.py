@@ -27,7 +27,7 @@ from hpctl.core.node_advance import advance
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord
-from hpctl.core.tell_next import awaited
+from hpctl.core.timeline import awaited
 from hpctl.sandbox.faults import sxid_line, wish, xid_line
 from tests.fakes.values import OWN, at, generation, slurm_job, slurm_node
 from tests.unit.test_node_recovery import FACTS, rec

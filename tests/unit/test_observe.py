@@ -35,11 +35,12 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_recovery import Phase
 from hpctl.core.view import View
-from hpctl.daemon.book import Book
 from hpctl.daemon.loop import _pace
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
 from hpctl.errors import Unavailable
 from tests.fakes.values import opened, slurm_node
+from tests.intakes import Rows
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = (NodeName("n1"), NodeName("n2"))
@@ -198,7 +199,7 @@ def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:
     still = Still()
     cloud = CloudWatch(still, lambda: None, 30)  # type: ignore[arg-type]
     cloud.view = ProviderView(T0)
-    book = Book({told.generation.node: told}, lambda _: None, lambda: None, still)
+    book = NodeHealthStore({told.generation.node: told}, Rows(), lambda: None, still)
     observer = Observer(still, cloud, book, still, tmp_path / "STOP")  # type: ignore[arg-type]
     taken = []
     if returned is not None:
@@ -225,7 +226,7 @@ def test_what_hindered_it_counts_when_it_lasted(
     """A slurmctld that misses a question now and then puts no deadline off."""
     world = Flaky()
     cloud = CloudWatch(world, lambda: None, 30)  # type: ignore[arg-type]
-    book = Book({}, lambda _: None, lambda: None, world)
+    book = NodeHealthStore({}, Rows(), lambda: None, world)
     observer = Observer(world, cloud, book, world, tmp_path / "STOP")  # type: ignore[arg-type]
 
     def able_since(up: bool, after: float) -> datetime | None:
@@ -283,7 +284,7 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     slurm = Restarted()
     slurm.view = lambda: SchedulerView(T0, {node.name: node})  # type: ignore[method-assign]
     cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
-    book = Book({}, lambda _: None, lambda: None, slurm)
+    book = NodeHealthStore({}, Rows(), lambda: None, slurm)
     observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
     view = observer.look(state, rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
@@ -293,7 +294,7 @@ def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> Non
     slurm = Marked()
     cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
     cloud.view = ProviderView(T0, present=True)
-    book = Book({}, lambda _: None, lambda: None, slurm)
+    book = NodeHealthStore({}, Rows(), lambda: None, slurm)
     observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
     observer.look(replay([]), rules())
     assert not observer.marked()
@@ -392,6 +393,6 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_pat
     assert slurm.asked[-1] == "n1"
     look(60)
     assert slurm.asked[-1] == "whole", "no part beside a whole that is older than half a minute"
-    observer.capacity = True
+    observer._capacity = True
     look(61)
     assert slurm.asked[-1] == "whole", "spares are chosen among all nodes"

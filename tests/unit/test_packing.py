@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.core.packing import Pool
-from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+from hpctl.core.autoscale import Pool
+from hpctl.core.model import NOTHING_KNOWN, Demand, Tres
 from hpctl.slurm.sizes import Asked, Dealt, dealt, demand, gres_of, mebibytes, node_tres
 from tests.examples import examples
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpctl.core import peers
 from hpctl.core.catalogue import SHIPPED, rules
 from hpctl.core.model import JobId, NodeName, SchedulerView, Urgency, Verdict
-from hpctl.core.peer_signals import SIGNALS
+from hpctl.core.peers import SIGNALS
 from tests.fakes.values import at, node_name, slurm_job
 
 NAMES = tuple(node_name(n) for n in range(1, 9))

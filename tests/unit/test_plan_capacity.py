@@ -22,6 +22,7 @@ from hpctl.core.journal import (
     replay,
 )
 from hpctl.core.model import (
+    Demand,
     Instance,
     InstanceId,
     InstanceStatus,
@@ -31,10 +32,8 @@ from hpctl.core.model import (
     own_reason,
 )
 from hpctl.core.plan_capacity import plan_capacity
-from hpctl.core.policy import Mode, Policy
+from hpctl.core.policy import GroupLimits, Mode, Policy
 from hpctl.core.recovery import StepKind
-from hpctl.core.scale_policy import GroupLimits
-from hpctl.core.tres import Demand
 from hpctl.core.view import View
 from tests.fakes.capacity import N1, N2, N3, SCALE, cluster, moves, pending, steps
 from tests.fakes.values import at, faulty, node_name, opened, slurm_job, slurm_node

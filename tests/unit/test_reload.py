@@ -42,12 +42,12 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(
     daemon = Daemon(str(path))
     now = datetime(2026, 3, 1, tzinfo=UTC)
     held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", RuleId("xid-79"), False)
-    daemon.loop.append([held])
+    daemon._memory.append([held])
     daemon._look_at_cloud()
     cluster = daemon.config.cluster
     assert daemon._cloud.interval_s == (cluster.busy_poll_s if busy else cluster.poll_s)
     assert daemon._cloud._hurry.is_set() is busy
-    daemon.loop.append([HoldLifted(now, "n1")])
+    daemon._memory.append([HoldLifted(now, "n1")])
     daemon._look_at_cloud()
     assert daemon._cloud.interval_s == cluster.poll_s
     daemon._store.close()

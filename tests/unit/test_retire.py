@@ -42,10 +42,9 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.plan import plan
-from hpctl.core.policy import Budgets, Policy
+from hpctl.core.policy import AutoscalePolicy, Budgets, Policy
 from hpctl.core.recovery import StepKind, recovery_id
 from hpctl.core.retire import RECENT_S, retire, window_s
-from hpctl.core.scale_policy import AutoscalePolicy
 from tests.fakes.values import (
     OWN,
     T0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,10 +13,9 @@ from hpctl.core.catalogue import rules
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import RecoveryId, SchedulerView
 from hpctl.core.policy import Policy
-from hpctl.daemon.loop import Loop
+from hpctl.daemon.journaled_state import AGAIN_S, EVERY_S, FIRST_S, JournaledState, Retirement
 from hpctl.daemon.main import Daemon
 from hpctl.daemon.metrics import Metrics
-from hpctl.daemon.retirement import AGAIN_S, EVERY_S, FIRST_S, Retirement
 from hpctl.errors import Unavailable
 from hpctl.store.sql import Store
 from tests.fakes.values import T0, at, opened
@@ -58,26 +56,25 @@ class Bench:
 
     def __init__(self, store: Store) -> None:
         self.clock = Clock()
-        nothing: Any = lambda *_: None  # noqa: E731
-        self.loop = Loop(store, nothing, nothing, nothing, self.clock)
-        self.retirement = Retirement(store, self.clock)
+        self.memory = JournaledState(store)
+        self.retirement = Retirement(store, self.memory, self.clock)
 
     def look(self, after: timedelta, keep_days: int = 400) -> None:
         self.clock.passed += after
         slurm = SchedulerView(self.clock.now())
-        self.retirement.look(self.loop, slurm, Policy(), RULES, keep_days)
+        self.retirement.look(slurm, Policy(), RULES, keep_days)
 
 
 def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) -> None:
     bench = Bench(store)
     bench.clock.passed = 200 * DAY
-    bench.retirement = Retirement(store, bench.clock)
+    bench.retirement = Retirement(store, bench.memory, bench.clock)
     bench.look(timedelta(seconds=FIRST_S - 1))
     assert ids(store, past=False) == ["n-1", "n-2"]
     bench.look(timedelta(seconds=1))
     assert ids(store, past=False) == ["n-2"]
-    assert list(bench.loop.state.nodes) == ["n-2"], "memory as after a restart"
-    assert bench.loop.state.retired == {"n-1"}
+    assert list(bench.memory.state.nodes) == ["n-2"], "memory as after a restart"
+    assert bench.memory.state.retired == {"n-1"}
     assert next(iter(store.events(past=True))) == opened("n-1", seconds=1)
     bench.look(timedelta(seconds=EVERY_S - 1), keep_days=1)
     assert ids(store, past=True) == ["n-1", "n-2"]
@@ -86,15 +83,15 @@ def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) ->
 
 
 def test_years_are_retired_in_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpctl.daemon.retirement.MOST", 2)
+    monkeypatch.setattr("hpctl.daemon.journaled_state.MOST", 2)
     bench = Bench(store)
     bench.look(200 * DAY)
     assert ids(store, past=False) == ["n-2"]
-    assert list(bench.loop.state.nodes) == ["n-1", "n-2"], "it knows too much, and that is all"
+    assert list(bench.memory.state.nodes) == ["n-1", "n-2"], "it knows too much, and that is all"
     bench.look(timedelta(seconds=AGAIN_S - 1))
-    assert not bench.loop.state.retired
+    assert not bench.memory.state.retired
     bench.look(timedelta(seconds=1))
-    assert (list(bench.loop.state.nodes), bench.loop.state.retired) == (["n-2"], {"n-1"})
+    assert (list(bench.memory.state.nodes), bench.memory.state.retired) == (["n-2"], {"n-1"})
 
 
 def test_nothing_is_past_within_ninety_days_however_little_is_kept(store: Store) -> None:
@@ -111,14 +108,14 @@ def test_what_is_past_is_counted_no_more(store: Store) -> None:
             "hpctl_recoveries_ended", {"kind": kind, "end": end}
         )
 
-    metrics.cycle(0.1, bench.loop.state)
+    metrics.cycle(0.1, bench.memory.state)
     assert ended("node", "escalated") == 2
     bench.look(200 * DAY)
-    metrics.cycle(0.1, bench.loop.state)
+    metrics.cycle(0.1, bench.memory.state)
     assert ended("node", "escalated") == 1
-    bench.loop.state.nodes.clear()
-    bench.loop.state.events += 1
-    metrics.cycle(0.1, bench.loop.state)
+    bench.memory.state.nodes.clear()
+    bench.memory.state.events += 1
+    metrics.cycle(0.1, bench.memory.state)
     assert ended("node", "escalated") == 0
 
 
@@ -129,7 +126,7 @@ def test_the_daemon_sees_to_it_where_slurm_can_be_read(
     config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
     slurm = Reads()
     monkeypatch.setattr("hpctl.daemon.main.choose_scheduler", lambda _: (slurm, "here"))
-    monkeypatch.setattr("hpctl.daemon.retirement.FIRST_S", 0.0)
+    monkeypatch.setattr("hpctl.daemon.journaled_state.FIRST_S", 0.0)
     daemon = Daemon(str(config))
     for slurm.away in (True, False):
         daemon._waker.poke()

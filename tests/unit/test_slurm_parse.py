@@ -10,8 +10,7 @@ import pytest
 
 from hpctl.core.bounds import LATEST
 from hpctl.core.compat import UTC
-from hpctl.core.model import SlurmJob, SlurmNode
-from hpctl.core.tres import Demand, Tres
+from hpctl.core.model import Demand, SlurmJob, SlurmNode, Tres
 from hpctl.core.walls import Flaw
 from hpctl.slurm import parse, squeue
 from hpctl.slurm.records import Hostlists, JobRecord

@@ -28,7 +28,7 @@ from hpctl.cli.tables import (
 )
 from hpctl.clusters.diff import Change, Kind
 from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdict
-from hpctl.core.tell import duration
+from hpctl.core.timeline import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from hpctl.cli import output
 from hpctl.cli.tables import BAD, DIM, GOOD, HEAD, WARN, assembled, indented, styled
 from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
-from hpctl.core.tell import duration
+from hpctl.core.timeline import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

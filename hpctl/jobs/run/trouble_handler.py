@@ -14,8 +14,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
 from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
-from hpctl.core.treatments import CERTAIN
+from hpctl.core.run_policy import CERTAIN, Action, Answer, Means, Past, RunPolicy, decide
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply, send_report
 from hpctl.jobs.run.allocation import AllocationState, Fitness

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpctl.core.model import JobId, RecoveryId, own_reason
-from hpctl.core.tres import NOTHING_KNOWN, Demand, Tres
+from hpctl.core.model import NOTHING_KNOWN, Demand, JobId, RecoveryId, Tres, own_reason
 from tests.contract.scheduler.beds import RealBed, job_of, node_of
 
 GPU = ("gpu", 1)

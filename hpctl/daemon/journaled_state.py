@@ -1,16 +1,17 @@
-"""Once a day: what ended long ago leaves the journal's working part, and its past in the end."""
+"""The state in memory: what the journal's events amount to, and how old events leave both."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from hpctl.core.bounds import later
 from hpctl.core.catalogue import Rules
+from hpctl.core.journal import Event, State, replay
 from hpctl.core.model import SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.core.retire import retire, window_s
-from hpctl.daemon.loop import Loop
-from hpctl.ports import Clock
+from hpctl.ports import Clock, Journal
 from hpctl.store.sql import Store
 
 log = logging.getLogger(__name__)
@@ -24,18 +25,38 @@ a daemon finds when it is the first to retire any."""
 AGAIN_S = 60.0
 
 
-class Retirement:
-    """The loop's, between two cycles: nobody looks at its memory then."""
+class JournaledState:
+    """The loop changes it; other threads may read `state`."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, journal: Journal) -> None:
+        """Replay the journal. Raises Unavailable, JournalCorrupt, core.journal.Corrupt."""
+        self._journal = journal
+        self.state = State()
+        self.reread()
+
+    def reread(self) -> None:
+        """Replay the journal again, after a write whose outcome is unknown. Raises as above."""
+        state = replay(self._journal.events())
+        state.retired = self._journal.retired()
+        self.state = state
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Journal first, memory second: what is not on disk has not happened."""
+        self._journal.append(events)
+        for event in events:
+            self.state.fold(event)
+
+
+class Retirement:
+    """For the loop's thread, between two cycles: nobody reads its state then."""
+
+    def __init__(self, store: Store, memory: JournaledState, clock: Clock) -> None:
         """Nothing is due within the first FIRST_S seconds."""
-        self._store, self._clock = store, clock
+        self._store, self._memory, self._clock = store, memory, clock
         self._due = clock.monotonic() + FIRST_S
         self._moved = 0
 
-    def look(
-        self, loop: Loop, slurm: SchedulerView, policy: Policy, rules: Rules, keep_days: int
-    ) -> None:
+    def look(self, slurm: SchedulerView, policy: Policy, rules: Rules, keep_days: int) -> None:
         """Do it where it is due. `slurm`: as it was just read; the past of its jobs stays.
 
         Raises what the journal raises; what was under way then is tried again in a day.
@@ -45,7 +66,7 @@ class Retirement:
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
         before = later(now, -window_s(policy, rules))
-        moved = self._store.retire(retire(loop.state, before, slurm.jobs).over, MOST)
+        moved = self._store.retire(retire(self._memory.state, before, slurm.jobs).over, MOST)
         self._moved += moved
         if moved >= MOST:
             # There may be more: memory of too much does no harm meanwhile.
@@ -53,6 +74,6 @@ class Retirement:
             return
         self._store.forget(later(now, -86400.0 * keep_days))
         if self._moved:
-            loop.reread()
+            self._memory.reread()
             log.info("retired=%d", self._moved)
             self._moved = 0

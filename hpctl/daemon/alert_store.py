@@ -12,31 +12,23 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from hpctl.core.bounds import span
 from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.ports import Clock
 
 log = logging.getLogger(__name__)
 
-CHECKS = "alert."
+CHECKS = ("alert.",)
 MAX_A_NODE = 32
 MAX_ALERTS = 5000
-
-
-class Facts(Protocol):
-    """What is known of the nodes: the agents' book, or more."""
-
-    def snapshot(self) -> dict[NodeName, Health]:
-        """What is known now, as a value of its own."""
-        ...
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -57,22 +49,21 @@ _alerts = msgspec.json.Decoder(tuple[Alert, ...])
 _Key = tuple[NodeName, str]
 
 
-class AlertBook:
-    """The alerts. `take` runs on the intake's threads, `add_to` on the loop's."""
+class AlertStore:
+    """The alerts. `take` runs on the intake's threads, `add_to` on any."""
+
+    checks: tuple[str, ...] = CHECKS
 
     def __init__(
         self,
         path: Path,
         keep_s: float,
         clock: Clock,
-        changed: Callable[[Set[NodeName]], None] = lambda _: None,
+        health: NodeHealthStore,
     ) -> None:
-        """Start from what a former daemon knew. What was not said for `keep_s` counts no more.
-
-        `changed` is told of which nodes something else is known now.
-        """
+        """Start from what a former daemon knew. What was not repeated for `keep_s` is dropped."""
         self._path, self._keep = path, span(keep_s)
-        self._clock, self._changed = clock, changed
+        self._clock, self._health = clock, health
         self._lock = threading.Lock()
         self._alerts = {(a.node, a.id): a for a in recall(path)}
 
@@ -99,22 +90,21 @@ class AlertBook:
             news = _named(fresh) ^ _named(self._alerts)
             self._alerts = fresh
         if news:
-            self._changed({name[0] for name in news})
+            self._health.touch({name[0] for name in news}, wake=True)
         return kept, ended
 
-    def add_to(self, health: Mapping[NodeName, Health]) -> dict[NodeName, Health]:
-        """The agents' facts with the alerts of each node's own generation among its findings.
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add the alerts of each node's own generation to its findings, in place.
 
         A node whose agent was never heard has no generation that could be judged.
         """
-        told = dict(health)
         now = self._clock.now()
         with self._lock:
             if not self._alerts:
-                return told
+                return
             self._alerts = self._still(now)
             for key, alert in self._alerts.items():
-                known = told.get(alert.node)
+                known = health.get(alert.node)
                 if known is None:
                     continue
                 generation = known.generation
@@ -122,13 +112,7 @@ class AlertBook:
                     alert = _bound(alert, generation.instance, generation.boot)
                     self._alerts[key] = alert
                 if (alert.instance, alert.boot) == (generation.instance, generation.boot):
-                    told[alert.node] = replace(known, findings=(*known.findings, alert.finding))
-        return told
-
-    def beside(self, rows: Iterable[Health]) -> list[Health]:
-        """The same of rows that are about to be stored, for `hpctl explain`."""
-        told = self.add_to(without({row.generation.node: row for row in rows}))
-        return list(told.values())
+                    health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
 
     def _still(self, now: datetime) -> dict[_Key, Alert]:
         return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
@@ -151,27 +135,6 @@ def recall(path: Path) -> tuple[Alert, ...]:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("%s cannot be read, its alerts are missed: %s", path, error)
         return ()
-
-
-class Alerted:
-    """What others know of the nodes, with the alerts: for the observer."""
-
-    def __init__(self, facts: Facts, alerts: AlertBook) -> None:
-        self._facts, self._alerts = facts, alerts
-
-    def snapshot(self) -> dict[NodeName, Health]:
-        """Both together."""
-        return self._alerts.add_to(self._facts.snapshot())
-
-
-def without(health: Mapping[NodeName, Health]) -> dict[NodeName, Health]:
-    """Stored rows as the agents alone said them: alerts are remembered here."""
-    return {
-        node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(CHECKS)))
-        if any(f.check.startswith(CHECKS) for f in h.findings)
-        else h
-        for node, h in health.items()
-    }
 
 
 def _again(old: Alert, new: Alert) -> Alert:

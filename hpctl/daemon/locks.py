@@ -1,4 +1,4 @@
-"""Whether another daemon, of another state directory, works on the same cluster.
+"""One daemon a state directory, and one a cluster.
 
 The lock of a state directory and the lease of a shared database tell daemons that share either from
 each other. Two that share neither still share slurm.conf: each daemon holds an advisory lock on it.
@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
 from pathlib import Path
+from typing import IO
 
 from hpctl.errors import HpctlError
 
@@ -23,7 +25,26 @@ class AlreadyRunning(HpctlError):
     """Another daemon works in this state directory, or on this cluster."""
 
 
-class Alone:
+def lock_state_dir(state_dir: Path) -> IO[str]:
+    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    handle = (state_dir / "daemon.lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = handle.read().strip() or "another process"
+        handle.close()
+        raise AlreadyRunning(
+            f"{state_dir} is in use by {holder}", "one daemon a state directory; stop that one"
+        ) from None
+    handle.truncate(0)
+    handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+    handle.flush()
+    return handle
+
+
+class ClusterLock:
     """The lock of one cluster's slurm.conf, kept until the process ends."""
 
     def __init__(self, conf: Path | None) -> None:
@@ -75,10 +96,10 @@ def _daemon_that_locks(conf: Path) -> str:
     with contextlib.suppress(OSError):
         inode = str(conf.stat().st_ino)
         for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
-            words = line.split()
-            if words[1:2] != ["FLOCK"] or words[5].rpartition(":")[2] != inode:
+            fields = line.split()
+            if fields[1:2] != ["FLOCK"] or fields[5].rpartition(":")[2] != inode:
                 continue
-            process = Path("/proc", words[4])
+            process = Path("/proc", fields[4])
             with contextlib.suppress(OSError):
                 ours = process.stat().st_uid in (0, os.geteuid())
                 if ours and b"hpctl" in process.joinpath("cmdline").read_bytes():

@@ -1,17 +1,19 @@
-"""What the agents have said: in memory for the loop, in the journal for a restart.
+"""The health of every node: in memory for the loop, in the journal for a restart.
 
 A report with something new in it is on stable storage before its agent is answered; those that
 wait at the same time are written in one transaction. A mere heartbeat is not worth a disk write:
 when each node was heard is stored by `flush`, all in one row. A daemon that starts again thus may
 take a node for silent a few seconds too early, which is Unknown and no reason to act, until the
-node's next word; and it holds no digests, so that every agent sends its findings once more.
+node's next heartbeat; and it holds no digests, so that every agent sends its findings once more.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 
 from hpctl.core.health import fold_report
 from hpctl.core.model import Generation, Health, NodeName, Report
@@ -19,33 +21,57 @@ from hpctl.ports import Clock
 from hpctl.protocol import reports as wire
 
 
-def _forget(_: Mapping[NodeName, datetime]) -> None:
-    """Keep in memory alone when nodes were heard."""
+class HealthRows(Protocol):
+    """Where health is stored: the journal's store."""
+
+    def record(self, rows: Sequence[Health]) -> None:
+        """Store rows, all or none. Raises OSError."""
+        ...
+
+    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+        """Store when each node was heard. Raises OSError."""
+        ...
 
 
-class Book:
-    """The agents' facts. `accept` and `heard` are the intake's, the rest the loop's."""
+class FindingsSource(Protocol):
+    """Whoever adds findings of the head node's to those of the agents."""
+
+    checks: tuple[str, ...]
+    """How the names of its checks begin."""
+
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add its findings, in place."""
+        ...
+
+
+class NodeHealthStore:
+    """The agents' findings, and those of `sources` added where they are read or stored.
+
+    `accept` and `heard` are called on the intake's threads, the rest on the loop's.
+    """
 
     def __init__(
         self,
         known: Mapping[NodeName, Health],
-        record: Callable[[Sequence[Health]], None],
+        rows: HealthRows,
         poke: Callable[[], None],
         clock: Clock,
-        note_heard: Callable[[Mapping[NodeName, datetime]], None] = _forget,
     ) -> None:
-        """Start from what a former daemon knew; `record` and `note_heard` store, `poke` wakes
-        the loop."""
+        """Start from what a former daemon knew; `poke` wakes the loop."""
         self._health = dict(known)
+        self._sources: tuple[FindingsSource, ...] = ()
         self._digests: dict[NodeName, tuple[Generation, str]] = {}
         self._unsaved: set[NodeName] = set()
         self._heard_since_flush = False
-        self._note_heard = note_heard
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._record = record
+        self._rows = rows
         self._poke = poke
         self._clock = clock
+
+    def add_sources(self, *sources: FindingsSource) -> None:
+        """Add the findings of these, in this order."""
+        self._sources += sources
 
     def accept(self, *reports: Report) -> None:
         """Take believed reports in, all or none, in one write; from any thread.
@@ -73,10 +99,12 @@ class Book:
         if news:
             self._poke()
 
-    def touch(self, nodes: Iterable[NodeName]) -> None:
-        """Have these nodes stored with the next flush: what stands beside them changed."""
+    def touch(self, nodes: Iterable[NodeName], *, wake: bool) -> None:
+        """Have these nodes stored with the next flush: a source's findings of them changed."""
         with self._lock:
             self._unsaved.update(node for node in nodes if node in self._health)
+        if wake:
+            self._poke()
 
     def _known(self, node: NodeName) -> Health | None:
         with self._lock:
@@ -101,10 +129,25 @@ class Book:
         known = self._known(node)
         return known.generation if known else None
 
-    def snapshot(self) -> dict[NodeName, Health]:
-        """What is known now, as a value of its own."""
+    def of_agents(self) -> dict[NodeName, Health]:
+        """What the agents reported, as a value of its own."""
         with self._lock:
             return dict(self._health)
+
+    def snapshot(self) -> dict[NodeName, Health]:
+        """What the agents reported and the sources found, as a value of its own."""
+        health = self.of_agents()
+        for source in self._sources:
+            source.add_to(health)
+        return health
+
+    def _record(self, rows: Sequence[Health]) -> None:
+        """Store rows with what the sources find now, whatever an agent calls its checks."""
+        own = tuple(check for source in self._sources for check in source.checks)
+        health = without({row.generation.node: row for row in rows}, own)
+        for source in self._sources:
+            source.add_to(health)
+        self._rows.record(list(health.values()))
 
     def flush(self) -> None:
         """Store what is newer in memory than on disk. Raises OSError."""
@@ -120,9 +163,19 @@ class Book:
             try:
                 self._record(rows)
                 if heard:
-                    self._note_heard(heard)
+                    self._rows.note_heard(heard)
             except BaseException:
                 with self._lock:
                     self._unsaved |= nodes
                     self._heard_since_flush = True
                 raise
+
+
+def without(health: Mapping[NodeName, Health], checks: tuple[str, ...]) -> dict[NodeName, Health]:
+    """The same without the findings of checks that begin so."""
+    return {
+        node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(checks)))
+        if any(f.check.startswith(checks) for f in h.findings)
+        else h
+        for node, h in health.items()
+    }

@@ -11,11 +11,12 @@ from hpctl.core.journal import State, replay
 from hpctl.core.model import Outcome, RecoveryId
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind
-from hpctl.core.tell import (
-    JOB_SAYINGS,
-    NODE_SAYINGS,
-    ORDERS,
+from hpctl.core.timeline import (
+    JOB_TEXTS,
+    NODE_TEXTS,
+    STEP_TEXTS,
     Mark,
+    awaited,
     duration,
     event_line,
     headline,
@@ -23,23 +24,22 @@ from hpctl.core.tell import (
     outcome_text,
     sentence,
 )
-from hpctl.core.tell_next import awaited
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
 N, J = RecoveryId("n-11111111"), RecoveryId("j-22222222")
 
 
 def test_every_signal_and_every_step_has_a_saying() -> None:
-    assert set(NODE_SAYINGS) == set(node_recovery.Signal)
-    assert set(JOB_SAYINGS) == set(job_recovery.Signal)
-    assert set(ORDERS) == set(StepKind)
+    assert set(NODE_TEXTS) == set(node_recovery.Signal)
+    assert set(JOB_TEXTS) == set(job_recovery.Signal)
+    assert set(STEP_TEXTS) == set(StepKind)
 
 
 @pytest.mark.parametrize("rid", [N, J])
 def test_a_story_has_every_step_and_move_in_the_order_of_time(rid: RecoveryId) -> None:
     state = world(healed()).state
     rec = state.nodes.get(rid) or state.jobs[rid]
-    story = lines(rec)
+    story = lines(rec, state)
     assert len(story) == 1 + len(rec.steps) + len(rec.trail)
     assert [line.at for line in story] == sorted(line.at for line in story)
     assert all(line.text.endswith((".", "!", "?")) for line in story)
@@ -49,8 +49,8 @@ def test_a_story_has_every_step_and_move_in_the_order_of_time(rid: RecoveryId) -
 
 def test_a_step_without_an_answer_is_told_as_trouble() -> None:
     rec = world(troubled()).state.nodes[RecoveryId("n-44444444")]
-    assert lines(rec)[-1].mark is Mark.TROUBLE
-    assert "no answer is on record" in lines(rec)[-1].text
+    assert lines(rec, State())[-1].mark is Mark.TROUBLE
+    assert "no answer on record" in lines(rec, State())[-1].text
     assert "in doubt" in awaited(rec, Policy(mode=Mode.OWN)).what
 
 
@@ -63,23 +63,23 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
     accepted = [e for e in events if getattr(e, "outcome", None) == Outcome.accepted()]
     assert sum(line is None for line in told) == len(accepted)
     texts = [line.text for line in told if line is not None]
-    assert "Ordered DRAIN for ip-10-1-0-2." in texts
-    assert any("refused for now (completing)" in text for text in texts)
+    assert "Draining ip-10-1-0-2." in texts
+    assert any("rejected, to be retried (completing)" in text for text in texts)
     # Moves are worded the same as in the story told afterwards.
-    afterwards = {line.text for line in lines(replay(healed()).nodes[N])}
-    assert "ip-10-1-0-2 is in service again: slurmctld shows the node in service." in texts
-    assert "ip-10-1-0-2 is in service again: slurmctld shows the node in service." in afterwards
+    afterwards = {line.text for line in lines(state.nodes[N], state)}
+    assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in texts
+    assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in afterwards
 
 
 @pytest.mark.parametrize(
     ("outcome", "text"),
     [
-        (None, "no answer is on record, so hpctl looks before it repeats"),
+        (None, "no answer on record, checked before it is retried"),
         (Outcome.accepted(), "accepted"),
         (Outcome.accepted("1 node"), "accepted (1 node)"),
-        (Outcome.rejected("busy", transient=True), "refused for now (busy)"),
-        (Outcome.rejected("InstanceIdInUse", "later"), "refused (InstanceIdInUse later)"),
-        (Outcome.ambiguous("timeout"), "nobody can say whether it was taken (timeout)"),
+        (Outcome.rejected("busy", transient=True), "rejected, to be retried (busy)"),
+        (Outcome.rejected("InstanceIdInUse", "later"), "rejected (InstanceIdInUse later)"),
+        (Outcome.ambiguous("timeout"), "outcome unknown (timeout)"),
     ],
 )
 def test_outcomes_in_words(outcome: Outcome | None, text: str) -> None:
@@ -110,8 +110,8 @@ def test_a_sentence_has_one_full_stop() -> None:
 def test_headlines_say_where_it_stands() -> None:
     state = world(healed(), troubled()).state
     assert headline(state.nodes[N]).endswith("Back in service after 54 s.")
-    assert "Waits for a person: no provider" in headline(state.nodes[RecoveryId("n-66666666")])
-    assert headline(state.jobs[J]).startswith("Job 4242 (train), hit by ip-10-1-0-2.")
+    assert "Escalated to on-call: no provider" in headline(state.nodes[RecoveryId("n-66666666")])
+    assert headline(state.jobs[J]).startswith("Job 4242 (train), affected by ip-10-1-0-2.")
 
 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
@@ -139,7 +139,7 @@ def test_assist_leaves_the_remedy_to_hyperpod_and_says_so() -> None:
 
 def test_a_refused_order_is_trouble_and_a_second_try_is_counted() -> None:
     rec = world(healed()).state.jobs[J]
-    tries = [line for line in lines(rec) if line.text.startswith("Ordered job 4242 to start now")]
+    tries = [line for line in lines(rec, State()) if line.text.startswith("Starting job 4242 now")]
     assert [line.mark for line in tries] == [Mark.TROUBLE, Mark.DID]
     assert "(attempt 2)" in tries[1].text
 
@@ -155,14 +155,14 @@ def test_a_fault_that_comes_again_is_trouble() -> None:
         seen(rid, "fault_again", 5, "still faulty: xid-79"),
     ]
     rec = replay(events).nodes[RecoveryId(rid)]
-    assert lines(rec)[-1].mark is Mark.TROUBLE
-    assert (rec.rung, lines(rec)[-1].at) == (1, at(5))
+    assert lines(rec, State())[-1].mark is Mark.TROUBLE
+    assert (rec.rung, lines(rec, State())[-1].at) == (1, at(5))
 
 
 def test_a_remedy_that_waits_for_other_nodes_to_report_says_until_when() -> None:
     four = world(troubled()).state.nodes[RecoveryId("n-44444444")]
     waits = awaited(replace(four, steps=()), Policy(mode=Mode.OWN)).what
-    assert waits.startswith("12:02:00 UTC, time for other nodes to report the same")
+    assert waits.startswith("the correlation window until 12:02:00 UTC")
     assert waits.endswith("reboot instance i-00000000000000004")
     asked = replace(four, steps=(), by="carol")
-    assert awaited(asked, Policy(mode=Mode.OWN)).what.startswith("the cloud to take the order")
+    assert awaited(asked, Policy(mode=Mode.OWN)).what.startswith("SageMaker to accept the order")
