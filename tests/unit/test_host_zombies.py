@@ -26,7 +26,7 @@ def stat(pid, state="S", flags=0, comm="sh"):
 
 @pytest.fixture(autouse=True)
 def scan(monkeypatch):
-    monkeypatch.setattr(check_host_processes, "_scan", procs.Scan())
+    monkeypatch.setattr(check_host_processes, "_zombie_scan", procs.Scan())
 
 
 @pytest.mark.parametrize(
