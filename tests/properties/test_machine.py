@@ -52,7 +52,8 @@ COMMON = {
     "job": "stop_wanted save_wanted queued started running_seen proved operator_cancelled"
     " supervised excised went_on failed_again",
 }
-"""Signals that so many steps must meet, whatever they are; the unit tests have the others."""
+"""Signals that 20,000 steps must meet, whatever they are; the unit tests have the others."""
+WANTED = {(kind, signal) for kind, words in COMMON.items() for signal in words.split()}
 spells = st.sampled_from((10.0, 40.0, 100.0, 700.0))
 defects = st.sampled_from(DEFECTS)
 
@@ -377,8 +378,8 @@ def test_machine_keeps_every_promise() -> None:
         f" {Count.recoveries} recoveries\n"
     )
     assert Count.steps >= STEPS
-    wanted = {(kind, signal) for kind, words in COMMON.items() for signal in words.split()}
-    assert wanted <= Count.signals
+    # Which of them a slice meets depends on what this Python's Hypothesis draws.
+    assert len(WANTED & Count.signals) > len(WANTED) / 2
     assert Count.recoveries > STEPS / 100
     assert Count.crashes > STEPS / 1000
 
@@ -387,9 +388,10 @@ def test_machine_keeps_every_promise() -> None:
 @pytest.mark.timeout(3600)
 def test_machine_soaks() -> None:
     """20 000 rules and more from a seed of their own, printed; HPCTL_SEED repeats one."""
-    Count.steps = 0
+    Count.steps, Count.signals = 0, set()
     number = int(os.environ.get("HPCTL_SEED", random.SystemRandom().randrange(2**32)))
     sys.stdout.write(f"\nHPCTL_SEED={number}\n")
     seeded = type("SeededClusterMachine", (ClusterMachine,), {})
     _run(400, 100, with_seed(number)(seeded), database=None)
     assert Count.steps >= 20_000
+    assert WANTED <= Count.signals
