@@ -394,4 +394,4 @@ def test_machine_soaks() -> None:
     seeded = type("SeededClusterMachine", (ClusterMachine,), {})
     _run(400, 100, with_seed(number)(seeded), database=None)
     assert Count.steps >= 20_000
-    assert WANTED <= Count.signals
+    assert Count.signals >= WANTED
