@@ -43,11 +43,11 @@ from hpctl.core.compat import UTC
 from hpctl.core.job_report import JobReport
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.daemon_client import tell
+from hpctl.jobs.daemon_client import send_report
 job, run = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT", 0))
 trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang in all_reduce")
 if run == 0:
-    reply = tell(JobReport.of(job, run, trouble, Answer(Action.REQUEUE, "no spare is left")))
+    reply = send_report(JobReport.of(job, run, trouble, Answer(Action.REQUEUE, "no spare is left")))
     print("told:", reply, flush=True)
 END
 """
