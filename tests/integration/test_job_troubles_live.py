@@ -180,7 +180,7 @@ def test_the_same_crash_twice_is_held_with_the_reason_in_squeue(live: Live) -> N
     assert REGISTERED in shown
     told = unwrapped(live.hpctl("explain", str(job)))
     assert "its script ended with exit code 3" in told
-    assert "held for its owner" in told
+    assert "Held: " in told
 
 
 @pytest.mark.nightly
