@@ -15,6 +15,10 @@ daemon and `hpctl policy test` use the same pure function. How to write one is a
 Four layers are merged key by key, the last wins: the defaults below, `run_policy:` in
 [hpctl.yaml](configuration.md), `run_policies: {partition: ...}` there, and the job's own
 (`hpctl sbatch --policy FILE`).
+
+The daemon merges all four. The supervisor in a job (`hpctl run`) merges the defaults and the job's
+own policy only, because hpctl.yaml is not on the nodes: to change when a run counts as hung
+(`hang_floor_s`, `hang_factor`, `hang_start_s`), give the job a policy.
 """
 
 LADDERS = """## Ladders
