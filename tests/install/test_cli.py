@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli import output
@@ -100,6 +102,20 @@ def test_a_site_s_scheduler_parameters_are_added_to_when_asked_and_restored(tmp_
     assert conf.read_text().count("batch_sched_delay=0") == 1, again.output
     assert run(tmp_path, "uninstall", "--yes").exit_code == 0
     assert conf.read_text() == own
+
+
+@pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False)])
+def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, added: bool
+) -> None:
+    conf = tmp_path / "opt/slurm/etc/slurm.conf"
+    write(conf, "SchedulerParameters=defer\n")
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("hpctl.cli.install.sys", terminal)
+    words = ["install", "head", "--slurm", "--root", str(tmp_path)]
+    result = CliRunner().invoke(cli, words, input=f"{answer}\n", prog_name="hpctl")
+    assert "slurm.conf sets SchedulerParameters=defer. Add batch_sched_delay=0" in result.output
+    assert ("SchedulerParameters=defer,batch_sched_delay=0" in conf.read_text()) is added
 
 
 def test_the_json_is_as_documented() -> None:
