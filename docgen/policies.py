@@ -16,9 +16,9 @@ Four layers are merged key by key, the last wins: the defaults below, `run_polic
 [hpctl.yaml](configuration.md), `run_policies: {partition: ...}` there, and the job's own
 (`hpctl sbatch --policy FILE`).
 
-The daemon merges all four. The supervisor in a job (`hpctl run`) merges the defaults and the job's
-own policy only, because hpctl.yaml is not on the nodes: to change when a run counts as hung
-(`hang_floor_s`, `hang_factor`, `hang_start_s`), give the job a policy.
+The daemon merges all four, and so does the supervisor in a job (`hpctl run`), which gets the two of
+hpctl.yaml with the daemon's first answer. Where no daemon answers, and for what is settled before
+(`nodes`, `spares`, `log_rules`), the job's own policy and the defaults count.
 """
 
 LADDERS = """## Ladders

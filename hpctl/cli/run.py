@@ -18,9 +18,9 @@ from hpctl.core.bounds import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from hpctl.core.run_policy import RunPolicy
     from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
     from hpctl.jobs.logs.rules import RuleSet
+    from hpctl.policies import PolicyFile
 
 _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is wrong with it
 
@@ -68,10 +68,11 @@ def run(
     from hpctl.jobs.run.settings import settings
     from hpctl.jobs.run.srun_options import parse_srun
     from hpctl.jobs.run.supervise import StepSupervisor
+    from hpctl.policies import merged
 
     with _as_typed():
         asked, own = parse_srun(words), _policy(policy)
-        watched = _rules((*own.log_rules, *log_rules))
+        watched = _rules((*merged(own).log_rules, *log_rules))
     given = settings(
         asked,
         os.environ,
@@ -105,10 +106,10 @@ def _ranks_a_node() -> int:
     return int(said) if said.isdecimal() and int(said) > 1 else 0
 
 
-def _policy(path: Path | None) -> RunPolicy:
+def _policy(path: Path | None) -> list[PolicyFile]:
     """The job's policy: what it was submitted with, and the file over it."""
     from hpctl.errors import HpctlError
-    from hpctl.policies import PolicyFile, merged, read
+    from hpctl.policies import PolicyFile, read
 
     files = []
     if told := os.environ.get("HPCTL_POLICY"):
@@ -120,7 +121,7 @@ def _policy(path: Path | None) -> RunPolicy:
             ) from error
     if path is not None:
         files.append(read(path))
-    return merged(files)
+    return files
 
 
 def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:

@@ -53,11 +53,10 @@ def _srun(_directory: Path, policy: str, words: list[str]) -> list[str]:
     """The step under a supervisor. What would only come out when that starts comes out now."""
     for name in ("hpctl.cli.run", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
-    from hpctl.core.run_policy import RunPolicy
     from hpctl.jobs.run.settings import settings
     from hpctl.jobs.run.srun_options import parse_srun
 
-    settings(parse_srun(words), os.environ, RunPolicy())
+    settings(parse_srun(words), os.environ)
     options: list[str] = []
     if policy:
         asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))

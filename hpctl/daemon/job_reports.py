@@ -25,7 +25,7 @@ import shutil
 import threading
 import time
 from collections import Counter as Counted
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,6 +51,7 @@ from hpctl.protocol import reports as wire
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.daemon.journaled_state import JournaledState
     from hpctl.daemon.observe import Observer
+    from hpctl.policies import PolicyFile
 
 PATIENCE_S: Final = 1.2
 """How long a report of a job that is not known yet waits for Slurm to be read again: its sender
@@ -164,10 +165,11 @@ class JobDesk:
         self._last: dict[JobId, tuple[JobReported, float]] = {}
         self._lock = threading.Lock()
         self._room = (True, 0.0)
+        self._layers: Callable[[str], Sequence[PolicyFile]] = lambda _: ()
 
-    def configure(self, policy: Policy) -> None:
-        """Take another policy, after a reload."""
-        self._policy = policy
+    def configure(self, policy: Policy, layers: Callable[[str], Sequence[PolicyFile]]) -> None:
+        """Take another policy. `layers`: the recovery policies of a partition's jobs."""
+        self._policy, self._layers = policy, layers
 
     def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
         """Take in one report of a believed user, which came at `asked`. Raises Refusal."""
@@ -183,7 +185,8 @@ class JobDesk:
             self._keep(JobReported(self._clock.now(), report, uid))
         paused_by = self._memory.state.paused_by
         why = shut_now(job, self._policy, self._observer.stopped(), paused_by)
-        return job_wire.Taken(int(job.id), not why, why)
+        layers = tuple(keys for file in self._layers(job.partition) if (keys := file.compact()))
+        return job_wire.Taken(int(job.id), not why, why, layers)
 
     @property
     def trouble(self) -> str:

@@ -111,6 +111,7 @@ class Daemon:
         memory = JournaledState(store)
         policy, disk = self._policy, None if config.database_url else config.state_dir
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
+        self._jobs.configure(policy, config.run_policy_layers)
         self._requests = RequestDesk(store, observer, memory, config.access.group, poke, clock)
         executor = Executor(scheduler, provider, memory, clock, poke)
         self.loop = Loop(memory, executor, observer, self._requests, self._jobs, clock)
@@ -328,7 +329,7 @@ class Daemon:
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy
         self._observer.configure(fresh)
-        self._jobs.configure(policy)
+        self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
         self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)

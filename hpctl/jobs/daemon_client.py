@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +47,14 @@ class DaemonReply:
     `ok`: the report is written down. `acts`: the daemon may act on this job; where not (it only
     observes, is paused, or keeps out of the partition; `text` says which), it does not do
     what the report asks for. `again`: not taken now, the same report may be taken later.
+    `run_policy`: the recovery policies of the cluster and the partition, as JSON.
     """
 
     ok: bool
     acts: bool = False
     again: bool = False
     text: str = ""
+    run_policy: Sequence[Mapping[str, object]] = ()
 
 
 def send_report(
@@ -162,5 +164,5 @@ def _post(url: str, body: bytes, munge_socket: str | None, until: float) -> Daem
 def _reply(status: int, text: bytes) -> DaemonReply:
     if status == 200:
         taken = job_wire.decode_taken(text)
-        return DaemonReply(True, taken.acts, text=taken.why)
+        return DaemonReply(True, taken.acts, text=taken.why, run_policy=taken.run_policy)
     return DaemonReply(False, again=passing(status), text=f"{status} {explained(text)}")

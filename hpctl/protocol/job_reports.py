@@ -8,7 +8,7 @@ with their limits; what is too long is cut by the sender, what is wrong is refus
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -75,11 +75,14 @@ class Taken(Struct, frozen=True):
 
     `acts` is false where the daemon only observes, is paused, or keeps out of the partition: a
     wish is then not granted, and a supervisor that wants a requeue must see to it itself.
+    `run_policy`: the recovery policies of the cluster and of the job's partition, in that order,
+    each with the keys that it sets; the job's own goes over them.
     """
 
     job: int
     acts: bool
     why: str = ""
+    run_policy: tuple[dict[str, Any], ...] = ()
 
 
 _taken = msgspec.json.Decoder(Taken)

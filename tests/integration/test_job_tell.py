@@ -32,6 +32,7 @@ from hpctl.daemon.job_reports import JobDesk, routes
 from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
+from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -150,6 +151,14 @@ def test_where_the_daemon_does_not_act_it_says_so(head: Head) -> None:
     head.shut = "mode observe: decisions are written down and nothing is done"
     assert send_report(report(wish=Wish.REQUEUE)) == DaemonReply(True, acts=False, text=head.shut)
     assert len(head.stored) == 1
+
+
+def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head: Head) -> None:
+    site = [PolicyFile(hang_floor_s=5.0), PolicyFile(), PolicyFile(on={"hang": {"max": 3}})]  # type: ignore[dict-item]
+    head.desk.configure(Policy(mode=Mode.OWN), lambda _: site)
+    answer = send_report(JobReport(JobId(7), 0, progress=40))
+    assert answer is not None
+    assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
 
 
 def test_a_mere_sign_of_life(head: Head) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.core.run_policy import RunPolicy
 from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
@@ -31,7 +30,7 @@ def given(directory: Path | None, **environ: str) -> RunSettings:
     env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowhere"} | environ
     if directory is not None:
         env["HPCTL_CHECKPOINT_DIR"] = str(directory)
-    return settings(parse_srun(["x"]), env, RunPolicy())
+    return settings(parse_srun(["x"]), env)
 
 
 def resume(given: RunSettings, sleep: Callable[[float], object] = lambda _: None) -> ResumePoint:

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.core.run_policy import RunPolicy
 from hpctl.errors import HpctlError
 from hpctl.jobs.run.settings import RunSettings, settings
 from hpctl.jobs.run.srun_options import parse_srun
+from hpctl.policies import PolicyFile
 
 JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
 
 
 def given(*words: str, nodes: str = "", spares: int | None = None, **environ: str) -> RunSettings:
-    return settings(
-        parse_srun([*words, "train"]), JOB | environ, RunPolicy(), nodes=nodes, spares=spares
-    )
+    return settings(parse_srun([*words, "train"]), JOB | environ, nodes=nodes, spares=spares)
 
 
 def test_spares_are_kept_back() -> None:
@@ -43,7 +41,7 @@ def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
 
 def test_outside_a_job_it_says_where_to_call_it() -> None:
     with pytest.raises(HpctlError, match="no Slurm job"):
-        settings(parse_srun(["train"]), {}, RunPolicy())
+        settings(parse_srun(["train"]), {})
 
 
 def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
@@ -65,3 +63,11 @@ def test_a_progress_file_is_the_users_and_nothing_else_is() -> None:
     assert given(HPCTL_PROGRESS="file:/tmp/p:1").progress_file == Path("/tmp/p:1")
     for other in ("", "file:", "unix:/tmp/s", "udp:10.0.0.1:7,token"):
         assert given(HPCTL_PROGRESS=other).progress_file is None
+
+
+def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> None:
+    own = PolicyFile(hang_factor=7.0)
+    one = settings(parse_srun(["train"]), JOB, [own], nodes="2-4")
+    one.configure([PolicyFile(hang_floor_s=5.0, hang_factor=3.0, nodes=(1, 2))])
+    assert (one.policy.hang_floor_s, one.policy.hang_factor) == (5.0, 7.0)
+    assert (one.policy.nodes, one.wanted) == ((2, 4), 4)

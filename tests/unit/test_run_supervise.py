@@ -80,7 +80,7 @@ def refused(text: str) -> Evidence:
 
 def supervisor(*, recoverable: bool = True) -> StepSupervisor:
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    given = settings(parse_srun(["x"]), environ, RunPolicy())
+    given = settings(parse_srun(["x"]), environ)
     allocation = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
     handler = TroubleHandler(
         given,

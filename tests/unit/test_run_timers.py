@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind
 from hpctl.jobs.run.allocation import AllocationState
 from hpctl.jobs.run.settings import RunSettings, settings
 from hpctl.jobs.run.srun_options import parse_srun
 from hpctl.jobs.run.timers import StepTimers
+from hpctl.policies import PolicyFile
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -35,7 +35,7 @@ def given(tmp_path: Path, saves: bool = True) -> RunSettings:
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": str(tmp_path)}
     if saves:
         environ["HPCTL_CHECKPOINT_DIR"] = str(tmp_path)
-    return settings(parse_srun(["x"]), environ, RunPolicy(save_grace_s=60))
+    return settings(parse_srun(["x"]), environ, [PolicyFile(save_grace_s=60)])
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import cast
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
-from hpctl.core.run_policy import Action, Past, RunPolicy
+from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply
+from hpctl.jobs.run import trouble_handler
 from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.launch import StepLauncher
@@ -58,9 +59,7 @@ def test_a_word_to_the_daemon_is_said_again_while_it_is_away() -> None:
 
 
 def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = settings(
-        parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}, RunPolicy()
-    )
+    given = settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
     said, reports = list[str](), list[JobReport]()
     one = TroubleHandler(
         given, cast(AllocationState, None), JobHistory(None), cast(StepLauncher, None), said.append
@@ -80,7 +79,7 @@ def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
 def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Action) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    given = settings(parse_srun(["x"]), environ, RunPolicy())
+    given = settings(parse_srun(["x"]), environ)
     history, said = JobHistory(None), list[str]()
     state = SimpleNamespace(alive=True, recoverable=True, healed=set())
     one = TroubleHandler(
@@ -92,3 +91,22 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Acti
     assert answer.action is action
     assert [each.action for each in history.past] == [action]
     assert any("not restarted in their step: deaf" in line for line in said) == bool(refused)
+
+
+def test_nothing_is_sent_after_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon takes the newest report of a run: a late one would take the wish back."""
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    sent = list[JobReport]()
+    monkeypatch.setattr(trouble_handler, "send_report", lambda report: sent.append(report))
+    one = TroubleHandler(
+        settings(parse_srun(["x"]), environ),
+        cast(AllocationState, None),
+        JobHistory(None),
+        cast(StepLauncher, None),
+        lambda _: None,
+    )
+    late = JobReport(JobId(7), 0, progress=4)
+    assert one._send(late) is None
+    one.wish(None, Answer(Action.REQUEUE, "no spare is left"))
+    assert one._send(late) == DaemonReply(ok=False)
+    assert [report.wish for report in sent] == [Wish.NONE, Wish.REQUEUE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,11 +19,15 @@ from hpctl.jobs.ras.client import Address, address, address_of_job
 from hpctl.jobs.run.elastic_step import Torch
 from hpctl.jobs.run.history import HISTORIES
 from hpctl.jobs.run.srun_options import SrunCommand, TaskLayout, task_layout
+from hpctl.policies import PolicyFile, merged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunSettings:
-    """One supervised run. `allocated` is what the job began with; `wanted` is a step's size."""
+    """One supervised run. `allocated` is what the job began with; `wanted` is a step's size.
+
+    Only `policy` changes, once the head node has named the cluster's; `own` is the job's part.
+    """
 
     job: JobId
     srun: SrunCommand
@@ -42,6 +46,11 @@ class RunSettings:
     torch: Torch | None = None
     search: Callable[[], Search] | None = field(default=None, repr=False)
     """Looks for the newest whole checkpoint in all tiers; None: in `directory` alone."""
+    own: tuple[PolicyFile, ...] = ()
+
+    def configure(self, below: Sequence[PolicyFile]) -> None:
+        """Put the job's own policy over others. A step's size was settled at the start."""
+        self.policy = replace(merged([*below, *self.own]), nodes=self.policy.nodes)
 
     @property
     def ras(self) -> Address:
@@ -79,7 +88,7 @@ class RunSettings:
 def settings(
     srun: SrunCommand,
     environ: Mapping[str, str],
-    policy: RunPolicy,
+    own: Sequence[PolicyFile] = (),
     *,
     nodes: str = "",
     spares: int | None = None,
@@ -103,6 +112,7 @@ def settings(
         )
     allocated = tuple(NodeName(name) for name in expand(listed))
     requested = nodes or srun.given.get("nodes", "")
+    policy = merged(own)
     policy, wanted = _size(policy, requested, len(allocated), _spares(spares, environ, policy))
     directory = environ.get("HPCTL_CHECKPOINT_DIR", "")
     saved = Path(directory) if directory else None
@@ -123,6 +133,7 @@ def settings(
         save_signal=_save_signal(environ),
         torch=torch,
         search=search,
+        own=tuple(own),
     )
 
 

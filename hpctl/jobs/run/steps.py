@@ -29,6 +29,7 @@ from hpctl.jobs.run.rank_progress import RankProgress
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun_options import step_arguments, step_environment, with_step_nodes
 from hpctl.jobs.run.srun_stderr import SrunLine
+from hpctl.policies import PolicyFile
 
 RULE_KINDS = {
     "hang": Kind.HANG,
@@ -71,7 +72,14 @@ class Signalled:
     number: int
 
 
-Event = StepEnded | Signalled | SrunLine | Trouble
+@dataclass(frozen=True, slots=True)
+class ClusterPolicy:
+    """The head node named the recovery policies that the job's own goes over."""
+
+    layers: tuple[PolicyFile, ...]
+
+
+Event = StepEnded | Signalled | SrunLine | Trouble | ClusterPolicy
 
 
 class EventQueue:
@@ -89,10 +97,10 @@ class EventQueue:
             return None
 
     def forget(self) -> None:
-        """Drop what still came from the step before. Signals are for the run, and stay."""
+        """Drop what still came from the step before. What is for the run stays."""
         kept = []
         while (event := self.next(0)) is not None:
-            kept += [event] if isinstance(event, Signalled) else []
+            kept += [event] if isinstance(event, Signalled | ClusterPolicy) else []
         for event in kept:
             self.put(event)
 

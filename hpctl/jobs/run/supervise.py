@@ -6,6 +6,7 @@ ranks' progress, signals. Only this thread decides anything.
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Action, Answer, RunPolicy, worth_growing
 from hpctl.core.trouble import STOP_EXIT_CODE, Kind, Trouble
+from hpctl.jobs.daemon_client import DaemonReply
 from hpctl.jobs.resume import NothingWhole, resume_point
 from hpctl.jobs.run import ending, history, trouble_handler
 from hpctl.jobs.run.allocation import (
@@ -31,9 +33,10 @@ from hpctl.jobs.run.history import AttemptEnded, AttemptStarted, JobHistory
 from hpctl.jobs.run.launch import ENDING, RunningStep, StepLauncher
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun_stderr import TaskEnd
-from hpctl.jobs.run.steps import EventQueue, Signalled, StepEnded, Steps
+from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
 from hpctl.jobs.run.timers import StepTimers
 from hpctl.jobs.run.trouble_handler import TroubleHandler
+from hpctl.policies import PolicyFile
 
 UNLIMITED_S = 86400.0
 """How long a job without a time limit is taken to run on: a day."""
@@ -184,6 +187,8 @@ class StepSupervisor:
         self.history.add(
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)
         )
+        if not self.before:
+            self.handler.started(resume.step, self._learned)
         self.before = nodes
         step = self.steps.start(attempt, nodes, resume, self.allocation.hosts(nodes))
         self.timers.began(step, resume)
@@ -213,6 +218,9 @@ class StepSupervisor:
                 case Trouble() as trouble:
                     if (outcome := self._troubled(step, trouble)) is not None:
                         return outcome
+                case ClusterPolicy(layers=layers):
+                    self.given.configure(layers)
+                    self.steps.ranks.configure(self.given.policy)
                 case Signalled(number=number):
                     self.steps.pass_on(step, number)
                     if self.steps.asked_to_end:
@@ -380,6 +388,16 @@ class StepSupervisor:
         done = f" -> {outcome.answer.action}" if outcome.answer else ""
         self.history.add(AttemptEnded(step.attempt, _utc_now(), outcome.code, outcome.why + done))
         self.timers.ended()
+
+    def _learned(self, reply: DaemonReply) -> None:
+        """The daemon named the recovery policies under the job's own. On a thread of its own."""
+        try:
+            layers = [PolicyFile.model_validate_json(json.dumps(keys)) for keys in reply.run_policy]
+        except ValueError as error:  # an hpctl of another release
+            self.say(f"the cluster's recovery policy is not used: {error}")
+            return
+        if layers:
+            self.events.put(ClusterPolicy(tuple(layers)))
 
     def _summary(self) -> None:
         for line in history.summary(self.history.records) if self.history.attempts else ():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
@@ -42,6 +43,12 @@ class TroubleHandler:
         self._launcher, self._say = launcher, say
         self._unaffected: set[NodeName] = set()
         self._lost: set[NodeName] = set()
+        self._sending = threading.Lock()
+        self._wished = False
+
+    def started(self, progress: int | None, learned: Callable[[DaemonReply], object]) -> None:
+        """Report that the run starts, and from which checkpoint's step. Waits for nobody."""
+        self._report(JobReport(self._given.job, self._given.restart, progress=progress), learned)
 
     def answer(
         self,
@@ -108,12 +115,13 @@ class TroubleHandler:
     def wish(self, trouble: Trouble | None, answer: Answer) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
         wish = Wish.HOLD if answer.action is Action.HOLD else Wish.REQUEUE
-        reply = send_report(
-            JobReport(
-                self._given.job, self._given.restart, trouble, answer.action, answer.why, wish,
-                answer.exclude, answer.after_s, trouble.progress if trouble else None,
-            )
+        report = JobReport(
+            self._given.job, self._given.restart, trouble, answer.action, answer.why, wish,
+            answer.exclude, answer.after_s, trouble.progress if trouble else None,
         )  # fmt: skip
+        self._wished = True
+        with self._sending:
+            reply = send_report(report)
         acts = reply is not None and reply.ok and reply.acts
         self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
         return acts
@@ -153,22 +161,33 @@ class TroubleHandler:
             document = msgspec.json.encode({"trouble": trouble, "answer": answer})
             self._launcher.notify(self._given.policy.notify, document)
 
-    def _report(self, report: JobReport) -> None:
+    def _report(
+        self, report: JobReport, learned: Callable[[DaemonReply], object] = lambda _: None
+    ) -> None:
         """Tell the daemon, beside everything else: it may take two seconds, or be just away."""
-        threading.Thread(target=persist, args=(report,), name="tell", daemon=True).start()
+        work = partial(persist, report, self._send, learned=learned)
+        threading.Thread(target=work, name="tell", daemon=True).start()
+
+    def _send(self, report: JobReport) -> DaemonReply | None:
+        """Never after a wish: the daemon takes a later report for the end of the wish."""
+        with self._sending:
+            return DaemonReply(ok=False) if self._wished else send_report(report)
 
 
 def persist(
     report: JobReport,
     say: Callable[[JobReport], DaemonReply | None] = send_report,
     sleep: Callable[[float], object] = time.sleep,
+    learned: Callable[[DaemonReply], object] = lambda _: None,
 ) -> None:
     """Tell it again where no head node took it: a word that is lost costs a run that is well."""
     for pause in (*PAUSES, None):
         reply = say(report)
-        if (reply is not None and not reply.again) or pause is None:
+        if reply is not None and not reply.again:
+            learned(reply)
             return
-        sleep(pause)
+        if pause is not None:
+            sleep(pause)
 
 
 def offenders(past: Sequence[Past], policy: RunPolicy, now: datetime) -> set[NodeName]:
