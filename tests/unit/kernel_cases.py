@@ -9,8 +9,11 @@ from hpctl.core.model import Urgency
 HERE = Path(__file__).parent
 WATCH, NOTHING = "watch", Urgency.NONE
 MEANS = {
-    **{"watch": WATCH, "nothing": NOTHING, "-": None},
-    **{"after": Urgency.AFTER_JOBS, "now": Urgency.NOW},
+    "watch": WATCH,
+    "nothing": NOTHING,
+    "-": None,
+    "after": Urgency.AFTER_JOBS,
+    "now": Urgency.NOW,
 }
 OOM_OF_A_JOB = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job,mems_allowed=0-1,"
