@@ -45,14 +45,6 @@ def test_silence_after_steps_is_a_hang(here: bool) -> None:
     ranks.end()
 
 
-def test_who_never_said_a_word_is_not_judged_by_silence() -> None:
-    told: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, told.append)
-    ranks.begin(HERE, here=True)
-    assert looked(ranks, told, 0.8) == []
-    ranks.end()
-
-
 def test_a_supervisor_that_was_stopped_itself_finds_no_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
