@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from hpctl.sandbox.bootplan import resource_config
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.emulator.state import Unknowns
@@ -144,29 +142,6 @@ def test_both_styles_roll_an_update_back(make: Make, prefix: dict[str, Any]) -> 
     assert "FailureMessage" not in told(api)
 
 
-def test_both_styles_end_a_creation(make: Make, prefix: dict[str, Any]) -> None:
-    """The same page: "HyperPod does not allow a cluster to use both"."""
-    prefix["file"] = FILE
-    api = make()
-    api("CreateCluster", ClusterName="demo", InstanceGroups=with_slurm(legacy()))
-    until(api, lambda: told(api)["ClusterStatus"] == "Failed")
-    assert told(api)["FailureMessage"] == BOTH
-    assert nodes(api) == []
-
-
-def test_slurm_config_that_is_omitted_is_kept(make: Make) -> None:
-    """The same page: "Omitting SlurmConfig from a later UpdateCluster request does not revert the
-    cluster; the existing API-driven Slurm configuration is preserved".
-    """
-    api = make()
-    created(api)
-    more = group("workers", "Compute", 5)
-    del more["SlurmConfig"]
-    update(api, more)
-    until(api, lambda: counts(api)["workers"] == (5, 5))
-    assert described(api)["SlurmConfig"]["PartitionNames"] == ["dev"]
-
-
 @pytest.mark.parametrize("managed", [True, False])
 @pytest.mark.parametrize("strategy", ["Managed", "Overwrite", "Merge", None])
 def test_drift_under_managed_rolls_back(
@@ -192,21 +167,6 @@ def test_drift_under_managed_rolls_back(
     assert machines.edited == (strategy != "Overwrite")
 
 
-def test_an_ami_from_before_2026_takes_no_slurm_config(make: Make) -> None:
-    """The same page, "Update required to use SlurmConfig in InstanceGroups"."""
-    api = make()
-    created(api, *legacy(), continuous=False)
-    api.emulator.world.outdated = frozenset({"1.0.0"})
-    answer = update(api, *with_slurm(legacy()))
-    assert answer["message"] == "Update required to use SlurmConfig in InstanceGroups"
-    api.emulator.publish("1.1.0")
-    api("UpdateClusterSoftware", ClusterName="demo")
-    until(api, lambda: told(api)["ClusterStatus"] == "SystemUpdating")
-    settled(api)
-    assert code(update(api, *with_slurm(legacy()))) == ""
-    settled(api)
-
-
 @pytest.mark.parametrize("becomes", [True, False])
 def test_a_cluster_moves_to_continuous(make: Make, becomes: bool) -> None:
     """The same page: "If you plan to later migrate the cluster to continuous provisioning ... keep
@@ -224,76 +184,6 @@ def test_a_cluster_moves_to_continuous(make: Make, becomes: bool) -> None:
     assert (code(answer) == "") == becomes
     assert (told(api).get("NodeProvisioningMode") == "Continuous") == becomes
     assert (code(api("ListClusterEvents", ClusterName="demo")) == "") == becomes
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (
-            lambda c, w: [c, {**w, "SlurmConfig": {"NodeType": "Controller"}, "InstanceCount": 1}],
-            "2 Controller Groups found: SlurmConfig for InstanceGroups may only have one "
-            "Controller Group.",
-        ),
-        (
-            lambda c, w: [{**c, "SlurmConfig": {"NodeType": "Login"}}, w],
-            "Cluster demo has no InstanceGroup with Controller node type.",
-        ),
-        (
-            lambda c, w: [
-                {**c, "SlurmConfig": {"NodeType": "Controller", "PartitionNames": ["p"]}},
-                w,
-            ],
-            "Partitions can only be assigned to Compute node types",
-        ),
-        (
-            lambda c, w: [
-                c,
-                {
-                    **w,
-                    "InstanceStorageConfigs": [
-                        {
-                            "FsxLustreConfig": {
-                                "DnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
-                                "MountName": "abcd",
-                            }
-                        }
-                    ],
-                },
-            ],
-            "FSx configurations are only supported for Custom VPC",
-        ),
-        (
-            lambda c, w: [c, {**w, "LifeCycleConfig": {**SCRIPTS, "OnInitComplete": "x.sh"}}],
-            "OnCreate and OnInitComplete in LifeCycleConfig are mutually exclusive",
-        ),
-        (
-            lambda c, w: [c, {**w, "LifeCycleConfig": {"OnCreate": "x.sh"}}],
-            "LifeCycleConfig for instance group is incomplete",
-        ),
-        (
-            lambda c, w: [c, {**w, "LifeCycleConfig": {}}],
-            "LifeCycleConfig for instance group is provided but contains no configuration",
-        ),
-    ],
-)
-def test_the_texts_of_refusals(
-    make: Make, change: Callable[[Any, Any], list[dict[str, Any]]], text: str
-) -> None:
-    """The guide: troubleshooting of the migration, and "Common validation errors" of
-    smcluster-getting-started-slurm-cli.
-    """
-    api = make()
-    created(api, *legacy(), continuous=False)
-    answer = update(api, *change(*with_slurm(legacy())))
-    assert (code(answer), answer["message"][: len(text)]) == ("ValidationException", text)
-
-
-def test_a_creation_without_a_controller_is_told_in_other_words(make: Make) -> None:
-    """smcluster-getting-started-slurm-cli, "Common validation errors"."""
-    answer = make()("CreateCluster", ClusterName="demo", InstanceGroups=[group("w", "Compute", 1)])
-    assert (
-        answer["message"] == "Cluster must have exactly one InstanceGroup with Controller node type"
-    )
 
 
 # --- Continuous provisioning ------------------------------------------------------------------
@@ -359,20 +249,6 @@ def test_a_login_group_that_fails_keeps_a_cluster_from_service(
     until(api, lambda: told(api)["ClusterStatus"] == "InService")
 
 
-@pytest.mark.parametrize("inherits", [True, False])
-def test_a_new_group_has_the_image_of_the_earliest(make: Make, inherits: bool) -> None:
-    """API model, ImageId: "For clusters with continuous scaling node provisioning mode, new
-    instance groups inherit the AMI from the earliest existing instance group"; ImageReleaseVersion
-    there: "If omitted, the latest available version is used".
-    """
-    api = make(inherits_image=inherits)
-    created(api)
-    api.emulator.publish("2.0.0")
-    update(api, group("new", "Compute", 1))
-    release = described(api, "new")["CurrentImageReleaseVersion"]
-    assert release == ("1.0.0" if inherits else "2.0.0")
-
-
 # --- nodes ------------------------------------------------------------------------------------
 
 
@@ -399,42 +275,3 @@ def test_the_id_of_a_replaced_instance_lingers(make: Make, said: str) -> None:
     until(api, lambda: old not in {n["InstanceId"] for n in nodes(api)})
     answer = api("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[old])
     assert answer["Failed"][0]["ErrorCode"] == "InstanceIdNotFound"
-
-
-@pytest.mark.parametrize("rolling", [True, False])
-def test_rolling_batches_may_mean_nothing_on_slurm(
-    make: Make, machines: NullMachines, rolling: bool
-) -> None:
-    """Rolling batches are for EKS (AWS's notes on HyperPod); the API takes them of any cluster."""
-    api = make(rolling_batches=rolling)
-    created(api)
-    api.emulator.publish("2.0.0")
-    policy = {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}}
-    updating: list[int] = []
-    api.emulator.launches.machines.destroy = lambda m: updating.append(  # type: ignore[method-assign]
-        sum(
-            n.operation == "SoftwareUpdate"
-            for n in api.emulator.world.cluster("demo").nodes.values()
-        )
-    )
-    api(
-        "UpdateClusterSoftware",
-        ClusterName="demo",
-        InstanceGroups=[{"InstanceGroupName": "workers"}],
-        DeploymentConfig={"RollingUpdatePolicy": policy},
-    )
-    until(api, lambda: described(api).get("SoftwareUpdateStatus") == "Succeeded")
-    settled(api)
-    assert (max(updating) == 1) == rolling
-
-
-def test_the_agents_address_is_not_the_nodes(make: Make, tmp_path: Path) -> None:
-    """AWS's devops-agent notes (awsome-distributed-ai): HyperPod's agents stand in a network
-    namespace of their own; in resource_config.json AgentIpAddress is theirs.
-    """
-    api = make()
-    created(api)
-    config = resource_config("demo", "arn", {}, list(api.emulator.machines_of("demo")))
-    for one in (i for g in config["InstanceGroups"] for i in g["Instances"]):
-        assert one["AgentIpAddress"] != one["CustomerIpAddress"]
-        assert one["CustomerIpAddress"].startswith("127.0.")
