@@ -12,6 +12,7 @@ from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import Phase
 from hpctl.core.model import NodeName
+from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 

@@ -14,8 +14,16 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from hpctl.clusters import failures, progress
-from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdict
-from hpctl.clusters.trouble import Cause, Where, cause_of, understand
+from hpctl.clusters.progress import (
+    Cause,
+    GroupProgress,
+    NodeProgress,
+    Progress,
+    Verdict,
+    Where,
+    cause_of,
+    understand,
+)
 from hpctl.clusters.watch import watch
 from hpctl.core.compat import UTC
 from hpctl.sandbox.emulator.launch import NO_CAPACITY

@@ -13,7 +13,7 @@ import click
 from hpctl.cli import output
 from hpctl.cli.arguments import CLUSTER, aws_options, open_aws
 from hpctl.cli.cluster.at_hand import complete_cluster, fleet_of, place, place_options
-from hpctl.cli.cluster.screen import failures
+from hpctl.cli.cluster.change import failures
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, HEAD, WIDE, ago, columns, facts, indented, styled, word, wrapped
 from hpctl.clusters.failures import of_rows

@@ -278,7 +278,7 @@ def _requested(file: str, path: str) -> ClusterImportView:
 
 def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
     from hpctl.clusters.imported import images_of, spec_of, to_yaml, unsaid
-    from hpctl.clusters.provisioning import beside
+    from hpctl.clusters.request import beside
 
     sagemaker = aws.service("sagemaker")
     try:
@@ -330,7 +330,7 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     For clusters with `slurm_config: provisioning_parameters`; `hpctl lifecycle bundle` takes the
     file along.
     """
-    from hpctl.clusters.provisioning import render
+    from hpctl.clusters.request import render
     from hpctl.clusters.spec import read
 
     if target:

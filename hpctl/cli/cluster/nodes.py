@@ -20,7 +20,7 @@ from hpctl.cli.cluster.at_hand import (
     place,
     place_options,
 )
-from hpctl.cli.cluster.screen import failures
+from hpctl.cli.cluster.change import failures
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, styled, word
 from hpctl.clusters.failures import of_rows

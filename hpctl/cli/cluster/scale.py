@@ -19,11 +19,11 @@ from hpctl.cli.cluster.change import (
     followed,
     tell,
 )
-from hpctl.cli.cluster.removing import (
+from hpctl.cli.cluster.node_orders import (
     ended,
     need_slurm,
-    now_option,
     order_for,
+    removal_now_option,
     removals,
     take_out,
 )
@@ -63,7 +63,7 @@ class Asked:
     type=NODES,
     help="Remove these, by any of their names or a hostlist, instead of a choice of idle ones.",
 )
-@now_option
+@removal_now_option
 @dry_run_option
 @yes_option
 @wait_options

@@ -23,7 +23,7 @@ from hpctl.cli.output import Exit
 from hpctl.errors import Absent
 
 if TYPE_CHECKING:
-    from hpctl.clusters.ordering import Patience
+    from hpctl.clusters.apply import Patience
     from hpctl.clusters.progress import Progress, Until
     from hpctl.ports import Aws
 
@@ -44,7 +44,7 @@ class Waiting:
     @property
     def patience(self) -> Patience:
         """How an order in doubt is looked for."""
-        from hpctl.clusters.ordering import Patience
+        from hpctl.clusters.apply import Patience
 
         return Patience(time.sleep, every_s=min(5.0, self.every_s))
 
@@ -176,7 +176,7 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
     """
-    from hpctl.cli.cluster.screen import shown
+    from hpctl.cli.cluster.change import shown
     from hpctl.clusters.watch import look, watch
 
     looks = watch(

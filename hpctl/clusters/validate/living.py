@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpctl.clusters.validate.facts import Check, Facts, Family, LivingFacts, ask
-from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, unknown, warn
+from hpctl.clusters.validate.facts import (
+    Check,
+    Facts,
+    Family,
+    Finding,
+    LivingFacts,
+    Unanswered,
+    ask,
+    fail,
+    ok,
+    unknown,
+    warn,
+)
 from hpctl.clusters.validate.wanted import Wanted
 from hpctl.ports import Aws
 

@@ -10,8 +10,22 @@ from typing import Any
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
 from hpctl.clusters.validate.bucket import parsed
-from hpctl.clusters.validate.facts import Check, Facts, Family, Role, RoleFacts, Simulated, ask
-from hpctl.clusters.validate.verdict import Finding, Place, Unanswered, fail, ok, settled, unknown
+from hpctl.clusters.validate.facts import (
+    Check,
+    Facts,
+    Family,
+    Finding,
+    Place,
+    Role,
+    RoleFacts,
+    Simulated,
+    Unanswered,
+    ask,
+    fail,
+    ok,
+    settled,
+    unknown,
+)
 from hpctl.clusters.validate.wanted import Wanted
 from hpctl.ports import Aws, Service
 

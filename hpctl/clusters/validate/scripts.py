@@ -19,10 +19,14 @@ from hpctl.clusters.validate.facts import (
     Check,
     Facts,
     Family,
+    Finding,
+    Place,
     Script,
     ScriptFacts,
+    fail,
+    settled,
+    warn,
 )
-from hpctl.clusters.validate.verdict import Finding, Place, fail, settled, warn
 from hpctl.clusters.validate.wanted import Group, Wanted
 
 LARGEST = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec
-from hpctl.clusters.validate.verdict import Place
+from hpctl.clusters.validate.facts import Place
 
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 

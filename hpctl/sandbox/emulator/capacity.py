@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from hpctl.sandbox.emulator.errors import in_use, limit_exceeded, not_found, validation
+from hpctl.sandbox.emulator.faults import in_use, limit_exceeded, not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, page
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Threads, World
 

@@ -9,19 +9,18 @@ from typing import Any
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import plan_status
-from hpctl.sandbox.emulator.errors import conflict, in_use, validation
-from hpctl.sandbox.emulator.faults import FaultKind
-from hpctl.sandbox.emulator.launch import Launches
-from hpctl.sandbox.emulator.shapes import Body, page
-from hpctl.sandbox.emulator.specs import (
+from hpctl.sandbox.emulator.faults import FaultKind, conflict, in_use, validation
+from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, failure_of
+from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
+    Body,
     Parameters,
     both_styles,
     check_cluster,
     group_of,
+    page,
 )
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
-from hpctl.sandbox.emulator.walks import Scaling, Walks, failure_of
 
 _KEPT_OF_GROUP = (
     "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",

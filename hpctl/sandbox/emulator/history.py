@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from hpctl.core.model import InstanceStatus
-from hpctl.sandbox.emulator.errors import not_found, validation
+from hpctl.sandbox.emulator.faults import not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, page
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, World, new_operation_id
 

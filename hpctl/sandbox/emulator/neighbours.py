@@ -21,7 +21,7 @@ from datetime import timedelta
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator import shapes
 from hpctl.sandbox.emulator.capacity import Capacity
-from hpctl.sandbox.emulator.errors import ApiError, in_use, not_found, validation
+from hpctl.sandbox.emulator.faults import ApiError, in_use, not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, page
 from hpctl.sandbox.emulator.state import Cluster, World, new_operation_id
 

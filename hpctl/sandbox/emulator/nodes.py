@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpctl.core.model import InstanceStatus, LogicalId
-from hpctl.sandbox.emulator.errors import conflict, not_found, validation
-from hpctl.sandbox.emulator.faults import FaultKind, Faults
+from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
 from hpctl.sandbox.emulator.history import DONE, counts_of
-from hpctl.sandbox.emulator.shapes import Body, page
-from hpctl.sandbox.emulator.specs import ONE_CONTROLLER
+from hpctl.sandbox.emulator.launch import Scaling, Walks
+from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, page
 from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World
-from hpctl.sandbox.emulator.walks import Scaling, Walks
 
 CONTINUOUS_ONLY = (
     "{} is only supported for clusters with NodeProvisioningMode Continuous. Use instance ids "

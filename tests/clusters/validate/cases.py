@@ -13,13 +13,14 @@ from hpctl.clusters.validate.capacity import EBS_SIZE, IN_ALL
 from hpctl.clusters.validate.facts import (
     CONFIG,
     PARAMETERS,
+    Level,
     Role,
     Script,
     ScriptFacts,
     Simulated,
     StorageFacts,
+    Unanswered,
 )
-from hpctl.clusters.validate.verdict import Level, Unanswered
 from hpctl.core.compat import UTC
 from tests.clusters.validate.world import (
     FS,

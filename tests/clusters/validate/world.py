@@ -19,6 +19,7 @@ from hpctl.clusters.validate.facts import (
     CapacityFacts,
     Facts,
     Guarded,
+    Level,
     LivingFacts,
     ModelFacts,
     NetworkFacts,
@@ -29,8 +30,8 @@ from hpctl.clusters.validate.facts import (
     Script,
     ScriptFacts,
     StorageFacts,
+    Verdict,
 )
-from hpctl.clusters.validate.verdict import Level, Verdict
 from hpctl.clusters.validate.wanted import of_spec
 from hpctl.core.compat import UTC
 
