@@ -146,8 +146,8 @@ def check(
     cannot tell.
     """
     from hpctl.clusters.policies import PERSONAS, document
-    from hpctl.clusters.validate.facts import Unanswered
     from hpctl.clusters.validate.role import NoRole, simulate
+    from hpctl.clusters.validate.wanted import Unanswered
     from hpctl.errors import Absent
 
     account = principal.split(":")[4]

@@ -14,7 +14,6 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.arguments import (
-    CLUSTER,
     LustreType,
     ThereType,
     WordType,
@@ -22,7 +21,7 @@ from hpctl.cli.arguments import (
     open_aws,
     spec_argument,
 )
-from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster
+from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster
 from hpctl.cli.complete import complete_file
 from hpctl.errors import Absent, HpctlError
 
@@ -203,9 +202,7 @@ class ClusterImportView:
 
 
 @click.command("import", short_help="Write cluster.yaml from a living cluster or a request.")
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
+@cluster_argument
 @click.option(
     "--from-json",
     "request",

@@ -98,21 +98,9 @@ def take_out(
 
     `floor`: the groups that keep so many instances, whoever else removes some meanwhile.
     """
-    from hpctl.clusters.order_walk import Walk
-    from hpctl.wiring import make_by_hand
-
-    walk = Walk(
-        order,
-        here.aws,
-        make_by_hand(here.settings()) if here.slurm else None,
-        time.monotonic,
-        time.sleep,
-        now=now,
-        wait=waiting.wait,
-        every_s=min(5.0, waiting.every_s),
-        timeout_s=waiting.timeout_s,
-        floor=floor,
-    )
+    every_s, timeout_s = min(5.0, waiting.every_s), waiting.timeout_s
+    how = {"now": now, "wait": waiting.wait, "every_s": every_s, "timeout_s": timeout_s}
+    walk = _walk(here, order, floor=floor, **how)
     return carry_out(walk)
 
 
@@ -181,11 +169,7 @@ def removals(
                 group=row.group,
                 why=pick.why,
                 jobs=row.jobs,
-                phase=one.phase.value if one else "",
-                text=one.text if one else "",
-                code=one.code if one else "",
-                mend=one.mend if one else "",
-                left_drained=one.left_drained if one else "",
+                **_became(one),
             )
         )
     return tuple(views)
@@ -286,13 +270,15 @@ def _ordered(target: Target, one: NodeProgress | None) -> OrderedNode:
         refusal=target.refusal,
         warning=target.warning,
         under_way=target.under_way,
-        phase=one.phase.value if one else "",
-        text=one.text if one else "",
         new_instance_id=one.new_instance_id if one else "",
-        code=one.code if one else "",
-        mend=one.mend if one else "",
-        left_drained=one.left_drained if one else "",
+        **_became(one),
     )
+
+
+def _became(one: NodeProgress | None) -> dict[str, str]:
+    """What became of a node, in the words of both views; nothing where it was not ordered."""
+    words = ("phase", "text", "code", "mend", "left_drained")
+    return {word: str(getattr(one, word, "")) for word in words}
 
 
 def order_options(command: F) -> F:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import GROUP, NODES
 from hpctl.cli.cluster.at_hand import (
-    complete_group,
-    complete_node,
     fleet_of,
+    groups_option,
     known,
+    nodes_argument,
     place,
     place_options,
 )
@@ -60,15 +59,8 @@ def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
 
 
 @click.command()
-@click.argument("names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node)
-@click.option(
-    "--group",
-    "groups",
-    type=GROUP,
-    multiple=True,
-    shell_complete=complete_group,
-    help="Only nodes of this group; repeatable.",
-)
+@nodes_argument
+@groups_option("Only nodes of this group; repeatable.")
 @click.option(
     "--state",
     "states",

@@ -88,14 +88,7 @@ def scale(
     """
     from hpctl.clusters.names import find_group
 
-    asked = Asked(
-        group,
-        dry_run,
-        yes,
-        now,
-        waiting,
-        as_json,
-    )
+    asked = Asked(group, dry_run, yes, now, waiting, as_json)
     here = place(**where)
     fleet = fleet_of(here)
     target = int(find_group(fleet.described, group).get("TargetCount", 0))
@@ -144,15 +137,8 @@ def _down(
     outcome, why = ended(done, interrupted)
     going = removals(picks, done)
     if outcome:
-        view = ClusterChangeView(
-            output.now(),
-            "scale",
-            name,
-            outcome,
-            why,
-            removals=going,
-            pick_up=f"hpctl cluster wait {name}",
-        )
+        more: dict[str, Any] = {"removals": going, "pick_up": f"hpctl cluster wait {name}"}
+        view = ClusterChangeView(output.now(), "scale", name, outcome, why, **more)
         return tell(view, asked.as_json)
     count = target - len(picks) if count is None else count
     return _end(here, fleet, count, asked, changed=True, going=going)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, DurationType
-from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster, place, place_options
+from hpctl.cli.arguments import DurationType
+from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster, place, place_options
 from hpctl.cli.cluster.change import ClusterChangeView, followed, tell
 from hpctl.cli.lazy import INTERRUPTED, by_ctrl_c
 from hpctl.cli.output import Exit
@@ -200,9 +200,7 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 
 
 @click.command()
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
+@cluster_argument
 @click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
 @looking_options
 @output.json_option

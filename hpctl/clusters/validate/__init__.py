@@ -23,10 +23,10 @@ from hpctl.clusters.validate import (
     spec_rules,
     storage,
 )
-from hpctl.clusters.validate.facts import Facts, Family, Level, ServiceModel, Verdict
+from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
 from hpctl.clusters.validate.scripts import FAMILY as SCRIPTS
 from hpctl.clusters.validate.scripts import gather as gather_scripts
-from hpctl.clusters.validate.wanted import Wanted, of_spec
+from hpctl.clusters.validate.wanted import Level, Verdict, Wanted, of_spec
 from hpctl.ports import Aws
 
 __all__ = ["FAMILIES", "Level", "Verdict", "validate", "worst"]

@@ -18,20 +18,23 @@ from hpctl.clusters.validate.facts import (
     Check,
     Facts,
     Family,
-    Finding,
-    Place,
     Prefix,
     Script,
-    Unanswered,
     ask,
+)
+from hpctl.clusters.validate.scripts import syntax_error
+from hpctl.clusters.validate.wanted import (
+    Finding,
+    Group,
+    Place,
+    Unanswered,
+    Wanted,
     fail,
     ok,
     settled,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.scripts import syntax_error
-from hpctl.clusters.validate.wanted import Group, Wanted
 from hpctl.ports import Aws, Service
 
 READ = 100

@@ -12,21 +12,24 @@ from hpctl.clusters.validate.facts import (
     Check,
     Facts,
     Family,
-    Finding,
     Listed,
-    Place,
     QuotaFacts,
-    Unanswered,
     ask,
-    fail,
     listed,
-    ok,
     rows,
+)
+from hpctl.clusters.validate.wanted import (
+    Finding,
+    Group,
+    Place,
+    Unanswered,
+    Wanted,
+    fail,
+    ok,
     settled,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.wanted import Group, Wanted
 from hpctl.core.compat import UTC
 from hpctl.ports import Aws, Service
 

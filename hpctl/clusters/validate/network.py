@@ -10,21 +10,25 @@ from hpctl.clusters.validate.facts import (
     Check,
     Facts,
     Family,
-    Finding,
     Listed,
     NetworkFacts,
-    Place,
-    Unanswered,
     ask,
-    fail,
     find_security_groups,
     listed,
+)
+from hpctl.clusters.validate.wanted import (
+    Finding,
+    Group,
+    Network,
+    Place,
+    Unanswered,
+    Wanted,
+    fail,
     ok,
     settled,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.wanted import Group, Network, Wanted
 from hpctl.ports import Aws, Service
 
 

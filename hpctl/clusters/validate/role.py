@@ -10,23 +10,17 @@ from typing import Any
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
 from hpctl.clusters.validate.bucket import parsed
-from hpctl.clusters.validate.facts import (
-    Check,
-    Facts,
-    Family,
+from hpctl.clusters.validate.facts import Check, Facts, Family, Role, RoleFacts, Simulated, ask
+from hpctl.clusters.validate.wanted import (
     Finding,
     Place,
-    Role,
-    RoleFacts,
-    Simulated,
     Unanswered,
-    ask,
+    Wanted,
     fail,
     ok,
     settled,
     unknown,
 )
-from hpctl.clusters.validate.wanted import Wanted
 from hpctl.ports import Aws, Service
 
 

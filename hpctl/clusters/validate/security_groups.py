@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from hpctl.clusters.validate.facts import (
-    Check,
-    Facts,
-    Family,
+from hpctl.clusters.validate.facts import Check, Facts, Family
+from hpctl.clusters.validate.network import all_there, networks
+from hpctl.clusters.validate.wanted import (
     Finding,
+    Group,
+    Network,
     Unanswered,
+    Wanted,
     fail,
     ok,
     settled,
 )
-from hpctl.clusters.validate.network import all_there, networks
-from hpctl.clusters.validate.wanted import Group, Network, Wanted
 
 Permission = Mapping[str, Any]
 

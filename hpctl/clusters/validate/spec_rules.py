@@ -7,20 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.maintenance import NO_BATCHES
-from hpctl.clusters.validate.facts import (
-    Check,
-    Facts,
-    Family,
-    Finding,
-    ModelFacts,
-    Place,
-    ServiceModel,
-    fail,
-    ok,
-    settled,
-    warn,
-)
-from hpctl.clusters.validate.wanted import Wanted
+from hpctl.clusters.validate.facts import Check, Facts, Family, ModelFacts, ServiceModel
+from hpctl.clusters.validate.wanted import Finding, Place, Wanted, fail, ok, settled, warn
 from hpctl.yaml.errors import near
 
 

@@ -10,21 +10,25 @@ from hpctl.clusters.validate.facts import (
     Check,
     Facts,
     Family,
-    Finding,
     Guarded,
     StorageFacts,
-    Unanswered,
     blocks,
-    fail,
     find_security_groups,
     listed,
-    ok,
     rows,
+)
+from hpctl.clusters.validate.security_groups import Peers
+from hpctl.clusters.validate.wanted import (
+    FileSystem,
+    Finding,
+    Group,
+    Unanswered,
+    Wanted,
+    fail,
+    ok,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.security_groups import Peers
-from hpctl.clusters.validate.wanted import FileSystem, Group, Wanted
 from hpctl.ports import Aws
 
 

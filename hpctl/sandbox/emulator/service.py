@@ -33,7 +33,7 @@ from hpctl.sandbox.emulator.faults import (
 )
 from hpctl.sandbox.emulator.history import Events, Operations
 from hpctl.sandbox.emulator.launch import Launches, Scaling, Timings, Walks
-from hpctl.sandbox.emulator.neighbours import Extensions, Quotas, Sessions
+from hpctl.sandbox.emulator.neighbours import Extensions, Quotas
 from hpctl.sandbox.emulator.nodes import BatchOperations, HealthCheckOperation, NodeOperations
 from hpctl.sandbox.emulator.shapes import SERVICES, Body, Parameters
 from hpctl.sandbox.emulator.state import (
@@ -379,7 +379,6 @@ class Emulator:
         self.response_errors: list[str] = []
         self.operations = Operations(self.world)
         self.capacity = Capacity(self.world)
-        self.sessions = Sessions(self.world)
         self.threads = Threads(self.world)
         self.launches = Launches(
             self.world,
@@ -414,11 +413,8 @@ class Emulator:
         self.training_plans = TrainingPlanOperations(self.capacity, self.threads)
         self.extensions = Extensions(world)
         return {
-            "StartSession": self.sessions.start,
-            "TerminateSession": self.sessions.terminate,
             "ListServiceQuotas": quotas.list,
             "ListAWSDefaultServiceQuotas": quotas.list,
-            "GetServiceQuota": quotas.get,
             "CreateCluster": clusters.create_cluster,
             "DescribeCluster": DescribeOperation(self.launches).describe_cluster,
             "ListClusters": clusters.list_clusters,
@@ -652,8 +648,6 @@ class Emulator:
                 return {"calls": [c.as_json() for c in self.calls.all(rest)]}
             case "GET faults":
                 return {"faults": list(self.faults.active())}
-            case "GET sessions":
-                return {"sessions": list(self.sessions.started)}
             case "GET health":
                 return {"response_errors": list(self.response_errors)}
             case "POST faults":

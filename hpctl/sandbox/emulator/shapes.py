@@ -34,12 +34,11 @@ Body = dict[str, Any]
 SAGEMAKER = "sagemaker"
 SERVICES = {
     "SageMaker": SAGEMAKER,
-    "AmazonSSM": "ssm",
     "ServiceQuotasV20190624": "service-quotas",
 }
 """The services that are spoken here, by the word before the dot of X-Amz-Target."""
 
-_VERSIONS = {SAGEMAKER: "2017-07-24", "ssm": "2014-11-06", "service-quotas": "2019-06-24"}
+_VERSIONS = {SAGEMAKER: "2017-07-24", "service-quotas": "2019-06-24"}
 
 
 @cache
@@ -172,16 +171,28 @@ PAGE = 100
 Item = TypeVar("Item")
 
 
-def page(items: Sequence[Item], request: Body) -> tuple[Sequence[Item], str]:
-    """One page of `items` and the token of the next, "" on the last.
+def paged(
+    key: str,
+    items: Sequence[Item],
+    request: Body,
+    show: Callable[[Item], Any] = lambda one: one,
+) -> Body:
+    """One page of `items` below `key`, each as `show` has it, and the token of the next if any.
 
     Raises ApiError ValidationException for a token that this API did not give.
     """
     size = min(request.get("MaxResults") or PAGE, PAGE)
     start = _start(request.get("NextToken"))
-    rest = start + size < len(items)
-    token = base64.urlsafe_b64encode(f"at:{start + size}".encode()).decode() if rest else ""
-    return items[start : start + size], token
+    body: Body = {key: [show(one) for one in items[start : start + size]]}
+    if start + size < len(items):
+        body["NextToken"] = base64.urlsafe_b64encode(f"at:{start + size}".encode()).decode()
+    return body
+
+
+def within(at: datetime, request: Body, prefix: str = "CreationTime") -> bool:
+    """Whether a time is between those that a list is asked for."""
+    after, before = request.get(f"{prefix}After"), request.get(f"{prefix}Before")
+    return (after is None or at > after) and (before is None or at < before)
 
 
 def _start(token: str | None) -> int:

@@ -13,14 +13,13 @@ from hpctl.clusters.validate.capacity import EBS_SIZE, IN_ALL
 from hpctl.clusters.validate.facts import (
     CONFIG,
     PARAMETERS,
-    Level,
     Role,
     Script,
     ScriptFacts,
     Simulated,
     StorageFacts,
-    Unanswered,
 )
+from hpctl.clusters.validate.wanted import Level, Unanswered
 from hpctl.core.compat import UTC
 from tests.clusters.validate.world import (
     FS,

@@ -19,7 +19,6 @@ from hpctl.clusters.validate.facts import (
     CapacityFacts,
     Facts,
     Guarded,
-    Level,
     LivingFacts,
     ModelFacts,
     NetworkFacts,
@@ -30,9 +29,8 @@ from hpctl.clusters.validate.facts import (
     Script,
     ScriptFacts,
     StorageFacts,
-    Verdict,
 )
-from hpctl.clusters.validate.wanted import of_spec
+from hpctl.clusters.validate.wanted import Level, Verdict, of_spec
 from hpctl.core.compat import UTC
 
 REGION = "us-east-1"
