@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
-from hpctl.clusters import provisioning
+from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import parse, read
