@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hpctl.agent.check import Observation
-from hpctl.agent.conditions import MAX_THINGS, Conditions
+from hpctl.agent.findings import MAX_THINGS, Conditions
 from hpctl.core.compat import UTC
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict

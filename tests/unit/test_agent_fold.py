@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.agent.fold import MAX_DETAILED, MAX_KEPT, Findings
+from hpctl.agent.findings import MAX_DETAILED, MAX_KEPT, Findings
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 from hpctl.protocol import reports as wire

@@ -11,8 +11,7 @@ import pytest
 
 from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
-from hpctl.agent.send import REPEATS_EVERY, Answer, Reply, Sender
-from hpctl.agent.spool import Spool
+from hpctl.agent.send import REPEATS_EVERY, Answer, Reply, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
 from hpctl.protocol import reports as wire
@@ -177,20 +176,3 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) ->
     bench.line.held = ""  # and the head node was another one by then
     assert bench.deliver(2) == ["full", "brief"]
     assert bench.line.held == wire.digest((XID, OTHER))
-
-
-def test_a_short_absence_without_news_needs_no_report(bench: Bench) -> None:
-    bench.see(XID)
-    bench.deliver(2)
-    bench.line.away = True
-    bench.deliver(5)
-    bench.line.away = False
-    assert bench.deliver(2) == ["brief", "brief"]
-
-
-def test_a_lost_answer_costs_one_more_report(bench: Bench) -> None:
-    bench.line.away = True
-    bench.see(XID)
-    assert bench.deliver(2) == ["full", "full"]
-    bench.line.away = False
-    assert bench.deliver(2) == ["full", "brief"]

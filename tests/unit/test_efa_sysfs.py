@@ -128,9 +128,7 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
     assert second.past == (first.now,)
 
 
-def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(
-    tree: SysfsTree,
-) -> None:
+def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(tree: SysfsTree) -> None:
     tree.add_efa("efa_0", {"rx_drops": 5})
     tree.add_efa("efa_1")
     node = Node(tree.root)

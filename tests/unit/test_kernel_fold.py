@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.agent.fold import MAX_JOBS, Findings
+from hpctl.agent.findings import MAX_JOBS, Findings
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Verdict
 from hpctl.protocol import reports as wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from hpctl.agent.check import Observation
-from hpctl.agent.conditions import Conditions
+from hpctl.agent.findings import Conditions
 from hpctl.core.compat import UTC
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears
