@@ -21,8 +21,9 @@ differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
 
 **Remedy**: the ladder (*reset* the GPU); the same rule on the same instance within 7 days, or the
 time in the row, climbs one rung. hpctl waits for the seconds after *settle* before it acts, for a
-message that says more. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node is drained
-and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty: counted only.
+message that says more. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node
+is drained and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty:
+counted only.
 """
 
 
