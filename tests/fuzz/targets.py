@@ -31,7 +31,7 @@ from hpctl.core.registration import registration
 from hpctl.core.run_policy import RunPolicy
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
-from hpctl.jobs import crash, job_comment, script
+from hpctl.jobs import crash, job_comment, sbatch_options
 from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
@@ -260,7 +260,7 @@ TARGETS: dict[str, Target] = {
         (checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),),
     ),
     "batch-script": Target(
-        _on_text(partial(script.read, "job.sh")),
+        _on_text(partial(sbatch_options.read, "job.sh")),
         (HpctlError,),
         (b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n",),
     ),
