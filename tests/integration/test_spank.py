@@ -164,30 +164,26 @@ def test_what_sbatch_says_and_its_exit_code_are_the_users(cluster: Cluster) -> N
 def broken(cluster: Cluster, how: str) -> str:
     """A plugstack line whose hpctl is out of order."""
     python = cluster.base / "python"
-    lines = {
-        "not there": "",
-        "not a program": "garbage",
-        "fails": "#!/bin/sh\nexit 1\n",
-        "crashes": "#!/bin/sh\nkill -SEGV $$\n",
-        "hangs": "#!/bin/sh\ntrap '' TERM\nsleep 300 & wait\n",
-        "answers nothing": "#!/bin/sh\nexit 0\n",
-        "answers half": '#!/bin/sh\nprintf sbatch >"$5/.hpctl-command"\n',
-        "cannot import": f"#!/bin/sh\nPYTHONPATH=/nowhere exec {sys.executable} -S \"$@\"\n",
-    }  # fmt: skip
     python.unlink(missing_ok=True)
-    if lines[how]:
-        python.write_text(lines[how])
+    if text := BROKEN[how]:
+        python.write_text(text)
         python.chmod(0o755)
     return f"optional {cluster.plugin} python={python} timeout=1"
 
 
-HOW = (
-    "not there", "not a program", "fails", "crashes", "hangs", "answers nothing", "answers half",
-    "cannot import",
-)  # fmt: skip
+BROKEN = {
+    "not there": "",
+    "not a program": "garbage",
+    "fails": "#!/bin/sh\nexit 1\n",
+    "crashes": "#!/bin/sh\nkill -SEGV $$\n",
+    "hangs": "#!/bin/sh\ntrap '' TERM\nsleep 300 & wait\n",
+    "answers nothing": "#!/bin/sh\nexit 0\n",
+    "answers half": '#!/bin/sh\nprintf sbatch >"$5/.hpctl-command"\n',
+    "cannot import": f'#!/bin/sh\nPYTHONPATH=/nowhere exec {sys.executable} -S "$@"\n',
+}
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", BROKEN)
 def test_hpctl_out_of_order_neither_fails_nor_delays_a_job(cluster: Cluster, how: str) -> None:
     cluster.plugstack(broken(cluster, how))
     script = cluster.script("srun --resilient echo hello; echo rc $?")
@@ -201,20 +197,6 @@ def test_hpctl_out_of_order_neither_fails_nor_delays_a_job(cluster: Cluster, how
     assert time.monotonic() - begun < 1 + 2 * AT_ONCE_S
     assert text.splitlines()[-2:] == ["hello", "rc 0"]
     assert text.count("going on without it") == 1
-
-
-def of_another_release(cluster: Cluster) -> str:
-    """The plugin, built for a Slurm that this one is not."""
-    include = cluster.base / "include/slurm"
-    include.mkdir(parents=True)
-    for file in (HEADERS / "slurm").iterdir():
-        text = file.read_text()
-        (include / file.name).write_text(
-            re.sub(r"(define SLURM_VERSION_NUMBER\s+)0x\w+", r"\g<1>0x010203", text)
-        )
-    other = cluster.base / "other.so"
-    subprocess.run([str(BUILD), str(other), str(include.parent)], check=True, timeout=60)
-    return str(other)
 
 
 @pytest.mark.nightly

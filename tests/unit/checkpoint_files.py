@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hpctl.jobs.checkpoints import manifest
+
 # --- pickles, assembled from opcodes (protocol 2): the classes need not exist here ---------------
 
 
@@ -78,6 +80,14 @@ def write(directory: Path, files: Mapping[str, bytes]) -> Path:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(raw)
+    return directory
+
+
+def generic(root: Path, name: str, step: int) -> Path:
+    """A whole checkpoint of one file under hpctl's own manifest."""
+    directory = write(root / name, {"data": b"x" * 100})
+    file = manifest.describe(directory / "data", directory)
+    manifest.write(directory, step=step, world_size=1, files=[file])
     return directory
 
 

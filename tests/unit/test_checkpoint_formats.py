@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.checkpoints import search as last
-from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, last_complete
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
     WHOLE,
     dcp_files,
@@ -22,6 +22,7 @@ from tests.unit.checkpoint_files import (
     deepspeed_files,
     hf_files,
     instance,
+    lightning_deepspeed_files,
     make,
     pickle_of,
     text,
@@ -44,8 +45,10 @@ REAL = (
 OPTIONAL = {"rng_state_0.pth"}  # the Trainer goes on without; no file says how many there were
 
 
-def judge(path: Path, *, deep: bool = False) -> Checkpoint | PassedOver:
-    return last.judge(path, deep=deep)
+def age(path: Path, seconds: float) -> None:
+    """Make a file that much older than now; newer, where it is negative."""
+    when = time.time_ns() - int(seconds * 10**9)
+    os.utime(path, ns=(when, when))
 
 
 def reason(path: Path, *, deep: bool = False) -> str:
@@ -58,10 +61,8 @@ def reason(path: Path, *, deep: bool = False) -> str:
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole(tmp_path: Path, name: str) -> None:
     path = make(tmp_path, name)
-    search = last_complete(tmp_path)
-    assert search.found is not None, search.passed_over
-    assert (search.found.path, search.found.step) == (path, 40)
-    assert search.found.format == WHOLE[name][0]
+    found = last_complete(tmp_path).found
+    assert (found.path, found.step, found.format) == (path, 40, WHOLE[name][0])
     assert isinstance(judge(path, deep=True), Checkpoint)
 
 
@@ -115,9 +116,7 @@ def test_the_newest_whole_one_of_several_frameworks_wins(tmp_path: Path) -> None
 
 def test_a_save_over_an_old_checkpoint_is_seen_by_its_times(tmp_path: Path) -> None:
     path = write(tmp_path / "step-1", dcp_files())
-    now = time.time_ns()
-    os.utime(path / ".metadata", ns=(now, now))
-    os.utime(path / "__1_0.distcp", ns=(now, now + 10_000_000))
+    age(path / "__1_0.distcp", -0.01)
     assert reason(path) == (
         "__1_0.distcp is newer than .metadata: saved over, or copied without its times"
     )
@@ -287,8 +286,7 @@ def test_hf_model_only_and_missing_parts(tmp_path: Path) -> None:
     (path / "training_args.bin").write_bytes(torch_save(args))
     (path / "trainer_state.json").touch()
     assert isinstance(judge(path), Checkpoint)
-    now = time.time_ns()
-    os.utime(path / "trainer_state.json", ns=(now, now - 10_000_000_000))
+    age(path / "trainer_state.json", 10)
     assert "newer than trainer_state.json" in reason(path)
     (path / "trainer_state.json").touch()
     write(path, {"rng_state_0.pth": torch_save({}), "rng_state_2.pth": torch_save({})})
@@ -308,8 +306,7 @@ def test_an_index_that_promises_what_a_shard_lacks(tmp_path: Path) -> None:
 
 def test_lightning_saved_over_and_not_to_the_end(tmp_path: Path) -> None:
     path = make(tmp_path, "lightning, sharded")
-    now = time.time_ns()
-    os.utime(path / "meta.pt", ns=(now, now - 10_000_000_000))
+    age(path / "meta.pt", 10)
     assert reason(path) == "meta.pt is older than .metadata: saved over, and not to the end"
     (path / "meta.pt").unlink()
     assert last_complete(tmp_path).verdict == "none"
@@ -323,4 +320,180 @@ def test_what_hpctl_cannot_follow_may_be_whole(tmp_path: Path) -> None:
     assert last_complete(tmp_path).verdict == "unreadable"
 
 
-# --- the command ----------------------------------------------------------------------------------
+def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "best", deepspeed_files(40))
+    assert isinstance(judge(path), Checkpoint)
+    files = deepspeed_files(50)
+    (path / "mp_rank_01_model_states.pt").write_bytes(files["mp_rank_01_model_states.pt"])
+    assert reason(path) == (
+        "mp_rank_01_model_states.pt is of step 50, mp_rank_00_model_states.pt of 40: saved over"
+    )
+
+
+def test_a_rank_of_deepspeed_that_saved_half_over_an_older_save(tmp_path: Path) -> None:
+    path = write(tmp_path / "global_step40", deepspeed_files(40))
+    age(path / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt", 60)
+    assert reason(path) == (
+        "mp_rank_01_model_states.pt is newer than bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt:"
+        " saved over, or copied without its times"
+    )
+
+
+def test_a_rank_of_megatron_that_saved_half_over_an_older_save(tmp_path: Path) -> None:
+    path = make(tmp_path, "megatron-legacy")
+    age(path / "mp_rank_01_000/model_optim_rng.pt", 60)
+    assert reason(path) == (
+        "mp_rank_01_000/distrib_optim.pt is newer than model_optim_rng.pt: saved over, or copied"
+        " without its times"
+    )
+
+
+def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path: Path) -> None:
+    path = make(tmp_path, "megatron-legacy")
+    pointer = tmp_path / "latest_checkpointed_iteration.txt"
+    for said in ("40", "60", "release", "", "4\x000"):
+        pointer.write_text(said)
+        assert isinstance(judge(path), Checkpoint), said
+    pointer.write_text("20")
+    assert reason(path) == f"{pointer.name} says 20: this save was not finished"
+    pointer.unlink()
+    assert reason(path) == f"no {pointer.name} beside it: no save was finished here"
+
+
+def test_a_saved_object_of_any_size_says_its_step(tmp_path: Path) -> None:
+    many = b"}(" + b"".join(text(f"layer.{n}") + b"K\x07" for n in range(9000)) + b"u"
+    ordered = b"ccollections\nOrderedDict\n)R(" + text("step") + b"K\x01" + text("x") + many + b"u"
+    (tmp_path / "model.pt").write_bytes(torch_save(ordered))
+    found = last_complete(tmp_path).found
+    assert found.step == 1
+
+
+# --- Lightning ------------------------------------------------------------------------------------
+
+_LIGHTNINGS = {"pytorch-lightning_version": "2.6.6"}
+
+
+def test_lightnings_weights_alone_are_no_point_to_resume_from(tmp_path: Path) -> None:
+    whole = {**_LIGHTNINGS, "global_step": 40, "optimizer_states": b"]", "lr_schedulers": b"]"}
+    (tmp_path / "last.ckpt").write_bytes(torch_save(whole))
+    weights = tmp_path / "best-step=50.ckpt"
+    weights.write_bytes(torch_save({**_LIGHTNINGS, "global_step": 50, "state_dict": {}}))
+    assert (
+        reason(weights) == "best-step=50.ckpt has only the weights: Lightning cannot resume from it"
+    )
+    found = last_complete(tmp_path).found
+    assert found.path.name == "last.ckpt"
+
+
+def test_the_same_of_a_sharded_one(tmp_path: Path) -> None:
+    meta = torch_save({**_LIGHTNINGS, "global_step": 40})
+    path = write(tmp_path / "epoch=1-step=40.ckpt", {**dcp_files(), "meta.pt": meta})
+    assert "meta.pt has only the weights" in reason(path)
+    (path / "meta.pt").write_bytes(torch_save({**_LIGHTNINGS, "lr_schedulers": b"]"}))
+    assert isinstance(judge(path), Checkpoint)
+
+
+def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "last.ckpt", lightning_deepspeed_files(40))
+    found = last_complete(tmp_path).found
+    assert (found.step, found.format) == (40, "lightning")
+    (path / "checkpoint/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    assert "of data rank 1, model rank 0 is missing" in reason(path)
+    assert last_complete(tmp_path).verdict == "incomplete"
+    (path / "latest").unlink()  # killed in its first save: no reason to stop a job
+    assert reason(path) == "latest is missing: it is written last"
+    assert last_complete(tmp_path).verdict == "none"
+
+
+def test_lightning_with_deepspeed_and_the_weights_alone(tmp_path: Path) -> None:
+    sizes = {"dp_world_size": 2, "mp_world_size": 1, "global_steps": 9, "optimizer": None}
+    model = torch_save({**sizes, **_LIGHTNINGS, "global_step": 40})
+    files = lightning_deepspeed_files() | {"checkpoint/mp_rank_00_model_states.pt": model}
+    path = write(tmp_path / "epoch=1-step=40.ckpt", files)
+    assert "has only the weights" in reason(path)
+
+
+# --- the HF Trainer -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pytorch_model_fsdp.bin", "model.safetensors"])
+def test_each_model_file_of_the_trainer_may_be_the_one_it_loads(tmp_path: Path, name: str) -> None:
+    # With FSDP's full state the Trainer loads the first; without an index it would not look for.
+    path = write(tmp_path / "checkpoint-40", {name: b""} | hf_files())
+    assert name in reason(path)
+
+
+def test_a_model_of_fsdp_beside_an_adapter(tmp_path: Path) -> None:
+    path = make(tmp_path, "hf-trainer, FSDP")
+    shard = hf_files()["model-00001-of-00002.safetensors"]
+    (path / "adapter_model.safetensors").write_bytes(shard)
+    (path / "trainer_state.json").touch()
+    assert isinstance(judge(path), Checkpoint)
+    (path / "pytorch_model_fsdp_0/__1_0.distcp").unlink()
+    assert "pytorch_model_fsdp_0: __1_0.distcp is missing" in reason(path)
+
+
+@pytest.mark.parametrize("said", ["", "global_step30"])
+def test_the_trainer_goes_by_deepspeeds_pointer(tmp_path: Path, said: str) -> None:
+    path = make(tmp_path, "hf-trainer, DeepSpeed")
+    (path / "latest").write_text(said)
+    assert reason(path) == f"latest says {said!r}, which is not there"
+
+
+@pytest.mark.parametrize("part", ["pytorch_model_fsdp_0", "optimizer_0"])
+def test_a_part_of_fsdp_that_was_saved_over(tmp_path: Path, part: str) -> None:
+    path = make(tmp_path, "hf-trainer, FSDP")
+    age(path / part / ".metadata", -60)
+    assert f"{part}/.metadata is newer than trainer_state.json" in reason(path)
+
+
+@pytest.mark.parametrize("loss", ["0.1", "NaN"])
+def test_a_long_history_of_the_trainer_is_no_defect(tmp_path: Path, loss: str) -> None:
+    path = write(tmp_path / "checkpoint-40", hf_files())
+    long = f'{{"loss": {loss}, "text": "'.encode() + b"x" * (65 << 20) + b'"}'
+    raw = b'{"global_step": 40, "log_history": [' + long + b"]}"
+    (path / "trainer_state.json").write_bytes(raw)
+    assert isinstance(judge(path), Checkpoint)
+    (path / "trainer_state.json").write_bytes(raw[:-1])
+    assert "is not JSON" in reason(path)
+
+
+def test_a_history_beyond_what_is_read_may_be_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoint-40", hf_files())
+    os.truncate(path / "trainer_state.json", 1 << 30)
+    assert last_complete(tmp_path).verdict == "unreadable"
+
+
+def test_a_common_part_of_megatron_that_was_saved_over(tmp_path: Path) -> None:
+    path = make(tmp_path, "megatron-torch-dist")
+    age(path / "common.pt", -60)
+    assert "common.pt is newer than .metadata" in reason(path)
+
+
+# --- what is no trouble ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [{"format": "orbax"}, {"files": ["a"]}, ["a", "b"]])
+def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(
+    tmp_path: Path, said: object
+) -> None:
+    path = make(tmp_path, "hf-trainer")
+    (path / "manifest.json").write_text(json.dumps(said))
+    found = last_complete(tmp_path).found
+    assert found.format == "hf-trainer"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/manifest.json").write_text(json.dumps(said))
+    assert [each.claimed for each in last_complete(tmp_path).passed_over] == [False]
+
+
+def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path: Path) -> None:
+    row = judge(tmp_path / "step-10")
+    assert isinstance(row, PassedOver)
+    assert (row.why, row.unreadable, row.claimed) == ("it is not there any more", False, False)
+
+
+def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path: Path) -> None:
+    (tmp_path / "\N{SUPERSCRIPT TWO}").mkdir()
+    path = make(tmp_path, "torch-dcp")
+    found = last_complete(tmp_path).found
+    assert found.path == path

@@ -6,27 +6,13 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.checkpoints import search as last
-from hpctl.jobs.checkpoints import search as survey
 from hpctl.jobs.checkpoints.search import last_complete
-from hpctl.sandbox.training import loop
-from hpctl.sandbox.training.group import Group, Place
-from hpctl.sandbox.training.model import State
-
-
-def make(root: Path, name: str, step: int) -> Path:
-    directory = root / name
-    directory.mkdir(parents=True)
-    (directory / "data").write_bytes(b"x" * 100)
-    file = manifest.describe(directory / "data", directory)
-    manifest.write(directory, step=step, world_size=1, files=[file])
-    return directory
+from tests.unit.checkpoint_files import generic
 
 
 def why(search: last.Search) -> dict[str, str]:
@@ -34,9 +20,9 @@ def why(search: last.Search) -> dict[str, str]:
 
 
 def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: Path) -> None:
-    newest = make(tmp_path, "aaa", 30)
-    make(tmp_path, "step-99", 10)
-    make(tmp_path, "latest", 20)
+    newest = generic(tmp_path, "aaa", 30)
+    generic(tmp_path, "step-99", 10)
+    generic(tmp_path, "latest", 20)
     (tmp_path / "latest.txt").write_text("step-99")
     os.utime(newest, (1, 1))
     os.utime(newest / "manifest.json", (1, 1))
@@ -47,10 +33,10 @@ def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: P
 
 
 def test_falls_back_and_says_why(tmp_path: Path) -> None:
-    make(tmp_path, "step-1", 1)
-    make(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"short")
-    (make(tmp_path, "step-3", 3) / "manifest.json").write_bytes(b"{")
-    make(tmp_path, "step-4.tmp-9.0.0-ab", 4)
+    generic(tmp_path, "step-1", 1)
+    generic(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"short")
+    (generic(tmp_path, "step-3", 3) / "manifest.json").write_bytes(b"{")
+    generic(tmp_path, "step-4.tmp-9.0.0-ab", 4)
     (tmp_path / "step-5").mkdir()
     (tmp_path / "notes.txt").write_text("not a directory")
     search = last_complete(tmp_path)
@@ -63,8 +49,8 @@ def test_falls_back_and_says_why(tmp_path: Path) -> None:
 
 
 def test_shallow_believes_sizes_and_deep_does_not(tmp_path: Path) -> None:
-    make(tmp_path, "step-1", 1)
-    make(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"y" * 100)
+    generic(tmp_path, "step-1", 1)
+    generic(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"y" * 100)
     shallow, deep = last_complete(tmp_path), last_complete(tmp_path, deep=True)
     assert (shallow.found.step, deep.found.step) == (2, 1)
 
@@ -73,11 +59,11 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
     assert last_complete(tmp_path).verdict == "none"
     (tmp_path / "step-1").mkdir()
     assert last_complete(tmp_path).verdict == "none"
-    (make(tmp_path, "step-2", 2) / "data").unlink()
+    (generic(tmp_path, "step-2", 2) / "data").unlink()
     assert last_complete(tmp_path).verdict == "incomplete"
     (tmp_path / "step-1/manifest.json").symlink_to("manifest.json")
     assert last_complete(tmp_path).verdict == "unreadable"
-    make(tmp_path, "step-0", 0)
+    generic(tmp_path, "step-0", 0)
     assert last_complete(tmp_path).verdict == "found"
 
 
@@ -87,7 +73,7 @@ def test_a_missing_directory_is_an_error_not_an_answer(tmp_path: Path) -> None:
 
 
 def test_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(last, "MAX_ENTRIES", 3)
     for number in range(4):
         (tmp_path / f"{number}").mkdir()
     with pytest.raises(OSError, match="more than 3"):
@@ -95,24 +81,10 @@ def test_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
-    make(tmp_path, "step-9\nfound /etc", 9)
-    make(tmp_path, "step-8", 8)
+    generic(tmp_path, "step-9\nfound /etc", 9)
+    generic(tmp_path, "step-8", 8)
     found = last_complete(tmp_path).found
     assert found.step == 8
-
-
-# --- the writer is killed ----------------------------------------------------------------------
-
-
-def _state(step: int) -> State:
-    values = np.random.Generator(np.random.PCG64(step)).standard_normal(3000)
-    return State(values, values + 1, values + 2, step)
-
-
-def _write_for_ever(root: Path, first: int) -> None:
-    place = Place(0, 1, f"1.{first}.0", "here", "127.0.0.1")
-    for step in range(first, first + 1_000_000):
-        loop.save(Group(place, f"{first:06d}", []), root, _state(step), {})
 
 
 # --- the command -------------------------------------------------------------------------------
@@ -128,8 +100,8 @@ def test_last(tmp_path: Path) -> None:
     assert run("last", str(tmp_path)) == (1, "", said)
     assert run("ls", str(tmp_path)) == (1, "", said)
     assert run("last", "--export", str(tmp_path))[:2] == (1, "none\n")
-    good = make(tmp_path, "step-1", 1)
-    bad = make(tmp_path, "step-2", 2)
+    good = generic(tmp_path, "step-1", 1)
+    bad = generic(tmp_path, "step-2", 2)
     (bad / "data").unlink()
     code, out, err = run("last", str(tmp_path))
     assert (code, out) == (0, f"{good}\n")
@@ -156,7 +128,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     code, out, _ = run("last", "--export", missing)
     assert code == 3
     assert out.startswith("unreadable ")
-    good = make(tmp_path, "step-1", 1)
+    good = generic(tmp_path, "step-1", 1)
     assert run("ls", str(tmp_path))[0] == 0
     assert run("verify", str(good), "--deep")[0] == 0
     (good / "data").write_bytes(b"y" * 100)
@@ -171,11 +143,15 @@ def test_exit_codes(tmp_path: Path) -> None:
 
 def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path: Path) -> None:
     near, far, own = tmp_path / "near", tmp_path / "far", tmp_path / "own"
-    mine, theirs, fast = make(near, "step-5", 5), make(far, "step-5", 5), make(own, "step-5", 5)
+    mine, theirs, fast = (
+        generic(near, "step-5", 5),
+        generic(far, "step-5", 5),
+        generic(own, "step-5", 5),
+    )
     assert run("last", str(near), str(far))[1] == f"{mine}\n"
     assert run("last", str(far), "--tier", str(near))[1] == f"{theirs}\n"
     assert run("last", str(far), "--tier", f"local:{own}")[1] == f"{fast}\n"
-    newer = make(far, "step-6", 6)
+    newer = generic(far, "step-6", 6)
     assert run("last", str(near), f"local:{own}", str(far))[1] == f"{newer}\n"
     (newer / "data").unlink()
     code, out, err = run("last", "--export", str(near), str(far), str(far))
@@ -190,7 +166,7 @@ def test_a_place_that_cannot_be_read_is_never_none(tmp_path: Path) -> None:
         3,
         f"unreadable {gone}: No such file or directory\n",
     )
-    good = make(near, "step-5", 5)
+    good = generic(near, "step-5", 5)
     code, out, err = run("last", "--json", str(near), str(gone))
     document = json.loads(out)
     assert (code, document["verdict"], document["found"]["path"]) == (0, "found", str(good))
@@ -205,7 +181,7 @@ def test_a_place_that_cannot_be_read_is_never_none(tmp_path: Path) -> None:
 
 
 def test_several_nodes_do_not_share_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "own", "step-5", 5)
+    generic(tmp_path / "own", "step-5", 5)
     places = [f"local:{tmp_path / 'own'}"]
     assert run("last", "--export", *places)[0] == 0
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")

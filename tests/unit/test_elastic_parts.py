@@ -17,12 +17,12 @@ import pytest
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
-from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.elastic import account
-from hpctl.jobs.elastic.group import failure_of
+from hpctl.jobs.elastic.group import RankFailure, failure_of
 from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
 from hpctl.jobs.elastic.options import LauncherPlace, address_of, parse, place, program
 from hpctl.jobs.resume import resume
+from tests.unit.checkpoint_files import generic, write
 
 SECRET = "0123456789abcdef"
 
@@ -30,29 +30,24 @@ SECRET = "0123456789abcdef"
 # --- words ------------------------------------------------------------------------------------
 
 
-def test_a_script_a_module_and_a_command() -> None:
-    script = program(["train.py", "--lr", "1"], "/py")
-    assert script.argv == ("/py", "-u", "train.py", "--lr", "1")
-    assert script.script == "train.py"
-    module = program(["-m", "pkg.train", "x"], "/py")
-    assert module.argv == ("/py", "-u", "-m", "pkg.train", "x")
-    assert module.script == ""
-    whole = program(["python3.11", "-u", "train.py"])
-    assert whole.argv == ("python3.11", "-u", "train.py")
-    assert whole.script == "train.py"
-    odd = program(["python3", "-X", "dev", "train.py"])
-    assert odd.argv == ("python3", "-X", "dev", "train.py")
-    assert odd.script == ""
-    assert program(["./train", "x"]).argv == ("./train", "x")
+@pytest.mark.parametrize(
+    ("words", "runs", "script"),
+    [
+        ("train.py --lr 1", "/py -u train.py --lr 1", "train.py"),
+        ("-m pkg.train x", "/py -u -m pkg.train x", ""),
+        ("python3.11 -u train.py", "python3.11 -u train.py", "train.py"),
+        ("python3 -X dev train.py", "python3 -X dev train.py", ""),
+        ("./train x", "./train x", ""),
+    ],
+)
+def test_a_script_a_module_and_a_command(words: str, runs: str, script: str) -> None:
+    found = program(words.split(), "/py")
+    assert (found.argv, found.script) == (tuple(runs.split()), script)
 
 
 def test_what_command_gives_is_what_the_parser_reads() -> None:
-    line = elastic.command(
-        ["train.py", "--max-restarts", "9"],
-        4,
-        max_restarts=2,
-        final_exit_codes=(93, 5),
-    )
+    ranks = ["train.py", "--max-restarts", "9"]
+    line = elastic.command(ranks, 4, max_restarts=2, final_exit_codes=(93, 5))
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
     options = parse(line[4:], {elastic.RESULT: "/x/account.json"})
     assert options.program.argv[2:] == ("train.py", "--max-restarts", "9")
@@ -135,20 +130,25 @@ def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has
 # --- what ranks get and leave -----------------------------------------------------------------
 
 
-def test_a_ranks_environment_overrides_what_the_job_had() -> None:
-    order = {
-        "start": 2, "base": 4, "world": 8, "nodes": 2, "address": "a", "port": 1, "resume": "",
-        "max_restarts": 3,
-    }  # fmt: skip
-    base = {"HPCTL_RESUME_FROM": "/old", "RANK": "9", "OMP_NUM_THREADS": "6"}
+ORDER = {
+    "start": 2, "base": 4, "world": 8, "nodes": 2, "address": "a", "port": 1, "resume": "",
+    "max_restarts": 3,
+}  # fmt: skip
+
+
+def second_of_four(base: dict[str, str]) -> dict[str, str]:
     here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
-    told = rank_environment(base, order, here, local=1, locals_=4, error_file=Path("/e"))
+    return rank_environment(base, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
+
+
+def test_a_ranks_environment_overrides_what_the_job_had() -> None:
+    told = second_of_four({"HPCTL_RESUME_FROM": "/old", "RANK": "9", "OMP_NUM_THREADS": "6"})
     assert told["RANK"] == "5"
     assert told["TORCHELASTIC_RESTART_COUNT"] == "2"
     assert told["OMP_NUM_THREADS"] == "6"
     assert "HPCTL_RESUME_FROM" not in told
-    told = rank_environment({}, order, here, local=1, locals_=4, error_file=Path("/e"))
-    assert told["OMP_NUM_THREADS"] == "1"  # as torchrun sets it for several ranks a node
+    # As torchrun sets it for several ranks a node.
+    assert second_of_four({})["OMP_NUM_THREADS"] == "1"
 
 
 def test_torchs_names_are_all_there() -> None:
@@ -161,31 +161,29 @@ def test_torchs_names_are_all_there() -> None:
     (start,) = re.findall(r"def _start_workers.*?return", source, re.DOTALL)
     names = set(re.findall(r'^ +"([A-Z_]+)": ', start, re.MULTILINE))
     assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= names
-    order = {
-        "start": 0, "base": 0, "world": 1, "nodes": 1, "address": "a", "port": 1, "resume": "",
-        "max_restarts": 3,
-    }  # fmt: skip
-    here = LauncherPlace(0, 1, "h", "a", "r", SECRET)
-    told = rank_environment({}, order, here, local=0, locals_=1, error_file=Path("/e"))
-    assert names <= set(told)
+    assert names <= set(second_of_four({}))
+
+
+def failed(directory: Path, text: str) -> RankFailure:
+    (directory / "e.json").write_text(text)
+    return failure_of(3, "n", 1, 5.0, directory / "e.json")
+
+
+def raised(directory: Path, message: str, trace: str) -> RankFailure:
+    extra = {"py_callstack": trace, "timestamp": "1"}
+    return failed(directory, json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"message": 7}', '{"message": {"message": null}}', "\x00"]
 )
 def test_an_error_file_that_says_nothing(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "e.json"
-    path.write_text(text)
-    failure = failure_of(3, "n", 1, 5.0, path)
-    assert failure.why == "rank 3 on n ended with exit code 1"
+    assert failed(tmp_path, text).why == "rank 3 on n ended with exit code 1"
 
 
 def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path: Path) -> None:
     lines = ["Traceback (most recent call last):", *["  File x"] * 5000, "KeyError: 'w'"]
-    extra = {"py_callstack": "\n".join(lines), "timestamp": "1"}
-    path = tmp_path / "e.json"
-    path.write_text(json.dumps({"message": {"message": "KeyError: 'w'", "extraInfo": extra}}))
-    failure = failure_of(0, "n", 1, 5.0, path)
+    failure = raised(tmp_path, "KeyError: 'w'", "\n".join(lines))
     assert (failure.exception, failure.message) == ("KeyError", "'w'")
     kept = failure.trace.splitlines()
     assert (kept[0], kept[-1]) == (lines[0], lines[-1])
@@ -196,22 +194,12 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path: Path) -> No
 def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> None:
     said = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
     trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{said}'
-    extra = {"py_callstack": trace, "timestamp": "1"}
-    path = tmp_path / "e.json"
-    path.write_text(json.dumps({"message": {"message": said, "extraInfo": extra}}))
-    failure = failure_of(0, "n", 1, 5.0, path)
+    failure = raised(tmp_path, said, trace)
     generation = account.GenerationRecord(0, 0.0, 1.0, None, "", (failure,))
-    trouble = account.trouble(generation)
-    assert trouble is not None
-    assert b"caf\\\\udce9.bin" in msgspec.json.encode(trouble)
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(account.trouble(generation))
 
 
 # --- the checkpoint ---------------------------------------------------------------------------
-
-
-def broken(directory: Path) -> None:
-    (directory / "step-1").mkdir()
-    (directory / "step-1/manifest.json").write_text("{}")
 
 
 def test_no_directory_leaves_the_jobs_own_choice() -> None:
@@ -222,7 +210,7 @@ def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path: 
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
     first = resume(there, 0, was_empty=False)
     assert (first.path, first.refused, first.empty) == ("", "", True)
-    broken(tmp_path)
+    write(tmp_path, {"step-1/manifest.json": b"{}"})
     assert "step-1" in resume(there, 1, was_empty=False).refused
     assert resume(there, 1, was_empty=True).refused == ""
     scratch = {**there, "HPCTL_RESUME": "scratch"}
@@ -233,10 +221,7 @@ def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path: 
 def test_tiers_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     for tier, step in ((near, 7), (far, 5)):
-        new = tier / f"step-{step}"
-        new.mkdir(parents=True)
-        (new / "data").write_text("x")
-        manifest.write(new, step=step, world_size=1, files=[manifest.describe(new / "data", new)])
+        generic(tier, f"step-{step}", step)
     there = {"HPCTL_CHECKPOINT_DIR": str(far), "HPCTL_TIERS": json.dumps([f"local:{near}"])}
     assert resume(there, 1, was_empty=False).path == str(near / "step-7")
     # The other node has nothing of this one's disk.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs import preamble
-from hpctl.jobs.checkpoints import manifest
+from tests.unit.checkpoint_files import generic
 
 ROOT = str(Path(__file__).resolve().parents[2])
 SHELLS = [s for s in ("dash", "bash", "ksh", "mksh") if shutil.which(s)]
@@ -22,15 +23,6 @@ TAIL = (
     'echo "${HPCTL_RESUME_FROM-unset}|$HPCTL_CHECKPOINT_DIR|$HPCTL_RESTART_COUNT|$#|$*"\n'
     "set | grep -c ^hpctl_ || :\n"
 )
-
-
-def make(root: Path, name: str, step: int) -> Path:
-    directory = root / name
-    directory.mkdir(parents=True)
-    (directory / "data").write_bytes(b"x")
-    file = manifest.describe(directory / "data", directory)
-    manifest.write(directory, step=step, world_size=1, files=[file])
-    return directory
 
 
 class Job:
@@ -72,9 +64,9 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_resumes_in_every_shell(job: Job, shell: str) -> None:
-    make(job.root, "step-1", 1)
-    newest = make(job.root, "other", 10)
-    (make(job.root, "step-11", 11) / "data").unlink()
+    generic(job.root, "step-1", 1)
+    newest = generic(job.root, "other", 10)
+    (generic(job.root, "step-11", 11) / "data").unlink()
     code, out, err = job.run(shell=shell, SLURM_RESTART_COUNT="3")
     assert (code, out) == (0, [f"{newest}|{job.root}|3|2|a b c", "0"])
     assert f"resuming from {newest}" in err
@@ -103,7 +95,7 @@ def test_placeholders_are_filled_and_the_directory_made(job: Job) -> None:
 
 
 def test_nothing_whole_stops_the_job_rather_than_start_over(job: Job) -> None:
-    (make(job.root, "step-1", 1) / "data").unlink()
+    (generic(job.root, "step-1", 1) / "data").unlink()
     code, out, err = job.run()
     assert (code, out) == (STOP_EXIT_CODE, [])
     assert "data is missing" in err
@@ -118,8 +110,7 @@ def test_a_missing_base_stops_the_job(job: Job) -> None:
     job.root.rmdir()
     code, out, err = job.run()
     assert (code, out) == (STOP_EXIT_CODE, [])
-    assert "is not there on this node" in err
-    assert str(job.root) in err
+    assert re.search(rf"{re.escape(str(job.root))}.* is not there on this node", err)
     assert not job.root.exists(), "it must not be made: it would hide the mount"
 
 
@@ -135,10 +126,10 @@ def test_hpctl_out_of_order_never_fails_the_job(job: Job, broken: str) -> None:
     code, out, err = job.run()
     assert (code, out[0].split("|")[0]) == (0, "unset")
     assert "hpctl itself did not answer" in err
-    make(job.root, "step-9", 9)
-    ten = make(job.root, "step-00000010", 10)
-    make(job.root, "step-00000011.tmp-1.0.0-99", 11)
-    make(job.root, "step-00000004.damaged-c5f235", 4)
+    generic(job.root, "step-9", 9)
+    ten = generic(job.root, "step-00000010", 10)
+    generic(job.root, "step-00000011.tmp-1.0.0-99", 11)
+    generic(job.root, "step-00000004.damaged-c5f235", 4)
     (job.root / "step-12").mkdir()
     code, out, _ = job.run()
     assert (code, out[0].split("|")[0]) == (0, str(ten))
@@ -185,7 +176,7 @@ def test_what_another_job_was_asked_for_is_not_inherited(job: Job, shell: str) -
 
 
 def test_a_program_that_resumes_by_itself_is_left_alone(job: Job) -> None:
-    (make(job.root, "step-1", 1) / "data").unlink()
+    (generic(job.root, "step-1", 1) / "data").unlink()
     job.parts = {"resume": False}
     code, out, err = job.run(HPCTL_RESUME_FROM="/stale")
     assert (code, out[0], err) == (0, f"unset|{job.root}|0|2|a b c", "")
@@ -198,9 +189,9 @@ def test_a_program_that_resumes_by_itself_is_left_alone(job: Job) -> None:
 @pytest.mark.slow
 def test_the_newest_of_all_tiers_is_found(job: Job) -> None:
     tier, other = job.tmp / "tier's", job.tmp / "own disk"
-    make(job.root, "step-1", 1)
-    newest = make(tier, "step-3", 3)
-    near = make(other, "step-4", 4)
+    generic(job.root, "step-1", 1)
+    newest = generic(tier, "step-3", 3)
+    near = generic(other, "step-4", 4)
     job.parts = {"tiers": (str(tier), f"{job.tmp}/{{job_id}}", f"local:{job.tmp}/replaced")}
     code, out, err = job.run()
     assert (code, out[0].split("|")[0]) == (0, str(newest)), err

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
 from hpctl.jobs.run.settings import RunSettings, settings
 from hpctl.jobs.run.srun import parse_srun
+from tests.unit.checkpoint_files import generic
 
 
-def save(root: Path, step: int, whole: bool = True) -> Path:
-    directory = root / f"step-{step}"
-    directory.mkdir(parents=True)
-    (directory / "data").write_bytes(b"x" * 10)
-    manifest.write(
-        directory, step=step, world_size=1, files=[manifest.describe(directory / "data", directory)]
-    )
+def save(root: Path, step: int, whole: bool = True) -> None:
+    directory = generic(root, f"step-{step}", step)
     if not whole:
         (directory / "data").write_bytes(b"x")
-    return directory
 
 
 def given(directory: Path | None, **environ: str) -> RunSettings:
@@ -75,8 +70,6 @@ def test_a_directory_that_is_away_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_all_tiers_are_asked_where_there_are_several(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     save(tmp_path / "other", 9)
     (tmp_path / "ck").mkdir()
     one = replace(

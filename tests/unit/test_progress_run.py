@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hpctl.core.trouble import Kind
+from hpctl.core.compat import UTC
+from hpctl.core.run_policy import RunPolicy
+from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.notes import Note
-from tests.unit.progress_said import BEGAN, book, hang, run, said
+from hpctl.jobs.progress.run_progress import RunProgress
+
+BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+POLICY = RunPolicy()
+
+
+def book(policy: RunPolicy = POLICY) -> RunProgress:
+    return RunProgress(policy, 1000.0, BEGAN)
+
+
+def run(
+    b: RunProgress, steps: int, every: float, ranks: int = 1, at: float = 1000.0, start: int = 1
+) -> float:
+    """Steps in lockstep; the time of the last."""
+    for step in range(start, start + steps):
+        at += every
+        for rank in range(ranks):
+            b.add(said(rank, step), at + rank / 1000)
+    return at
+
+
+def said(rank: int, step: int | None = None, **more: object) -> Note:
+    return Note(
+        step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
+    )  # type: ignore[arg-type]
+
+
+def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
+    """The hang that is told at one time, and none at another before it."""
+    assert none_at is None or b.trouble(none_at) is None
+    trouble = b.trouble(at)
+    assert trouble.kind is Kind.HANG
+    return trouble
 
 
 def test_fast_steps_hang_at_the_floor_and_not_before() -> None:
@@ -196,3 +232,165 @@ def test_more_ranks_than_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         b.add(said(rank, 1), 1001.0)
     assert len(b.ranks) == 4
     assert b.refused == 5
+
+
+def test_a_save_has_a_bound_of_its_own() -> None:
+    b = book()
+    last = run(b, 50, 1.0)
+    b.add(said(0, saving=True), last + 1)
+    assert "no end of a save" in hang(b, last + 602, none_at=last + 600).why
+
+
+def test_long_saves_stretch_the_bound_and_outlive_a_restart() -> None:
+    b = book()
+    last = run(b, 50, 1.0)
+    b.add(said(0, checkpoint="/c/50", step=50, seconds=400.0), last + 1)
+    renewed = RunProgress(POLICY, 5000.0, BEGAN, pace=b.pace.renewed())
+    last = run(renewed, 50, 1.0, at=5000.0)
+    renewed.add(said(0, saving=True), last)
+    hang(renewed, last + 1201, none_at=last + 1190)
+
+
+def test_steps_go_on_under_an_asynchronous_save() -> None:
+    b = book()
+    last = run(b, 50, 1.0)
+    b.add(said(0, saving=True), last)
+    last = run(b, 1000, 1.0, at=last, start=51)
+    hang(b, last + 62)
+
+
+def test_after_a_save_steps_are_awaited_again() -> None:
+    b = book()
+    last = run(b, 50, 1.0)
+    b.add(said(0, saving=True), last)
+    b.add(said(0, saving=False), last + 300)
+    hang(b, last + 361, none_at=last + 359)
+
+
+def test_a_phase_without_steps_gets_what_its_past_explains() -> None:
+    b = book()
+    last = run(b, 50, 1.0)
+    b.add(said(0, phase="eval"), last)
+    assert b.trouble(last + 1700) is None  # It was never seen to end: the start's bound.
+    b.add(said(0, phase="train"), last + 100)
+    last = run(b, 50, 1.0, at=last + 100, start=51)
+    b.add(said(0, phase="eval"), last)
+    hang(b, last + 301, none_at=last + 299)
+
+
+def test_an_evaluation_between_steps_is_no_pause_of_theirs() -> None:
+    b = book()
+    last = run(b, 50, 1.0)
+    b.add(said(0, phase="eval"), last)
+    b.add(said(0, phase="train"), last + 300)
+    last = run(b, 50, 1.0, at=last + 300, start=51)
+    hang(b, last + 61)
+
+
+def test_phases_within_each_step_do_not_loosen_the_bound() -> None:
+    b, at = book(), 1000.0
+    for step in range(1, 50):
+        for phase in ("data", "forward", "backward"):
+            at += 0.3
+            b.add(said(0, phase=phase), at)
+        at += 0.1
+        b.add(said(0, step), at)
+    b.add(said(0, phase="data"), at)
+    hang(b, at + 61)
+
+
+def test_a_second_start_is_judged_by_the_first() -> None:
+    first = book()
+    first.add(said(0, 1), 1000.0 + 90)
+    run(first, 20, 2.0, at=1090.0, start=2)
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    hang(second, 5000.0 + 601, none_at=5000.0 + 599)
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    second.add(said(0, 10), 5050.0)
+    hang(second, 5050.0 + 61, none_at=5050.0 + 59)
+
+
+def test_slow_first_steps_may_be_slow_again() -> None:
+    first = book()
+    first.add(said(0, 1), 1001.0)
+    first.add(said(0, 2), 1101.0)
+    run(first, 20, 2.0, at=1101.0, start=3)
+    assert first.trouble(1141.0 + 61) is not None
+    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    second.add(said(0, 10), 5050.0)
+    hang(second, 5050.0 + 301, none_at=5050.0 + 299)
+
+
+def test_ranks_started_anew_inside_the_step_get_a_starts_time() -> None:
+    b = book()
+    last = run(b, 50, 1.0, ranks=2)
+    b.add(Note(restart=True), last + 20)
+    assert b.ranks == {}
+    assert b.trouble(last + 20 + 599) is None
+    again = run(b, 50, 1.0, ranks=2, at=last + 100, start=40)
+    assert b.step == 89
+    hang(b, again + 61, none_at=again + 59)
+
+
+NOTES = st.builds(
+    Note,
+    step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
+    loss=st.none() | st.floats(),
+    tokens=st.none() | st.floats(),
+    seconds=st.none() | st.floats(),
+    rank=st.none() | st.integers(0, 5),
+    pid=st.none() | st.integers(1, 3),
+    phase=st.sampled_from(["", "-", "data", "eval"]),
+    checkpoint=st.sampled_from(["", "/c"]),
+    saving=st.none() | st.booleans(),
+    done=st.booleans(),
+    restart=st.sampled_from([False, False, False, True]),
+    lost=st.integers(0, 3),
+)
+TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
+
+
+def told(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
+    book, at, troubles = RunProgress(POLICY, 0.0, BEGAN), 0.0, []
+    for note, pause in talk:
+        at += pause
+        book.add(note, at)
+        troubles.append(book.trouble(at))
+    end = at + 1e6
+    troubles += [book.trouble(end) for _ in range(40)]
+    return book, troubles
+
+
+@given(TALK)
+@settings(deadline=None)
+def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note, float]]) -> None:
+    book, troubles = told(talk)
+    hangs = [one for one in troubles[len(talk) :] if getattr(one, "kind", None) is Kind.HANG]
+    assert len(hangs) <= 1
+    # It was told already if the silence before the end was the same one.
+    assert hangs or book.hang(1e9) is not None
+    assert troubles[-1] is None
+    assert len(book.ranks) <= 6
+
+
+@given(TALK, st.floats(0.0, 59.9))
+@settings(deadline=None)
+def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait: float) -> None:
+    book, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
+    for note, pause in talk:
+        at += pause
+        book.add(note, at)
+    assert at - book.moved > 0 or book.hang(at + wait) is None
+
+
+@given(st.floats(0.01, 500.0), st.integers(5, 80))
+@settings(deadline=None)
+def test_a_steady_run_is_told_within_three_steps_or_the_floor(step_s: float, steps: int) -> None:
+    book, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
+    for step in range(steps):
+        at += step_s
+        book.add(Note(step=step, rank=0), at)
+        assert book.trouble(at) is None
+    bound = max(60.0, 3 * step_s)
+    assert book.hang(at + bound * 0.99) is None
+    assert book.hang(at + bound * 1.01) is not None

@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -98,7 +97,7 @@ class Said:
 
 
 def ground(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
-    return AllocationState(cast(AllocationQueries, Said(*jobs)), lambda _: None, restart)
+    return AllocationState(Said(*jobs), lambda _: None, restart)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ class Failing:
 def test_a_signal_ends_the_wait_for_slurmctld() -> None:
     said: list[str] = []
     # The first question is asked, and the wait after it is under way.
-    failing = cast(AllocationQueries, Failing(Unavailable("nobody answers")))
+    failing = Failing(Unavailable("nobody answers"))
     left = AllocationState(failing, said.append, stopped=lambda: bool(said))
     began = time.monotonic()
     assert left.look().healthy == ()
@@ -150,9 +149,7 @@ def test_a_signal_ends_the_wait_for_slurmctld() -> None:
 def test_a_job_that_was_never_known_is_not_waited_for() -> None:
     said: list[str] = []
     with pytest.raises(NoSuchJob):
-        AllocationState(
-            cast(AllocationQueries, Failing(NoSuchJob("no job 999"))), said.append
-        ).look()
+        AllocationState(Failing(NoSuchJob("no job 999")), said.append).look()
     assert said == []
 
 
@@ -190,7 +187,7 @@ BY_HAND = replace(TREATED, reason="disk swap, Ada")
 def test_a_suspect_that_hpctl_gave_back_may_serve_again(
     seen: tuple[SlurmNode, ...], fit: bool, healed: bool
 ) -> None:
-    place = AllocationState(cast(AllocationQueries, Nodes(*seen)), lambda _: None, 1)
+    place = AllocationState(Nodes(*seen), lambda _: None, 1)
     place.suspect({N1: "its ranks did not end at SIGKILL"})
     for _ in seen:
         last = place.look()

@@ -1,21 +1,25 @@
-"""When a smaller run grows again, and what follows a step that Slurm does not create."""
+"""What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Action, RunPolicy
-from hpctl.core.trouble import Kind
-from hpctl.jobs.run.allocation import AllocationState, Fitness
+from hpctl.core.compat import UTC
+from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.model import JobId, NodeName
+from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
+from hpctl.core.trouble import Kind, Trouble
+from hpctl.jobs.daemon_client import DaemonReply
+from hpctl.jobs.run import trouble_handler
+from hpctl.jobs.run.allocation import Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.history import JobHistory
-from hpctl.jobs.run.launch import RunningStep, StepLauncher
-from hpctl.jobs.run.settings import settings
+from hpctl.jobs.run.settings import RunSettings, settings
 from hpctl.jobs.run.srun import NotLaunched, parse_srun
 from hpctl.jobs.run.supervise import (
     MOST_NO_GRES,
@@ -24,9 +28,11 @@ from hpctl.jobs.run.supervise import (
     REQUEUE_S,
     Room,
     StepSupervisor,
+    StepTimers,
     grown,
 )
-from hpctl.jobs.run.trouble_handler import TroubleHandler
+from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, offenders, persist
+from hpctl.policies import PolicyFile
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
 HOUR = Room(have=6, inside=8, left_s=3600, restart_s=60)
@@ -58,7 +64,7 @@ def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay() -> None:
 
 
 NODES = (NodeName("n1"), NodeName("n2"))
-STEP = cast(RunningStep, SimpleNamespace(attempt=1, nodes=NODES))
+STEP = SimpleNamespace(attempt=1, nodes=NODES)
 FIT = Fitness(NODES, {})
 NO_GRES = "Invalid generic resource (gres) specification"
 
@@ -67,19 +73,19 @@ def refused(text: str) -> Evidence:
     return Evidence(1, failed=[NotLaunched(None, text)])
 
 
-def supervisor(*, recoverable: bool = True) -> StepSupervisor:
-    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    given = settings(parse_srun(["x"]), environ)
-    allocation = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
-    handler = TroubleHandler(
-        given,
-        cast(AllocationState, allocation),
-        JobHistory(None),
-        cast(StepLauncher, None),
-        lambda _: None,
+def handler(
+    said: list[str] | None = None, *, nodes: str = "n[1-2]", recoverable: bool = True
+) -> TroubleHandler:
+    given = settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
+    state = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
+    return TroubleHandler(
+        given, state, JobHistory(None), None, [].append if said is None else said.append
     )
-    one = SimpleNamespace(refusals=0, handler=handler, say=lambda _: None)
-    return cast(StepSupervisor, one)
+
+
+def supervisor(*, recoverable: bool = True) -> SimpleNamespace:
+    one = handler(recoverable=recoverable)
+    return SimpleNamespace(refusals=0, handler=one, say=lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +116,116 @@ def test_a_step_that_ran_starts_the_count_afresh() -> None:
     assert one.refusals == 1
     assert StepSupervisor._uncreated(one, STEP, Evidence(1), FIT) is None
     assert one.refusals == 0
+
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def past(kind: Kind, node: str | None, hours: float) -> Past:
+    at = NOW - timedelta(hours=hours)
+    name = NodeName(node) if node else None
+    return Past(Trouble(kind, at, "", node=name), Action.STEP)
+
+
+def test_who_proved_bad_within_the_window_is_avoided() -> None:
+    known = [
+        past(Kind.NODE, "n1", 1),
+        past(Kind.NODE, "n2", 25),
+        past(Kind.HANG, "n3", 1),
+        past(Kind.CORRUPTION, "n4", 2),
+        past(Kind.NODE, None, 1),
+    ]
+    assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
+
+
+def told(*replies: DaemonReply | None) -> list[float]:
+    """How long was waited between the attempts to tell, until one was enough."""
+    left, waits = list(replies), list[float]()
+    persist(JobReport(JobId(7), 0), lambda _: left.pop(0), waits.append)
+    assert not left
+    return waits
+
+
+def test_a_word_to_the_daemon_is_said_again_while_it_is_away() -> None:
+    assert told(DaemonReply(True)) == []
+    assert told(None, DaemonReply(False, again=True), DaemonReply(True)) == list(PAUSES[:2])
+    assert told(DaemonReply(False, text="404 unknown_job")) == []
+    assert told(*[None] * (len(PAUSES) + 1)) == list(PAUSES)
+    assert sum(PAUSES) + 2 * (len(PAUSES) + 1) < 60
+
+
+def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, reports = list[str](), list[JobReport]()
+    one = handler(said, nodes="n[1-3]")
+    monkeypatch.setattr(one, "_report", reports.append)
+    for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
+        one.unaffected([NodeName(node) for node in gone])
+    whys = [
+        f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
+    ]
+    assert said == whys
+    assert [(r.job, r.restarts, r.trouble, r.action, r.why) for r in reports] == [
+        (7, 0, None, Action.NONE, why) for why in whys
+    ]
+
+
+@pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
+def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Action) -> None:
+    said = list[str]()
+    one = handler(said)
+    trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
+    answer = one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused)
+    assert answer.action is action
+    assert [each.action for each in one._history.past] == [action]
+    assert any("not restarted in their step: deaf" in line for line in said) == bool(refused)
+
+
+def test_nothing_is_sent_after_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon takes the newest report of a run: a late one would take the wish back."""
+    sent = list[JobReport]()
+    monkeypatch.setattr(trouble_handler, "send_report", lambda report: sent.append(report))
+    one = handler()
+    late = JobReport(JobId(7), 0, progress=4)
+    assert one._send(late) is None
+    one.wish(None, Answer(Action.REQUEUE, "no spare is left"))
+    assert one._send(late) == DaemonReply(ok=False)
+    assert [report.wish for report in sent] == [Wish.NONE, Wish.REQUEUE]
+
+
+def limits(left: float | None, whole_s: float | None) -> SimpleNamespace:
+    """What the allocation says of the time limit."""
+    return SimpleNamespace(left_s=lambda _now: left, whole_s=whole_s)
+
+
+def given(tmp_path: Path, saves: bool = True) -> RunSettings:
+    environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": str(tmp_path)}
+    if saves:
+        environ["HPCTL_CHECKPOINT_DIR"] = str(tmp_path)
+    return settings(parse_srun(["x"]), environ, [PolicyFile(save_grace_s=60)])
+
+
+@pytest.mark.parametrize(
+    ("left", "whole", "near"),
+    [
+        (3600.0, 7200.0, False),
+        (89.0, 7200.0, True),
+        (91.0, 7200.0, False),
+        (89.0, 120.0, False),  # a job of two minutes is not near its end all the time
+        (29.0, 120.0, True),
+        (None, None, False),
+    ],
+)
+def test_it_is_near_when_a_save_and_a_requeue_just_fit(
+    tmp_path: Path, left: float | None, whole: float | None, near: bool
+) -> None:
+    clocks = StepTimers(given(tmp_path))
+    trouble = clocks.time_limit(limits(left, whole), NOW)
+    assert (trouble is not None and trouble.kind is Kind.TIME_LIMIT) is near
+
+
+def test_it_is_told_once_and_only_to_who_can_save(tmp_path: Path) -> None:
+    ground = limits(50.0, 7200.0)
+    clocks = StepTimers(given(tmp_path))
+    assert clocks.time_limit(ground, NOW) is not None
+    assert clocks.time_limit(ground, NOW) is None
+    assert StepTimers(given(tmp_path, saves=False)).time_limit(ground, NOW) is None
