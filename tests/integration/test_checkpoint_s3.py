@@ -1,7 +1,5 @@
 """Checkpoints in S3: real boto3 over HTTP against moto's server, every format, the costs."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

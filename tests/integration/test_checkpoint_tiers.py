@@ -1,7 +1,5 @@
 """Several tiers, and bringing a checkpoint from S3: real boto3 over HTTP against moto's server."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

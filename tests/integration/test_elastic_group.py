@@ -1,7 +1,5 @@
 """Real launchers and real processes, without torch: every way a group ends or starts again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

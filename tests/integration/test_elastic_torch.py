@@ -1,7 +1,5 @@
 """Real PyTorch on CPU under the launchers: a rank that dies, raises or hangs changes no bit."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

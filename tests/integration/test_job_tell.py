@@ -1,7 +1,5 @@
 """A supervisor's word over real HTTP with real munged: who is believed, what is refused, how."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

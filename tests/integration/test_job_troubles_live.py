@@ -4,8 +4,6 @@ One cluster for all of them. The jobs are submitted as `hpctl sbatch` registers 
 stand for a supervisor speak with `hpctl.jobs.daemon_client`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

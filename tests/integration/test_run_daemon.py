@@ -1,7 +1,5 @@
 """The supervisor and the daemon on one job: spares first, then a requeue that the daemon makes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """A smaller run on a real Slurm that becomes larger again when a lost node is back."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """The supervisor on a real Slurm: whose job it is, and ranks restarted in their own step."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """hpctl sbatch against the real sbatch: every option reaches it, and what is added works."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The SPANK plugin on a real Slurm: it does what the wrappers do, and never stands in the way."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Checkpoints of each framework, written byte by byte: no framework is needed to make them."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -1,7 +1,5 @@
 """The frameworks' checkpoints: whole only when every byte that can be missed is there."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import json

@@ -1,7 +1,5 @@
 """The manifest vouches for exactly what was written, and a damaged one for nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import datetime

@@ -1,7 +1,5 @@
 """NVRx's local checkpoints: whole where every rank's share is there, and every copy is good."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

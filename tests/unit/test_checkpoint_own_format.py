@@ -1,7 +1,5 @@
 """Files of no known format: they are told of, with what to do, and never opened."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os

@@ -1,7 +1,5 @@
 """The reader of `.metadata`: the same as the standard library says, at any size, in any pieces."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The newest whole checkpoint, whatever names, times and pointers say."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What stands in for Python 3.11 does as 3.11 does; run under 3.10 too (tests/architecture)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The configuration file: every error at once, with its place and a near miss."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The launcher's smaller parts: words, place, error files, checkpoint choice, wire, account."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

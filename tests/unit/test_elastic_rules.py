@@ -1,7 +1,5 @@
 """The group as a value: what comes of each fact, without a process or a clock."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

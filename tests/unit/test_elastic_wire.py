@@ -1,7 +1,5 @@
 """What launchers say to each other, and the account that they leave."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from pathlib import Path

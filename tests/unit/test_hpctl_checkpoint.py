@@ -1,7 +1,5 @@
 """The helpers that save checkpoints of any format: what they finish is whole, nothing else is."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The lines put into a script, run by real shells."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

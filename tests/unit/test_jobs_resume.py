@@ -1,7 +1,5 @@
 """Where a step resumes, and what counts as a newer checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

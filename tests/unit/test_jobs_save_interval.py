@@ -1,21 +1,12 @@
 """How often to save: the formulas against published values, simulation and each other."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.save_interval import (
-    DAY_S,
-    advise,
-    daly,
-    effective_ratio,
-    measure,
-    rate,
-)
+from hpctl.jobs.save_interval import DAY_S, advise, daly, effective_ratio, measure, rate
 from tests.unit.checkpoint_files import dcp_files, torch_save, write
 
 

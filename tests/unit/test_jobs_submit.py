@@ -1,7 +1,5 @@
 """What hpctl sbatch decides, from values: the command line, and the script."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from typing import Any
@@ -80,6 +78,9 @@ def test_a_missing_value_is_named(words: list[str]) -> None:
         parse_command_line(words)
 
 
+CKPT = "--checkpoint-dir /c"
+RUN = "#!/bin/sh\n#SBATCH -t 60\nhpctl run -- python train.py\n"
+STEP = "#!/bin/sh\n#SBATCH -t 60\nsrun python train.py\n"
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
 
@@ -103,12 +104,8 @@ def refused(words: str = "", text: str = PLAIN) -> HpctlError:
 
 def test_with_a_directory() -> None:
     got = submit("--checkpoint-dir /c/run -N1")
-    assert got.options == (
-        "--requeue",
-        "--open-mode=append",
-        "-N1",
-        '--comment=hpctl:{"ckpt":"/c/run"}',
-    )
+    comment = '--comment=hpctl:{"ckpt":"/c/run"}'
+    assert got.options == ("--requeue", "--open-mode=append", "-N1", comment)
     assert got.bases == ("/c/run",)
     head, _, rest = got.text.partition("# --- begin: put in by hpctl")
     assert head == "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\n"
@@ -176,7 +173,6 @@ def test_the_comment_is_read_back() -> None:
     assert checkpoint_dir(comment + " held: no budget") == "/c/{job_id}"
     for other in ("", "mine", "hpctl:", "hpctl:{", "hpctl:[]", 'hpctl:{"ckpt":1}'):
         assert checkpoint_dir(other) is None
-    assert json.loads(comment.removeprefix("hpctl:")) == {"ckpt": "/c/{job_id}"}
 
 
 def test_the_directive_and_the_command_line_over_it() -> None:
@@ -220,25 +216,27 @@ def test_a_late_directive_is_pointed_at() -> None:
 @pytest.mark.parametrize(
     ("words", "text", "message", "hint"),
     [
-        ("-N1 : -N2", PLAIN, "heterogeneous", "plain sbatch"),
-        ("", "#!/bin/sh\n#SBATCH hetjob\ntrue\n", "heterogeneous", "plain sbatch"),
-        ("", "#!/usr/bin/env -S python3 -u\nx\n", "python3 script", "#!/bin/sh"),
-        ("", "#!/bin/tcsh\nx\n", "tcsh script", "#!/bin/sh"),
-        ("", "echo\n", "no #! line", "#!/bin/sh"),
-        ("--array=0-3", PLAIN, "share one checkpoint directory", "{array_task_id}"),
-        ("", "#!/bin/sh\n#SBATCH -a 1-2\nx\n", "share one", "{array_task_id}"),
+        (f"{CKPT} -N1 : -N2", PLAIN, "heterogeneous", "plain sbatch"),
+        (CKPT, "#!/bin/sh\n#SBATCH hetjob\ntrue\n", "heterogeneous", "plain sbatch"),
+        (CKPT, "#!/usr/bin/env -S python3 -u\nx\n", "python3 script", "#!/bin/sh"),
+        (CKPT, "#!/bin/tcsh\nx\n", "tcsh script", "#!/bin/sh"),
+        (CKPT, "echo\n", "no #! line", "#!/bin/sh"),
+        (f"{CKPT} --array=0-3", PLAIN, "share one checkpoint directory", "{array_task_id}"),
+        (CKPT, "#!/bin/sh\n#SBATCH -a 1-2\nx\n", "share one", "{array_task_id}"),
+        ("--checkpoint-dir /c/{jobid}", PLAIN, "{jobid}", "Did you mean {job_id}?"),
+        ("--checkpoint-dir /c/{array_task_id}", PLAIN, "no job array", ""),
+        ("--spares 1", RUN, "needs a number of nodes", "--nodes N"),
+        ("--spares 1 -N 4 -n 4", RUN, "take the spares away", "--ntasks-per-node"),
+        ("--spares 1 -N 4 --no-kill=off", RUN, "--no-kill=off", "hpctl sets it"),
+        ("--save-signal USR1 --signal=B:TERM@5", RUN, "both ask", "Leave --signal out"),
+        ("--tier s3://bucket/x", RUN, "--tier names further places", "--checkpoint-dir"),
+        (f"{CKPT} --tier /n/{{job}}", RUN, "unknown placeholder", "job_id"),
     ],
 )
 def test_what_cannot_resume_is_refused(words: str, text: str, message: str, hint: str) -> None:
-    error = refused(f"--checkpoint-dir /c {words}", text)
+    error = refused(words, text)
     assert message in str(error)
     assert hint in error.hint
-
-
-def test_placeholders_are_checked() -> None:
-    assert "Did you mean {job_id}?" in refused("--checkpoint-dir /c/{jobid}").hint
-    assert "no job array" in str(refused("--checkpoint-dir /c/{array_task_id}"))
-    assert submit("--array 1-2 --checkpoint-dir /c/{array_task_id}").bases == ("/c",)
 
 
 @pytest.mark.parametrize(
@@ -279,10 +277,6 @@ def test_wrap_becomes_a_script() -> None:
     assert plain.options[-2:] == ("-N2", "--wrap=srun a b")
 
 
-RUN = "#!/bin/sh\n#SBATCH -t 60\nhpctl run -- python train.py\n"
-STEP = "#!/bin/sh\n#SBATCH -t 60\nsrun python train.py\n"
-
-
 def test_spares_are_added_to_the_nodes() -> None:
     for words, text, nodes in (
         ("-N 4", RUN, "5"),
@@ -305,23 +299,6 @@ def test_a_range_of_nodes_is_the_policys_elastic_range() -> None:
     assert got.registered.policy == {"nodes": "6-8"}
     got = submit("-N 6-8", RUN, policy={"nodes": "7-8"})
     assert got.registered.policy == {"nodes": "7-8"}
-
-
-@pytest.mark.parametrize(
-    ("words", "message", "hint"),
-    [
-        ("--spares 1", "needs a number of nodes", "--nodes N"),
-        ("--spares 1 -N 4 -n 4", "take the spares away", "--ntasks-per-node"),
-        ("--spares 1 -N 4 --no-kill=off", "--no-kill=off", "hpctl sets it"),
-        ("--save-signal USR1 --signal=B:TERM@5", "both ask", "Leave --signal out"),
-        ("--tier s3://bucket/x", "--tier names further places", "--checkpoint-dir"),
-        ("--checkpoint-dir /c --tier /n/{job}", "unknown placeholder", "job_id"),
-    ],
-)
-def test_what_does_not_fit_together(words: str, message: str, hint: str) -> None:
-    error = refused(words, RUN)
-    assert message in str(error)
-    assert hint in error.hint
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Policy files: what they say, what is wrong with them, and how they add up."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -61,15 +59,17 @@ def test_later_files_win_key_by_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("30s", 30), ("10m", 600), ("'1.5 h'", 5400), ("2d", 172800)]
+    ("key", "text", "meant"),
+    [
+        *(("nodes", text, (6, 8)) for text in ("6-8", "[6, 8]")),
+        ("nodes", "8", (8, 8)),
+        *(("window_s", text, 600) for text in ("600", "600s", "10m")),
+        ("window_s", "'1.5 h'", 5400),
+        ("window_s", "2d", 172800),
+    ],
 )
-def test_durations(text: str, seconds: float) -> None:
-    assert merged([parse(f"window_s: {text}")]).window_s == seconds
-
-
-@pytest.mark.parametrize(("text", "nodes"), [("8", (8, 8)), ("6-8", (6, 8)), ("[6, 8]", (6, 8))])
-def test_nodes(text: str, nodes: tuple[int, int]) -> None:
-    assert merged([parse(f"nodes: {text}")]).nodes == nodes
+def test_how_a_value_may_be_written(key: str, text: str, meant: object) -> None:
+    assert getattr(merged([parse(f"{key}: {text}")]), key) == meant
 
 
 def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Made-up runs: where the run is after each event, and that the answers are `decide`'s own."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.jobs.rehearsal import Played, ScenarioError, parse, play, restarts

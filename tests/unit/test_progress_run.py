@@ -1,7 +1,5 @@
 """The judge of a run's silence, on literals: nothing here waits, reads a clock or a socket."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

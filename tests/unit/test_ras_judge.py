@@ -2,20 +2,17 @@
 
 import pytest
 
-from hpctl.jobs.ras import report as document
-from hpctl.jobs.ras import report as text
 from hpctl.jobs.ras.judge import APART_S, HangCause, RasFinding, RasSample, culprits
-from hpctl.jobs.ras.report import RasReport
+from hpctl.jobs.ras.report import RasReport, read_json, read_text
 from tests.stubs.ras.job import RELEASES, Communicator, Job, as_json, as_text, job
 
 JSON = "2.30.7"
-OLD = ("2.24.3", "2.26.2", "2.28.3")
 
 
 def answer(told: Job, release: str) -> RasReport:
     if RELEASES[release].json:
-        return document.read_json(as_json(told, release).encode())
-    return text.read_text(as_text(told, release).encode())
+        return read_json(as_json(told, release).encode())
+    return read_text(as_text(told, release).encode())
 
 
 def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasFinding:
@@ -26,18 +23,22 @@ def still(told: Job, release: str = JSON) -> RasFinding:
     return judged(answer(told, release), answer(told, release))
 
 
+def stepped(times: int) -> Job:
+    told = job()
+    told.communicators[0].step(times=times)
+    return told
+
+
 def ranks(finding: RasFinding) -> list[int]:
     return sorted(member.rank for member in finding.members)
 
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_the_rank_that_launched_fewer_is_behind(release: str) -> None:
-    told = job()
-    told.communicators[0].step(times=1200)
+    told = stepped(1200)
     told.communicators[0].step(but=(5,))
     finding = still(told, release)
-    assert finding.cause is HangCause.BEHIND
-    assert ranks(finding) == [5]
+    assert (finding.cause, ranks(finding)) == (HangCause.BEHIND, [5])
     assert "rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 1200" in finding.why
     assert "7 others 1201" in finding.why
 
@@ -53,25 +54,21 @@ def test_counts_that_grow_are_no_hang(release: str) -> None:
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_a_process_that_does_not_answer_twice_is_missing(release: str) -> None:
-    told = job()
-    told.communicators[0].step(times=9)
+    told = stepped(9)
     told.communicators[0].step(but=(5,))
     told.processes[3].unresponsive = True
     finding = still(told, release)
-    assert finding.cause is HangCause.MISSING
-    assert ranks(finding) == [3]
+    assert (finding.cause, ranks(finding)) == (HangCause.MISSING, [3])
     assert finding.sure
 
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_one_that_was_given_up_meanwhile_is_missing(release: str) -> None:
-    told = job()
-    told.communicators[0].step()
+    told = stepped(1)
     first = answer(told, release)
     told.processes[3].dead = True
     finding = judged(first, answer(told, release))
-    assert finding.cause is HangCause.MISSING
-    assert ranks(finding) == [3]
+    assert (finding.cause, ranks(finding)) == (HangCause.MISSING, [3])
 
 
 @pytest.mark.parametrize("release", list(RELEASES))
@@ -82,13 +79,11 @@ def test_a_process_that_was_late_once_is_not_taken_for_a_movement(release: str) 
     first = answer(told, release)
     told.processes[3].unresponsive = False
     finding = judged(first, answer(told, release))
-    assert finding.cause is HangCause.BEHIND
-    assert ranks(finding) == [5]
+    assert (finding.cause, ranks(finding)) == (HangCause.BEHIND, [5])
 
 
 def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sure() -> None:
-    told = job()
-    told.communicators[0].step()
+    told = stepped(1)
     first = answer(told, JSON)
     told.processes[3].unresponsive = True
     finding = judged(first, answer(told, JSON))
@@ -98,8 +93,7 @@ def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sur
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_where_all_are_equal_nobody_is_named(release: str) -> None:
-    told = job()
-    told.communicators[0].step(times=7)
+    told = stepped(7)
     finding = still(told, release)
     assert finding.cause is HangCause.EQUAL
     assert finding.members == ()
@@ -107,12 +101,10 @@ def test_where_all_are_equal_nobody_is_named(release: str) -> None:
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_an_error_of_ones_own_goes_before_those_of_others(release: str) -> None:
-    told = job()
-    told.communicators[0].step(times=7)
+    told = stepped(7)
     told.communicators[0].errors = {1: 6, 2: 2, 3: 6}
     finding = still(told, release)
-    assert finding.cause is HangCause.FAILED
-    assert ranks(finding) == [2]
+    assert (finding.cause, ranks(finding)) == (HangCause.FAILED, [2])
     assert "system error" in finding.why
 
 
@@ -168,8 +160,7 @@ def test_ranks_that_launched_as_many_of_other_kinds_have_diverged() -> None:
     one.step("AllGather", but=(6,))
     one.step("AllReduce", but=(0, 1, 2, 3, 4, 5, 7))
     finding = still(told)
-    assert finding.cause is HangCause.DIVERGED
-    assert ranks(finding) == [6]
+    assert (finding.cause, ranks(finding)) == (HangCause.DIVERGED, [6])
 
 
 def test_a_communicator_that_ends_is_not_judged() -> None:

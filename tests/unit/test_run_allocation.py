@@ -1,7 +1,5 @@
 """What slurmctld says of the allocation, what the supervisor keeps of it, and which nodes fit."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The exit-code contract."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """What is remembered of a job, and what survives a crash of the one who writes it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The step's output: followed where it is a file, passed on where it is not."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

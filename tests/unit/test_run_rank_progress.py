@@ -1,7 +1,5 @@
 """Ranks that report, over real sockets."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `hpctl run` makes of its command line and the job's environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

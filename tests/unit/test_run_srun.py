@@ -1,7 +1,5 @@
 """srun's command line, taken apart and put together again, and its lines about its tasks."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.model import NodeName

@@ -1,7 +1,5 @@
 """What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -285,12 +285,7 @@ class RunProgress:
     """One start of a run: from the launch of its ranks until they are gone."""
 
     def __init__(
-        self,
-        policy: RunPolicy,
-        started: float,
-        began: datetime,
-        *,
-        pace: RunPace | None = None,
+        self, policy: RunPolicy, started: float, began: datetime, *, pace: RunPace | None = None
     ) -> None:
         """`started` and `began` are the same moment, by the monotonic and by the wall clock.
 

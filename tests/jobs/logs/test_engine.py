@@ -1,7 +1,5 @@
 """The engine: consecutive points, spikes, hangs and when to look for them, stops, latches."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """A log file that grows, is rotated or cut, and the lines in it."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

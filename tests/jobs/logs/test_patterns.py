@@ -1,7 +1,5 @@
 """Patterns: the same answers as Python's `re` line by line, and never more than linear time."""
 
-from __future__ import annotations
-
 import random
 import re
 import time

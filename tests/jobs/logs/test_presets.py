@@ -5,8 +5,6 @@ steps 70 to 84 take 1.8 times as long; in step 95 the loss is NaN; an hour and a
 before step 101. A preset must tell each of them that its framework's log shows, and no more.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

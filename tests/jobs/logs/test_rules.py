@@ -1,7 +1,5 @@
 """Rules: the operator's block as it is, hpctl's own keys, and every error at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
