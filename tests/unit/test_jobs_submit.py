@@ -2,9 +2,11 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import sbatch_options as scripts
@@ -13,33 +15,13 @@ from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
 from hpctl.jobs.submit import Submission, checkpoint_dir, plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 
+CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
 
-@pytest.mark.parametrize(
-    ("words", "script", "arguments"),
-    [
-        ("job.sh", "job.sh", ()),
-        ("-N 2 job.sh -N 3", "job.sh", ("-N", "3")),
-        ("-N2 job.sh", "job.sh", ()),
-        ("--nodes 2 --exclusive job.sh --parsable", "job.sh", ("--parsable",)),
-        ("--nodes=2 --nice job.sh", "job.sh", ()),
-        ("--nice=5 -vHW -o out job.sh", "job.sh", ()),
-        ("-vN 2 job.sh", "job.sh", ()),
-        ("--job-n x job.sh", "job.sh", ()),
-        ("-k job.sh", "job.sh", ()),
-        ("--requeue=expedite job.sh", "job.sh", ()),
-        ("-- -weird.sh x", "-weird.sh", ("x",)),
-        ("--checkpoint-dir /c -J a job.sh --dry-run", "job.sh", ("--dry-run",)),
-        ("--brand-new=5 job.sh", "job.sh", ()),
-        ("-N1 : -N2 job.sh", "job.sh", ()),
-        ("--wrap hostname", None, ()),
-        ("--wra=hostname -N1", None, ()),
-        ("--tier /a --tier=s3://b/c --no-resume job.sh", "job.sh", ()),
-        ("", None, ()),
-    ],
-)
-def test_the_script_is_found(words: str, script: str | None, arguments: tuple[str, ...]) -> None:
+
+@pytest.mark.parametrize(("words", "script", "arguments"), CASES["command lines"])
+def test_the_script_is_found(words: str, script: str | None, arguments: list[str]) -> None:
     line = parse_command_line(words.split())
-    assert (line.script, line.arguments) == (script, arguments)
+    assert (line.script, list(line.arguments)) == (script, arguments)
 
 
 def test_words_go_through_untouched_but_hpctls_own() -> None:
@@ -182,25 +164,7 @@ def test_the_directive_and_the_command_line_over_it() -> None:
     assert submit("", text.replace("-dir ", "-dir=")).bases == ("/c/a b",)
 
 
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("#HPCTL --checkpont-dir /c", "Did you mean --checkpoint-dir?"),
-        ("#HPCTL", "hpctl knows --checkpoint-dir, --tier"),
-        ("#HPCTL checkpoint-dir=/c", "Did you mean --checkpoint-dir?"),
-        ("#HPCTL --checkpoint-dir", "Write"),
-        ("#HPCTL --checkpoint-dir $HOME/c", "Write it out"),
-        ("#HPCTL --spare 1", "Did you mean --spares?"),
-        ("#HPCTL --dry-run", "Give --dry-run there"),
-        ("#HPCTL --no-resume=1", "Write #HPCTL --no-resume"),
-        ("#HPCTL --spares one", "Write a number"),
-        ("#HPCTL --spares 1 --save-signal USR3", "Did you mean USR"),
-        ("#HPCTL --save-signal USR1@0", "Write USR1@120"),
-        ("#HPCTL --save-signal USR1@65536", "at most 65535"),
-        ("#HPCTL --tier s3://B", "s3://BUCKET/PREFIX"),
-        ("#HPCTL --tier local:", "Write --tier local:/nvme"),
-    ],
-)
+@pytest.mark.parametrize(("line", "hint"), CASES["bad directives"])
 def test_bad_directives_name_the_line_and_the_mend(line: str, hint: str) -> None:
     error = refused("", f"#!/bin/sh\n# one\n{line}\ntrue\n")
     assert str(error).startswith("job.sh:3: ")
@@ -239,18 +203,7 @@ def test_what_cannot_resume_is_refused(words: str, text: str, message: str, hint
     assert hint in error.hint
 
 
-@pytest.mark.parametrize(
-    ("first", "shell"),
-    [
-        ("#!/bin/bash", "bash"),
-        ("#! /bin/sh -eu", "sh"),
-        ("#!/usr/bin/env bash", "bash"),
-        ("#!/usr/bin/env -S X=1 bash -l", "bash"),
-        ("#!", ""),
-        ("echo", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("first", "shell"), CASES["shells"])
 def test_the_shell_is_seen(first: str, shell: str) -> None:
     assert scripts.read("job.sh", first + "\n").shell == shell
 

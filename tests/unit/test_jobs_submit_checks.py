@@ -4,12 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs import submit_checks, submit_context
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line, read
 from hpctl.jobs.submit_checks import EffectiveOptions
+
+CASES = yaml.safe_load(Path(__file__).with_name("sbatch_check_cases.yaml").read_text())
 
 STRICT = "#!/bin/bash -e\n"
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n"
@@ -19,22 +22,7 @@ def of_text(body: str, head: str = STRICT) -> list[str]:
     return submit_checks.script_warnings(scripts.read("job.sh", head + body))
 
 
-PINNED = r"the rendezvous is pinned to .*scontrol show hostnames"
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("export MASTER_ADDR=node-1", PINNED),
-        ('MASTER_ADDR="10.0.0.7" MASTER_PORT=1 srun python x.py', PINNED),
-        ("srun torchrun --rdzv-endpoint 'node-1:29500' x.py", PINNED),
-        ("torchrun \\\n  --nnodes 2 \\\n  --master-addr=node-1 x.py", PINNED),
-        ("srun -w node-1 x", ".*pinned to node-1"),
-        ("srun --auto-resume=1 x", ".*HyperPod's own"),
-        ("srun x || true", ".*hides the exit code"),
-        ("torchrun x.py 2>&1 | tee log", ".*pipefail"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), CASES["lines that break resuming"])
 def test_a_line_that_breaks_resuming(line: str, says: str) -> None:
     (warning,) = of_text(line + "\n")
     assert re.match(f"job.sh:2: {says}", warning)
@@ -58,47 +46,13 @@ def test_hyperpod_s_hung_job_agent_is_a_second_doctor() -> None:
         assert bool(submit_checks.hang_rule_warnings(export, environment)) is warned, export
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        ("srun x\necho done\n", 4),
-        ("srun x\nexit 0\n", 4),
-        ("srun x\n\ntrue\n\n# the end\n", 5),
-        ("srun x &\nwait\n", 4),
-    ],
-)
+@pytest.mark.parametrize(("body", "line"), CASES["ends that hide what happened"])
 def test_an_end_that_hides_what_happened(body: str, line: int) -> None:
     (warning,) = of_text(body, PLAIN)
     assert warning.startswith(f"job.sh:{line}: ")
 
 
-@pytest.mark.parametrize(
-    ("head", "body"),
-    [
-        (STRICT, "export MASTER_ADDR=$(scontrol show hostnames | head -n 1)\n"),
-        (STRICT, "torchrun --rdzv-endpoint=$MASTER_ADDR:29500 x.py\n"),
-        (STRICT, "torchrun --master_addr localhost x.py\n"),
-        (STRICT, "export MASTER_PORT=29500\n"),
-        (STRICT, "srun -w $SLURM_NODELIST x\n"),
-        (STRICT, "srun --auto-resume=0 x\n"),
-        (STRICT, "srun x || exit $?\n"),
-        (STRICT, "set -o pipefail\nsrun x | tee log\n"),
-        (STRICT, "ls | wc -l || true\n"),
-        (STRICT, "srun bash -c 'a' && srun b\n"),
-        (STRICT, "rm -f x || true\nexec srun x\n"),
-        (STRICT, "srun bash -c 'a | b'\n"),
-        (STRICT, "first=$(srun hostname | head -n 1)\n"),
-        (STRICT, "srun x || { echo failed; exit 1; }\n"),
-        (PLAIN, "srun x\n"),
-        (PLAIN, "srun x; rc=$?\necho $rc\nexit $rc\n"),
-        (PLAIN, "set -e\nsrun x\necho done\n"),
-        (STRICT, "srun x\necho done\n"),
-        (PLAIN, "echo hello\n"),
-        (PLAIN, "srun x & pid=$!\nwait $pid\n"),
-        (PLAIN, "for i in 1 2; do\nsrun x\ndone\n"),
-        (PLAIN, ""),
-    ],
-)
+@pytest.mark.parametrize(("head", "body"), CASES["scripts that resume"])
 def test_lines_and_an_end_that_resume(head: str, body: str) -> None:
     assert of_text(body, head) == []
 
@@ -109,17 +63,7 @@ def of_options(words: str, text: str = PLAIN, spares: int = 0, **variables: str)
     return submit_checks.option_warnings(asked, spares, resumes=True)
 
 
-@pytest.mark.parametrize(
-    ("words", "mend"),
-    [
-        ("--no-requeue", "leave it out"),
-        ("--open-mode=truncate", "leave it out"),
-        ("--no-kill", "add --spares"),
-        ("-w node-[1-4]", "leave --nodelist out"),
-        ("-t 29", "add --spares"),
-        ("-t 0:29:59", "allow more"),
-    ],
-)
+@pytest.mark.parametrize(("words", "mend"), CASES["options that break resuming"])
 def test_options_that_break_resuming(words: str, mend: str) -> None:
     (warning,) = of_options(words)
     assert mend in warning
@@ -141,31 +85,12 @@ def test_every_place_where_a_user_speaks_counts() -> None:
     assert not of_options("", "#!/bin/sh\n#SBATCH --time 5\n", SBATCH_TIMELIMIT="60")
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30", 1800),
-        ("30:30", 1830),
-        ("1:00:00", 3600),
-        ("1-1:1:1", 90061),
-        ("infinite", float("inf")),
-        ("soon", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
 def test_times_are_read_as_slurm_reads_them(text: str, seconds: float | None) -> None:
     assert submit_checks.time_limit_s(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("directory", "filesystem", "word"),
-    [
-        ("/tmp/x", "ext4", "below /tmp"),
-        ("/dev/shm/x", "tmpfs", "on tmpfs"),
-        ("/home/u/c", "ext4", "unless it is exported"),
-        ("/local_scratch/u", "", "below /local_scratch"),
-    ],
-)
+@pytest.mark.parametrize(("directory", "filesystem", "word"), CASES["storage of one node"])
 def test_storage_that_other_nodes_do_not_have(directory: str, filesystem: str, word: str) -> None:
     (warning,) = submit_checks.storage_warnings(directory, filesystem, ())
     assert word in warning
@@ -241,15 +166,7 @@ def test_rules_go_into_the_policy(tmp_path: Path) -> None:
     assert got == {"restarts": 2, "log_rules": ["megatron", f"{tmp_path}/mine.yaml"]}
 
 
-@pytest.mark.parametrize(
-    ("directive", "text", "message"),
-    [
-        ("--policy p.yaml", "restart: 3\nspares: x\n", "2 problem(s)"),
-        ("--policy ./none.yaml", "", "cannot be read"),
-        ("--log-rules megaton", "", "no preset is called 'megaton'"),
-        ("--log-rules p.yaml", "rules: []\n", "holds no list of rules"),
-    ],
-)
+@pytest.mark.parametrize(("directive", "text", "message"), CASES["unusable directives"])
 def test_what_cannot_be_used_is_refused_with_its_place(
     tmp_path: Path, directive: str, text: str, message: str
 ) -> None:

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hpctl.core.run_policy import DEFAULTS, Action, Backoff, RunPolicy
 from hpctl.core.trouble import Kind
 from hpctl.policies import PolicyError, PolicyFile, example, merged, parse, read
+
+CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 FULL = """
 restarts: 5
@@ -102,20 +105,7 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("on: {final: requeue}", "asks not to be run again"),
-        ("- a\n", "holds a list, not a mapping of keys"),
-        ("a: [", "line 1, column 5: not YAML"),
-        ("d: 2026-13-40", "not YAML: month must be in 1..12"),
-        ("on:\n  nan: hold\n  hang: hold\n  nan: step", r"nan \(line 4\): stands on line 2"),
-        ("nodes: 0", "the least is 1"),
-        ("nodes: many", "write 8, or 6-8"),
-        ("nodes: true", "write 8, or 6-8"),
-        ("window_s: -3", "greater than 0"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), CASES["problems"])
 def test_other_problems(text: str, problem: str) -> None:
     with pytest.raises(PolicyError, match=problem):
         parse(text)

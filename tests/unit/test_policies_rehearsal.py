@@ -1,10 +1,15 @@
 """Made-up runs: where the run is after each event, and that the answers are `decide`'s own."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from hpctl.jobs.rehearsal import Played, ScenarioError, parse, play, restarts
 from hpctl.policies import merged
 from hpctl.policies import parse as policy_of
+
+CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 
 def played(text: str, policy: str = "") -> tuple[Played, ...]:
@@ -97,16 +102,7 @@ events:
     assert lines(text)[0] == ("requeue", 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "nodes.*field required"),
-        ("nodes: 2\nevents: []", "needs at least 1 of them"),
-        ("nodes: 2\nnames: [a]\nevents: [{at: 1, kind: nan}]", "fewer than nodes"),
-        ("nodes: 2\nevents: [{at: 1}]", "is one of: kind, returned, released"),
-        ("nodes: 2\nevents: [{at: 1, kind: nan, node: x}]", "there is no node 'x'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), CASES["scenarios"])
 def test_scenarios_that_make_no_sense(text: str, problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem):
         parse(text)

@@ -3,10 +3,14 @@
 import random
 import re
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from hpctl.jobs.logs.patterns import Match, Pattern
+
+CASES = yaml.safe_load(Path(__file__).with_name("rules_cases.yaml").read_text())
 
 HONEST = [
     r"loss: (\S+)",
@@ -71,26 +75,7 @@ def test_lines_made_to_overflow_the_automaton_cost_in_proportion_to_the_pattern(
     assert time.process_time() - begun < 3.0
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "is empty"),
-        (r"(a)\1", "linear time"),
-        (r"(?=a)b", "linear time"),
-        (r"(?<!a)b", "linear time"),
-        (r"(a)(b)", r"write \(\?:"),
-        (r"\Aa", r"write \^"),
-        (r"a\Z", r"write \$"),
-        (r"(?-m)^a", "flag m"),
-        (r"(?i-sm:^a)", "flag m"),
-        ("[é]", r"in \[...\]"),
-        ("a" * 3000, "2000 are allowed"),
-        ("(?:a{1,500}){1,500}", "repetition"),
-        ("(?:[a-z]{0,30}x[0-9]{0,9}.){0,20}" * 3, "too costly"),
-        ("(", "missing"),
-        ("*a", "repetition"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), CASES["patterns"])
 def test_what_cannot_be_matched_safely_is_refused_with_a_reason(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Pattern(text)

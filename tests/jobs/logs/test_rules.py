@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hpctl.jobs.logs.rules import RulesError, parse
+
+CASES = yaml.safe_load(Path(__file__).with_name("rules_cases.yaml").read_text())
 
 OPERATOR = r"""
 logMonitoringConfiguration:
@@ -77,41 +80,13 @@ def test_every_error_is_told_at_once_with_its_place_and_the_nearest_word() -> No
     assert str(caught.value).startswith("r.yaml: ")
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ("", "judges nothing"),
-        ("metricThreshold: 1", "needs an operator"),
-        ("operator: gt, kind: nan", "operator needs a metricThreshold"),
-        ("metricThreshold: 1, operator: gt, kind: nan", "exclude one another"),
-        ("kind: threshold", "needs a metricThreshold"),
-        ("kind: nan, successPattern: x", "upload and seen"),
-        ("kind: nan, window: 50", "window: for spike and slow only"),
-        ("kind: spike, window: 10, minimum: 11", "over window 10"),
-        ("expectedStartCutOffInSeconds: 0", "greater than 0"),
-        ("expectedStartCutOffInSeconds: .nan", "finite|greater"),
-        ("metricThreshold: .inf, operator: gt", "finite"),
-        ("kind: nan, metricEvaluationDataPoints: 0", "greater than or equal to 1"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "says"), CASES["rules"])
 def test_rules_that_make_no_sense_are_refused(keys: str, says: str) -> None:
     with pytest.raises(RulesError, match=says):
         parse(f"[{{name: r, logPattern: 'loss: (.*)', {keys}}}]")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "no list"),
-        ("rules: []", "no list"),
-        ("rule: [1]", "did you mean 'rules'"),
-        ("rules: [1]\nother: 2", "one list"),
-        ("a: [", "not YAML"),
-        ("[3]", "rule 1"),
-        ("!!python/object:os.system {}", "not YAML"),
-        ("[" * 5000, "."),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [*CASES["files"], ("[" * 5000, ".")])
 def test_files_that_are_no_rules_are_refused(text: str, says: str) -> None:
     with pytest.raises(RulesError, match=says):
         parse(text)
