@@ -1,12 +1,10 @@
 """The frameworks' checkpoints: whole only when every byte that can be missed is there."""
 
-import base64
 import errno
 import json
 import os
 import random
 import time
-import zlib
 from pathlib import Path
 
 import pytest
@@ -29,17 +27,8 @@ from tests.unit.checkpoint_files import (
     write,
 )
 
-# What torch 2.13's torch.save({"global_step": 7}) writes, deflated: 64-bit end records included.
-REAL = (
-    "c-jl_W@cev;NW1u06Yw03^|!4`YDMeiFyUuIc`ou3{e=MfvL8TA%YvIK0PNtDKRI$xFofpkkOmHSTDevokKF<s"
-    "H8Md5`+VAS|!Y&0=7yoEx#x?u_V4MwWv5VKhMoc0gH{Ozz}51_V;(18G+_7;<ZJL!5U&qaY=qrVtQ(PVoqjy"
-    "UT$h$iJOx-L5pwzGZT;l?8^&ZG6Ah%!s`HD24}DXk}6A5^NUhai`<;-$+Z^-"
-    "faaCtq=MYgYWrA{4QLA+UN>+vID*{(4`N%&Twu%vvist^^iab7mtru3L;xsB=@+LKWddWMDzOCUj`++JHzy-"
-    "9oMK>PX<%VuW?^P-"
-    "Zf<5|X=H3@U}9ikU}|b;Xkut?Vqj@xU}9ouU=DJnP4DFM8bEhwfL+N5axC1P$O)AP!{x~N09_|?;uA*El?~O"
-    "2maNeYKu$bjC<a`F8Gw;u(ak`Pd|nhYf*2W46CJu%<hbKT(RvN46^FZ#gHsCCP9_FC5gp*o#-"
-    ";;RDaWh}*TsfLS2IHBA50J$sE-{)7qdY4klfD72GPR?Ru54N0CDvD_5"
-)
+# What torch 2.13's torch.save({"global_step": 7}) writes: 64-bit end records included.
+REAL = Path(__file__).with_name("torch_2_13_saved.ckpt")
 OPTIONAL = {"rng_state_0.pth"}  # the Trainer goes on without; no file says how many there were
 
 
@@ -230,7 +219,7 @@ def test_a_fifo_in_place_of_a_file_does_not_hold_us(tmp_path: Path) -> None:
 
 
 def test_every_cut_of_what_torch_really_writes_is_seen(tmp_path: Path) -> None:
-    raw = zlib.decompress(base64.b85decode(REAL))
+    raw = REAL.read_bytes()
     file = tmp_path / "last.ckpt"
     file.write_bytes(raw)
     row = judge(file, deep=True)

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
@@ -23,6 +24,8 @@ from hpctl.jobs.crash import (
     crash_patterns,
 )
 from hpctl.jobs.logs.patterns import Pattern
+
+CASES = yaml.safe_load(Path(__file__).with_name("crash_cases.yaml").read_text())
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ROWS = crash_patterns()
@@ -51,19 +54,10 @@ def test_every_wording_is_told_by_its_own_row_and_behind_launchers_prefixes(
 # --- real torch, real deaths ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "why", "code"),
-    [
-        ("torch-kill", Kind.KILLED, "rank 1: it was killed by SIGKILL", 137),
-        ("torch-segv", Kind.CRASH, "rank 1: it died of SIGSEGV", 139),
-        ("torch-exit93", Kind.FINAL, "exit code 93 asks not to be run again", 93),
-        ("torch-mem", Kind.HOST_MEMORY, "rank 1: the host has no memory left for it", 1),
-        ("torch-hang", Kind.NETWORK, "a collective timed out", 1),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind", "why", "code"), CASES["torchrun"])
 def test_what_torchrun_printed(name: str, kind: Kind, why: str, code: int) -> None:
     found = sample(name)
-    assert (found.kind, found.why, found.exit_code) == (kind, why, code)
+    assert [found.kind, found.why, found.exit_code] == [kind, why, code]
 
 
 def test_the_rank_that_raised_goes_before_those_that_lost_it() -> None:
@@ -114,40 +108,15 @@ def test_the_same_error_has_the_same_signature_every_time() -> None:
 # --- exit codes and Slurm's word --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "signature"),
-    [
-        (139, Kind.CRASH, "SIGSEGV"),
-        (-11, Kind.CRASH, "SIGSEGV"),
-        (137, Kind.KILLED, "SIGKILL"),
-        (143, Kind.KILLED, "SIGTERM"),
-        (138, Kind.KILLED, "SIGUSR1"),
-        (1, Kind.CRASH, "exit 1"),
-        (None, Kind.CRASH, ""),
-        (93, Kind.FINAL, "exit code 93 asks not to be run again"),
-        (16, Kind.CORRUPTION, "exit code 16: results could not be reproduced"),
-        (0, Kind.NO_PROGRESS, "exit 0"),
-    ],
-)
+@pytest.mark.parametrize(("code", "kind", "signature"), CASES["exit codes"])
 def test_exit_codes_alone(code: int | None, kind: Kind, signature: str) -> None:
     found = died(code)
     assert (found.kind, found.signature) == (kind, signature)
 
 
-@pytest.mark.parametrize(
-    ("state", "kind"),
-    [
-        ("OUT_OF_MEMORY", Kind.HOST_MEMORY),
-        ("NODE_FAIL", Kind.NODE),
-        ("PREEMPTED", Kind.PREEMPTED),
-        ("TIMEOUT", Kind.TIME_LIMIT),
-        ("CANCELLED by 1000", Kind.FINAL),
-        ("FAILED", Kind.CRASH),
-        ("COMPLETED", Kind.CRASH),
-    ],
-)
+@pytest.mark.parametrize(("state", "kind"), CASES["states"])
 def test_slurm_s_word_goes_before_the_log(state: str, kind: Kind) -> None:
-    assert died(1, "ValueError: x", slurm_state=state).kind is kind
+    assert died(1, "ValueError: x", slurm_state=state).kind == kind
 
 
 def test_a_derived_exit_code_counts_where_the_script_ended_well() -> None:
@@ -302,16 +271,7 @@ def test_odd_text_neither_raises_nor_takes_long() -> None:
 NO_EXEC = "slurmstepd: error: execve(): train: No such file or directory"
 
 
-@pytest.mark.parametrize(
-    ("code", "tail", "why"),
-    [
-        (127, "bash: line 1: train: command not found", "its command was not found"),
-        (126, "", "its command cannot be executed"),
-        (2, f"{NO_EXEC}\nsrun: error: n1: task 0: Exited with exit code 2", "execve(): train: No"),
-        (13, "slurmstepd: error: execve(): /data/run: Permission denied", "Permission denied"),
-        (2, "python3: can't open file '/x/train.py': [Errno 2] No such", "can't open file '/x/tr"),
-    ],
-)
+@pytest.mark.parametrize(("code", "tail", "why"), CASES["never started"])
 def test_what_could_never_be_started_is_not_tried_again(code: int, tail: str, why: str) -> None:
     found = died(code, *tail.splitlines())
     assert found.kind is Kind.FINAL

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import hpctl_checkpoint, search
 from hpctl.jobs.checkpoints.search import Checkpoint, judge, last_complete
 from tests.architecture.source import imports
+
+CASES = yaml.safe_load(Path(__file__).with_name("hpctl_checkpoint_cases.yaml").read_text())
 
 SOURCE = Path("hpctl/jobs/checkpoints/hpctl_checkpoint.py")
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh") if shutil.which(shell)]
@@ -294,25 +297,13 @@ def test_ranks_that_do_not_agree_are_refused(root: Path) -> None:
     assert last_complete(root).verdict == "none"
 
 
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [
-        ({}, (0, 1)),
-        # A batch script: one process, whatever its job has.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1)),
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}, (3, 8)),
-        # mpirun and torchrun are started by srun themselves.
-        ({"SLURM_STEP_NUM_TASKS": "2", "RANK": "9", "WORLD_SIZE": "16"}, (9, 16)),
-        ({"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "5", "SLURM_PROCID": "0"}, (4, 5)),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, (0, 1)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("environment", "told"), CASES["launched as"])
 def test_who_a_process_is(
-    root: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], told: tuple[int, int]
+    root: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], told: list[int]
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert hpctl_checkpoint._launched_as() == told
+    assert hpctl_checkpoint._launched_as() == tuple(told)
 
 
 def test_it_takes_any_python_since_3_8_and_nothing_else() -> None:

@@ -94,17 +94,7 @@ def test_with_a_directory() -> None:
     assert rest.endswith("# --- end: put in by hpctl sbatch ---\necho hello\n# later\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "text", "environment", "absent"),
-    [
-        ("--requeue", PLAIN, {}, "--requeue"),
-        ("", "#!/bin/sh\n#SBATCH --no-requeue\nx\n", {}, "--requeue"),
-        ("", PLAIN, {"SBATCH_NO_REQUEUE": "1"}, "--requeue"),
-        ("--open-mode truncate", PLAIN, {}, "--open-mode=append"),
-        ("", "#!/bin/sh\n#SBATCH --open-mode=truncate # mine\nx\n", {}, "--open-mode=append"),
-        ("", PLAIN, {"SBATCH_OPEN_MODE": "t"}, "--open-mode=append"),
-    ],
-)
+@pytest.mark.parametrize(("words", "text", "environment", "absent"), CASES["what the user set"])
 def test_what_the_user_set_is_left(
     words: str, text: str, environment: dict[str, str], absent: str
 ) -> None:
@@ -114,18 +104,7 @@ def test_what_the_user_set_is_left(
     assert not any(absent in note for note in submit(words, text, environment).notes)
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "warned"),
-    [
-        ("--export=ALL,HPCTL_RESUME=scratch", {}, True),
-        ("--export=HPCTL_RESUME=scratch", {}, True),
-        ("", {"HPCTL_RESUME": "scratch"}, True),
-        ("", {"SBATCH_EXPORT": "A,HPCTL_RESUME", "HPCTL_RESUME": "scratch"}, True),
-        ("--export=NONE", {"HPCTL_RESUME": "scratch"}, False),
-        ("--export=ALL,HPCTL_RESUME=", {"HPCTL_RESUME": "scratch"}, False),
-        ("", {}, False),
-    ],
-)
+@pytest.mark.parametrize(("words", "environment", "warned"), CASES["begin anew"])
 def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(
     words: str, environment: dict[str, str], warned: bool
 ) -> None:
@@ -177,26 +156,7 @@ def test_a_late_directive_is_pointed_at() -> None:
     assert any(each.startswith("job.sh:3: #HPCTL after the first") for each in got.warnings)
 
 
-@pytest.mark.parametrize(
-    ("words", "text", "message", "hint"),
-    [
-        (f"{CKPT} -N1 : -N2", PLAIN, "heterogeneous", "plain sbatch"),
-        (CKPT, "#!/bin/sh\n#SBATCH hetjob\ntrue\n", "heterogeneous", "plain sbatch"),
-        (CKPT, "#!/usr/bin/env -S python3 -u\nx\n", "python3 script", "#!/bin/sh"),
-        (CKPT, "#!/bin/tcsh\nx\n", "tcsh script", "#!/bin/sh"),
-        (CKPT, "echo\n", "no #! line", "#!/bin/sh"),
-        (f"{CKPT} --array=0-3", PLAIN, "share one checkpoint directory", "{array_task_id}"),
-        (CKPT, "#!/bin/sh\n#SBATCH -a 1-2\nx\n", "share one", "{array_task_id}"),
-        ("--checkpoint-dir /c/{jobid}", PLAIN, "{jobid}", "Did you mean {job_id}?"),
-        ("--checkpoint-dir /c/{array_task_id}", PLAIN, "no job array", ""),
-        ("--spares 1", RUN, "needs a number of nodes", "--nodes N"),
-        ("--spares 1 -N 4 -n 4", RUN, "take the spares away", "--ntasks-per-node"),
-        ("--spares 1 -N 4 --no-kill=off", RUN, "--no-kill=off", "hpctl sets it"),
-        ("--save-signal USR1 --signal=B:TERM@5", RUN, "both ask", "Leave --signal out"),
-        ("--tier s3://bucket/x", RUN, "--tier names further places", "--checkpoint-dir"),
-        (f"{CKPT} --tier /n/{{job}}", RUN, "unknown placeholder", "job_id"),
-    ],
-)
+@pytest.mark.parametrize(("words", "text", "message", "hint"), CASES["refused"])
 def test_what_cannot_resume_is_refused(words: str, text: str, message: str, hint: str) -> None:
     error = refused(words, text)
     assert message in str(error)
@@ -254,20 +214,7 @@ def test_a_range_of_nodes_is_the_policys_elastic_range() -> None:
     assert got.registered.policy == {"nodes": "7-8"}
 
 
-@pytest.mark.parametrize(
-    ("words", "text", "signal"),
-    [
-        ("", RUN, "--signal=B:USR1@120"),
-        ("--save-signal TERM@300", RUN, "--signal=B:USR1@300"),
-        ("--save-signal USR2", STEP, "--signal=USR2@120"),
-        ("--save-signal usr1@9", "#!/bin/sh\nexec python x.py\n", "--signal=B:USR1@9"),
-        ("--save-signal SIGUSR1", STEP, "--signal=USR1@120"),
-        ("--save-signal 10", STEP, "--signal=USR1@120"),
-        ("", STEP, None),
-        ("", RUN.replace("#SBATCH -t 60\n", ""), None),
-        ("--signal=USR2@5", RUN, None),
-    ],
-)
+@pytest.mark.parametrize(("words", "text", "signal"), CASES["save signals"])
 def test_a_save_is_asked_for_before_the_time_limit(
     words: str, text: str, signal: str | None
 ) -> None:

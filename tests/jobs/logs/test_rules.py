@@ -9,22 +9,7 @@ from hpctl.jobs.logs.rules import RulesError, parse
 
 CASES = yaml.safe_load(Path(__file__).with_name("rules_cases.yaml").read_text())
 
-OPERATOR = r"""
-logMonitoringConfiguration:
-  - name: JobStart
-    logPattern: '.*Experiment configuration.*'
-    expectedStartCutOffInSeconds: 120
-  - name: JobHangingDetection
-    logPattern: '.*\[Epoch 0 Batch \d+.*'
-    expectedRecurringFrequencyInSeconds: 300
-    expectedStartCutOffInSeconds: 600
-    stopPattern: '.*Training done.*'
-  - name: LowThroughput
-    logPattern: '.*samples/sec: ([0-9\.]+)'
-    metricThreshold: 80
-    operator: lteq
-    metricEvaluationDataPoints: 25
-"""
+OPERATOR = Path(__file__).with_name("operator_block.yaml").read_text()
 
 
 def indented(text: str, spaces: int) -> str:
