@@ -1,6 +1,8 @@
 """Made-up runs: where the run is after each event, and that the answers are `decide`'s own."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,23 +18,14 @@ def played(text: str, policy: str = "") -> tuple[Played, ...]:
     return play(merged([policy_of(policy)]), parse(text))
 
 
-def lines(text: str, policy: str = "") -> list[tuple[str, int]]:
-    return [(p.action, p.nodes) for p in played(text, policy)]
-
-
-def test_a_spare_takes_over_and_then_other_nodes_do() -> None:
-    text = """
-nodes: 3
-spares: 1
-events:
-- {at: 1, kind: node, node: n1, progress: 1}
-- {at: 2, kind: node, node: n2, progress: 2}
-- {at: 3, kind: node, node: n5, progress: 3}
-"""
-    answers = played(text)
-    assert [(p.action, p.nodes) for p in answers] == [("step", 3), ("requeue", 3), ("step", 3)]
-    assert answers[-1].exclude == ("n1", "n2", "n5")
-    assert restarts(answers) == 3
+@pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])
+def test_where_the_run_is_after_each_event(case: dict[str, Any]) -> None:
+    answers = played(case["scenario"], case.get("policy", ""))
+    assert [[p.action, p.nodes] for p in answers] == case["answers"]
+    for number, why in case.get("whys", {}).items():
+        assert re.search(why, answers[number].why)
+    assert list(answers[-1].exclude) == case.get("excluded at last", [])
+    assert restarts(answers) == case["restarts"]
 
 
 def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
@@ -43,63 +36,6 @@ def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
         (120, "slow"),
         (180, "slow"),
     ]
-
-
-def test_a_run_without_nodes_waits_for_one() -> None:
-    text = """
-nodes: 2
-pool: 0
-events:
-- {at: 1, kind: node, node: n1}
-- {at: 2, returned: [n1]}
-"""
-    first, second = played(text)
-    assert (first.action, first.nodes) == ("requeue", 0)
-    assert first.why.endswith("; the job waits in the queue for nodes")
-    assert (second.action, second.nodes) == ("none", 2)
-
-
-def test_a_run_that_nothing_can_help_is_held_until_it_is_released() -> None:
-    text = """
-nodes: 2
-pool: 0
-requeue: false
-events:
-- {at: 1, kind: node, node: n1}
-- {at: 2, kind: crash}
-- {at: 3, returned: [n1]}
-- {at: 4, released: true}
-- {at: 5, kind: crash}
-- {at: 6, released: true}
-"""
-    answers = played(text)
-    assert [(p.action, p.nodes) for p in answers] == [
-        ("hold", 0),
-        ("none", 0),
-        ("none", 0),
-        ("none", 2),
-        ("step", 2),
-        ("none", 2),
-    ]
-    assert answers[1].why.startswith("nothing runs: hpctl: too few healthy nodes")
-    assert answers[-1].why == "nothing is held"
-
-
-def test_growing_inside_the_allocation_and_by_a_requeue() -> None:
-    text = """
-nodes: 4
-pool: 0
-events:
-- {at: 1, kind: node, node: n1}
-- {at: 2, returned: [n1]}
-"""
-    shrunk, grown = played(text, "nodes: 2-4")
-    assert (shrunk.action, shrunk.nodes) == ("step", 3)
-    assert (grown.action, grown.nodes) == ("grow", 4)
-    assert "by a requeue" not in grown.why
-    dear = text + "restart_cost_s: 5d\n"
-    assert lines(dear, "nodes: 2-4")[-1] == ("none", 3)
-    assert lines(text)[0] == ("requeue", 0)
 
 
 @pytest.mark.parametrize(("text", "problem"), CASES["scenarios"])
