@@ -132,12 +132,9 @@ def ended(verdict: Verdict, why: str = "") -> dict[str, Any]:
 VIEWS = {
     "created": view("create", **followed(FULL)),
     "create-failed": view("create", **ended(Verdict.FAILED, "2 node(s) did not come up")),
-    "create-deadline": view("create", **ended(Verdict.DEADLINE, "not there after 10800 s")),
-    "create-interrupted": view("create", **ended(Verdict.WAITING)),
     "create-dry-run": view(
         "create", "dry_run", orders=(CallView("CreateCluster", {"ClusterName": "llm-prod"}),)
     ),
-    "ordered": view("scale", "ordered"),
     "unchanged": view("update", "unchanged"),
     "update-dry-run": view("update", "dry_run", changes=CHANGES[:4], removals=GOING),
     "update-impossible": view("update", "failed", why="nothing was done", changes=CHANGES),

@@ -236,22 +236,6 @@ def test_one_command_keeps_its_words(history: Head) -> None:
     assert json.loads(said) == {"command": ["echo $HOME | wc"]}
 
 
-def test_what_is_missing_is_told_in_one_error(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(ssh.os, "execvp", lambda _, words: started.append(words))
-    monkeypatch.setattr(ssh.shutil, "which", lambda name: "/bin/aws" if name == "aws" else None)
-    result = history.run("cluster", "ssh", "ip-10-1-0-3")
-    assert isinstance(result.exception, HpctlError)
-    assert "session-manager-plugin" in str(result.exception)
-    assert "--print" in result.exception.hint
-    assert started == []
-    monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/bin/{name}")
-    assert history.run("cluster", "ssh", "ip-10-1-0-3").exit_code == 0
-    assert started[0][:3] == ["aws", "ssm", "start-session"]
-
-
 # --- completion -------------------------------------------------------------------------------
 
 
