@@ -237,30 +237,3 @@ def test_no_credentials_no_region_and_no_profile_each_have_their_mend(
         read(service)
     assert "aws sso login" in refused.value.hint
     assert wire.calls == []
-
-
-@pytest.mark.slow
-def test_what_is_not_there_is_absent_in_every_services_own_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        aws = AwsAccount(region="us-west-2")
-        asked: list[tuple[str, str, dict[str, Any]]] = [
-            ("ec2", "describe_subnets", {"SubnetIds": ["subnet-0123456789abcdef0"]}),
-            ("iam", "get_role", {"RoleName": "nosuch"}),
-            ("s3", "head_bucket", {"Bucket": "nosuch-bucket"}),
-            ("s3", "get_object", {"Bucket": "nosuch-bucket", "Key": "x"}),
-            ("logs", "get_log_events", {"logGroupName": "nosuch", "logStreamName": "x"}),
-        ]
-        for name, operation, request in asked:
-            with pytest.raises(Absent) as caught:
-                aws.service(name).read(operation, **request)
-            assert caught.value.code
-    finally:
-        server.stop()
