@@ -11,14 +11,7 @@ from hpctl.cloud.details import Details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.clusters.joining import Joiner
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    Instance,
-    InstanceId,
-    NodeName,
-    ProviderView,
-    SchedulerView,
-    SlurmNode,
-)
+from hpctl.core.model import Instance, InstanceId, NodeName, ProviderView, SchedulerView, SlurmNode
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
