@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,11 +13,21 @@ from rich.console import Console
 from rich.live import Live
 
 from hpctl.cli import output
-from hpctl.cli.cluster import change, screen
+from hpctl.cli.cluster import change
+from hpctl.cli.cluster import change as screen
 from hpctl.cli.cluster.change import CallView, ClusterChangeView, RemovalView, followed
 from hpctl.clusters.diff import Change, Kind
-from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
-from hpctl.clusters.trouble import Cause, Trouble, Where, understand
+from hpctl.clusters.progress import (
+    Cause,
+    EventLine,
+    GroupProgress,
+    NodeProgress,
+    Progress,
+    Trouble,
+    Verdict,
+    Where,
+    understand,
+)
 from hpctl.core.compat import UTC
 from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
 from tests.cli.test_golden import compare
@@ -136,12 +145,6 @@ VIEWS = {
 }
 
 
-def drawn(draw: Callable[[Console], None]) -> str:
-    file = io.StringIO()
-    draw(Console(file=file, width=80, highlight=False, emoji=False))
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
-
-
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_end_of_a_change_is_as_before(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -155,7 +158,9 @@ def test_the_end_of_a_change_is_as_before(
 
 def test_the_live_screen_is_as_before() -> None:
     live = screen.screen(LOOK, [EVENT])
-    text = drawn(lambda out: out.print(live))
+    file = io.StringIO()
+    Console(file=file, width=80, highlight=False, emoji=False).print(live)
+    text = "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
     compare("cluster-progress-live.txt", text)
     assert all(len(line) <= 80 for line in text.splitlines())
 
@@ -192,15 +197,6 @@ def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str
     assert text.count("log: hpctl lifecycle: FAILED") == 1
     assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
     assert "means: AWS has none of" in text
-
-
-def test_of_many_calls_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    order = CallView("BatchAddClusterNodes", {"ClusterName": "llm-prod"})
-    shown = view("scale", "dry_run", orders=(order,) * 60)
-    output.show("cluster-change", shown, False, change.draw)
-    text = capsys.readouterr().out
-    assert text.count("BatchAddClusterNodes") == 3
-    assert "and 57 more calls" in text
 
 
 def test_lines_are_written_when_something_changes_and_once_a_minute(

@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 import json
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from hpctl.cli.cluster import ssh
-from hpctl.clusters.names import NodeRow
-from hpctl.errors import HpctlError, InDoubt
+from hpctl.errors import HpctlError
 from tests.cli.conftest import Head
-from tests.cli.paper_aws import ARN
 
 
 @pytest.fixture(autouse=True)
@@ -38,29 +35,6 @@ def test_states_and_groups_pick_rows(history: Head) -> None:
     assert names("--state", "failure") == ["ip-10-1-0-10"]
     assert names("--state", "DOWN", "--state", "Failure") == ["ip-10-1-0-4", "ip-10-1-0-10"]
     assert names("--state", "faulty", "--group", "head") == []
-
-
-def test_a_node_goes_by_its_name_in_resource_config(
-    history: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    instance = {
-        "InstanceName": "gpu-3",
-        "InstanceId": "i-00000000000000003",
-        "CustomerIpAddress": "10.1.0.3",
-    }
-    path = tmp_path / "resource_config.json"
-    path.write_text(
-        json.dumps(
-            {
-                "ClusterConfig": {"ClusterName": "llm-prod", "ClusterArn": ARN},
-                "InstanceGroups": [{"Name": "worker-group-1", "Instances": [instance]}],
-            }
-        )
-    )
-    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", str(path))
-    result = history.run("cluster", "nodes", "GPU-3", width=200)
-    assert "i-00000000000000003" in result.stdout
-    assert "gpu-3" in result.stdout
 
 
 def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(
@@ -101,12 +75,6 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(
     assert named == ("p", "eu-west-1", "https://option")
     # Of another cluster the file says nothing: boto3 then asks the environment.
     assert at_hand.place("other", where, None, None, None).aws == (None, None, None)
-
-
-def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(history: Head) -> None:
-    result = history.run("cluster", "describe", "llm-prot")
-    assert isinstance(result.exception, HpctlError)
-    assert "is it llm-prod" in result.exception.hint
 
 
 # --- orders -----------------------------------------------------------------------------------
@@ -185,12 +153,6 @@ def test_the_order_goes_out_by_instance_id(history: Head) -> None:
     assert request == {"ClusterName": "llm-prod", "NodeIds": ["i-0fresh00000000002"]}
 
 
-def test_health_checks_are_for_workers(history: Head) -> None:
-    result = history.run("cluster", "health-check", "head-1", "--yes")
-    assert isinstance(result.exception, HpctlError)
-    assert "workers" in str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("lines", "result", "code"),
     [
@@ -224,15 +186,6 @@ def test_what_an_earlier_health_check_found_is_no_result_of_this(history: Head) 
     assert len(nodes) == len({node["instance_id"] for node in nodes})
 
 
-def test_waiting_for_a_health_check_ends_in_time_and_the_check_goes_on(history: Head) -> None:
-    words = ("health-check", "ip-10-1-0-3", "--yes", "--timeout", "0.1s", "--every", "0.1s")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpctl.clusters.maintenance.Following._health", lambda _, __, work: work)
-        result = history.run("cluster", *words)
-    assert isinstance(result.exception, InDoubt), result.output
-    assert "it goes on" in str(result.exception)
-
-
 @pytest.mark.parametrize("command", ["describe", "nodes"])
 def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
     history: Head, command: str
@@ -250,21 +203,6 @@ def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
     history.aws.logs.lines = None
     text = history.run("cluster", command, width=200).stdout
     assert "log: the log has not reached CloudWatch Logs (yet)" in text
-
-
-def test_what_is_asked_about_has_no_blanks_at_its_lines_ends(history: Head) -> None:
-    result = history.run("cluster", "replace", "ip-10-1-0-3", "--direct", stdin="n\n")
-    assert result.exit_code == 1
-    shown = result.stderr.split("replace 1 node(s)?")[0].splitlines()
-    assert any("job 4242" in line for line in shown)
-    assert [line for line in shown if line != line.rstrip()] == []
-
-
-def test_a_cluster_without_events_says_so(history: Head) -> None:
-    history.aws.sagemaker.continuous = False
-    result = history.run("cluster", "events")
-    assert isinstance(result.exception, HpctlError)
-    assert "not Continuous" in str(result.exception)
 
 
 def test_a_busy_cluster_takes_no_long_order(history: Head) -> None:
@@ -312,11 +250,6 @@ def test_what_is_missing_is_told_in_one_error(
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/bin/{name}")
     assert history.run("cluster", "ssh", "ip-10-1-0-3").exit_code == 0
     assert started[0][:3] == ["aws", "ssm", "start-session"]
-
-
-def test_a_place_without_an_instance_has_no_shell() -> None:
-    with pytest.raises(HpctlError, match="no instance yet"):
-        ssh.target(ARN, NodeRow(logical_id="node-1", group="g"))
 
 
 # --- completion -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
-from hpctl.clusters import provisioning
+from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import parse, read
@@ -71,15 +71,6 @@ def test_what_a_first_file_offers_can_be_taken_up(here: Path) -> None:
         assert key in parse(taken).groups[-1].model_fields_set
 
 
-@pytest.mark.parametrize(("mode", "recovery"), [("own", "None"), ("assist", None)])
-def test_a_first_file_has_what_its_mode_needs(here: Path, mode: str, recovery: str | None) -> None:
-    result = run("init", *PLAIN, "--mode", mode)
-    assert result.exit_code == 0, result.output
-    spec = read("cluster.yaml")
-    assert (spec.hpctl.mode, spec.node_recovery) == (mode, recovery)
-    assert ("--mode own has hpctl do it" in result.output) is (mode != "own")
-
-
 def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
     Path("cluster.yaml").write_text("mine")
     result = run("init", *PLAIN)
@@ -89,21 +80,6 @@ def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
     assert run("init", *PLAIN, "--force").exit_code == 0
     assert read("cluster.yaml").name == "demo"
     assert [path.name for path in here.iterdir()] == ["cluster.yaml"]
-
-
-def test_a_dry_run_writes_nothing(here: Path) -> None:
-    result = run("init", *PLAIN, "--dry-run")
-    assert parse(result.stdout).name == "demo"
-    assert list(here.iterdir()) == []
-
-
-def test_the_json_says_where_and_what(here: Path) -> None:
-    said = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
-    assert said["schema"] == "hpctl.cluster-init/1"
-    assert (said["path"], said["cluster"], said["groups"]) == (
-        "a.yaml", "demo", ["controller", "workers"],
-    )  # fmt: skip
-    assert said["yaml"] == Path("a.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -119,14 +95,6 @@ def test_what_cannot_be_is_a_usage_error(here: Path, flags: tuple[str, ...], say
     result = run("init", *flags)
     assert result.exit_code == 2
     assert says in result.stderr
-    assert list(here.iterdir()) == []
-
-
-def test_answers_that_contradict_each_other_are_a_problem(here: Path) -> None:
-    plan = "arn:aws:sagemaker:us-east-1:111122223333:training-plan/p5-in-may"
-    result = run("init", *PLAIN, "--spot", "--training-plan", plan)
-    assert result.exit_code == 1
-    assert "a training plan holds no spot capacity" in str(result.exception)
     assert list(here.iterdir()) == []
 
 
@@ -249,15 +217,6 @@ def test_update_with_an_imported_file_has_nothing_to_do(aws: tuple[str, ...]) ->
     assert said["changes"] == []
 
 
-def test_without_a_file_it_is_printed(aws: tuple[str, ...]) -> None:
-    result = run("import", "llm-next", *aws)
-    assert parse(result.stdout).node_provisioning_mode == "Continuous"
-    said = json.loads(run("import", "llm-next", "--json", *aws).stdout)
-    assert said["schema"] == "hpctl.cluster-import/1"
-    assert (said["path"], said["groups"]) == ("", ["head", "h100"])
-    assert said["yaml"] == result.stdout
-
-
 def test_a_request_becomes_a_file_with_no_account_at_all(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,57 +248,3 @@ def test_a_request_is_named_or_a_cluster(here: Path) -> None:
     assert "r.json cannot be read" in str(broken.exception)
     missing = run("import", "--from-json", "none.json")
     assert (missing.exit_code, "none.json" in str(missing.exception)) == (1, True)
-
-
-def test_no_such_cluster_is_refused_and_nothing_is_written(
-    aws: tuple[str, ...], here: Path
-) -> None:
-    result = run("import", "llm-nope", "-o", "cluster.yaml", *aws)
-    assert result.exit_code == 1
-    assert "llm-nope" in str(result.exception)
-    assert list(here.iterdir()) == []
-
-
-def test_roles_come_from_the_file_beside_the_scripts(
-    aws: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, s3: Any
-) -> None:
-    spec = files()["provisioning"]
-    content = json.dumps(provisioning.render(spec)).encode()
-    s3.put_object(
-        Bucket="sagemaker-scripts", Key="classic/provisioning_parameters.json", Body=content
-    )
-    result = run("import", "classic", "-o", "cluster.yaml", *aws)
-    assert result.exit_code == 0, result.output
-    imported = read("cluster.yaml")
-    assert [g.role for g in imported.groups] == ["controller", "login", "compute"]
-    assert provisioning.render(imported) == provisioning.render(spec)
-
-
-def test_without_that_file_roles_are_left_open_and_the_reader_is_told(
-    aws: tuple[str, ...], s3: Any
-) -> None:
-    result = run("import", "classic", "-o", "cluster.yaml", *aws)
-    assert result.exit_code == 0, result.output
-    assert "The service does not tell the groups' roles and partitions" in result.stdout
-    assert "NoSuchKey" in result.stdout
-    assert [g.role for g in read("cluster.yaml").groups] == [None, None, None]
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch, aws: tuple[str, ...]) -> Iterator[Any]:
-    """An S3 of its own with an empty bucket: moto's server."""
-    import boto3
-
-    server = pytest.importorskip("moto.server", reason="moto's server is missing")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    url = "http://{}:{}".format(*running.get_host_and_port())
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
-    client = boto3.client("s3", region_name="us-east-1", endpoint_url=url)
-    client.create_bucket(Bucket="sagemaker-scripts")
-    yield client
-    for entry in client.list_objects_v2(Bucket="sagemaker-scripts").get("Contents", ()):
-        client.delete_object(Bucket="sagemaker-scripts", Key=entry["Key"])
-    client.delete_bucket(Bucket="sagemaker-scripts")
-    client.close()
-    running.stop()

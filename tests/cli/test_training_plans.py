@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.errors import Unavailable
+from hpctl.errors import Absent, Unavailable
 from tests.cli import worlds
 from tests.cli.conftest import Head
 from tests.cli.paper_aws import ARN, PaperSageMaker
@@ -73,8 +73,6 @@ class Sold(PaperSageMaker):
 
     def _describe_training_plan(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if request["TrainingPlanName"] != "gb200-in-may":
-            from hpctl.errors import Absent
-
             raise Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
         part = self._part(UltraServerType="ml.u-p6e-gb200x72", UltraServerCount=1)
         return self._plan(ReservedCapacitySummaries=[part])
@@ -168,7 +166,7 @@ def sold(head: Head, monkeypatch: pytest.MonkeyPatch) -> Head:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_text_is_as_before(sold: Head, name: str) -> None:
+def test_text_and_json_are_as_before_and_as_documented(sold: Head, name: str) -> None:
     code, args = COMMANDS[name]
     result = sold.run(*args)
     assert result.exit_code == code, f"{result.output} {result.exception!r}"
@@ -177,13 +175,9 @@ def test_the_text_is_as_before(sold: Head, name: str) -> None:
         # The ARN is for copying into a file.
         assert len(line) <= 80 or line.startswith("training_plan: ")
         assert line == line.rstrip()
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_json_is_as_before_and_as_documented(sold: Head, name: str) -> None:
-    result = sold.run(*COMMANDS[name][1], "--json")
-    compare(f"{name}.json", result.stdout)
-    told = json.loads(result.stdout)
+    text = sold.run(*args, "--json").stdout
+    compare(f"{name}.json", text)
+    told = json.loads(text)
     said = documented(told["schema"])
     objects = {path for path, kind in said.items() if "object" in kind}
     found = {

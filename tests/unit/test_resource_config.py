@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.cloud.details import LONGEST, Details
+from hpctl.cloud.sagemaker import LONGEST, Details
 from hpctl.core.model import Instance, InstanceId, InstanceStatus
 from tests.lifecycle.node import resources
 
@@ -94,8 +94,6 @@ TWICE = [GOOD, {**GOOD, "CustomerIpAddress": "10.1.1.2"}]
     "content",
     [
         "",
-        "[]",
-        "nul",
         "[" * 100_000,
         '{"ClusterConfig": 1, "InstanceGroups": {}}',
         {**one(**GOOD), "ClusterConfig": {"ClusterName": "another"}},
