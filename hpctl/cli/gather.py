@@ -42,47 +42,38 @@ class DaemonSays(Protocol):
     @property
     def pid(self) -> int:
         """Its process id on `host`."""
-        ...
 
     @property
     def host(self) -> str:
         """Where it runs."""
-        ...
 
     @property
     def version(self) -> str:
         """hpctl's version."""
-        ...
 
     @property
     def mode(self) -> str:
         """observe, assist or own."""
-        ...
 
     @property
     def started(self) -> datetime:
         """When it took the lease."""
-        ...
 
     @property
     def heartbeat(self) -> datetime:
         """When it last said that it lives."""
-        ...
 
     @property
     def last_cycle_s(self) -> float:
         """How long its last decision cycle took."""
-        ...
 
     @property
     def until(self) -> datetime:
         """When its lease ends unless it renews it."""
-        ...
 
     @property
     def trouble(self) -> str:
         """What it cannot do at present, such as read a changed configuration; empty: nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

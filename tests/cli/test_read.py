@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.budget import Budget, Usage
+from hpctl.agent.runner import Budget, Usage
 from hpctl.cli import nodes
 from hpctl.cli.explain import HOLD_MENDS, explain_view
 from hpctl.cli.output import Exit

@@ -10,7 +10,7 @@ import pytest
 from hpctl.agent.checks import (
     check_efa,
     check_host_processes,
-    check_host_units,
+    check_host_services,
     check_neuron,
     check_rdma,
 )
@@ -63,7 +63,7 @@ def test_every_row_belongs_to_a_check() -> None:
         ("efa.errors", {code for code, _ in check_efa.CODES.values()}),
         ("rdma.errors", {rule.code or rule.counter for rule in check_rdma.RULES}),
         ("neuron.errors", set(check_neuron.CODES.values())),
-        ("host.units", set(check_host_units.UNITS.values())),
+        ("host.units", set(check_host_services.UNITS.values())),
         ("host.dstate", set(check_host_processes.DRIVERS)),
     ],
 )
