@@ -49,11 +49,10 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.plan_runs import RUN_GATES
 from hpctl.core.policy import Mode
-from hpctl.core.registration import Registration, registration
 from hpctl.core.requests import ORDERS
-from hpctl.core.run_gates import RUN_GATES
-from hpctl.core.run_policy import Means, RunPolicy, decide
+from hpctl.core.run_policy import Means, Registration, RunPolicy, decide, registration
 from hpctl.core.timeline import (
     Awaited,
     Line,
@@ -464,7 +463,7 @@ def explain(target: str, config: str, as_json: bool) -> None:
         world = gather(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target)
     if view is None and world.slurm is not None:
-        from hpctl.daemon.run_policies import RunPolicies
+        from hpctl.daemon.observe import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
         view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)

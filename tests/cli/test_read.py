@@ -16,10 +16,10 @@ from hpctl.cli.status import status_view, verdict
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.gates import GATES
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
 from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, Verdict
-from hpctl.core.run_gates import RUN_GATES
+from hpctl.core.plan_runs import RUN_GATES
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hpctl.cli import output
 from hpctl.cli.lazy import LazyGroup
 from hpctl.core.compat import StrEnum
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
 from hpctl.core.model import Finding, JobId, RuleId, Verdict
 from hpctl.core.trouble import Kind, Trouble
