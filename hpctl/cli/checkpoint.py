@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete import complete_file
+from hpctl.cli.arguments import complete_file
 from hpctl.cli.lazy import LazyGroup
 from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints import hpctl_checkpoint, search
@@ -350,22 +350,11 @@ class LastView:
 def row_view(each: Checkpoint | PassedOver) -> RowView:
     """One of them."""
     if isinstance(each, Checkpoint):
-        origin = str(each.origin) if each.origin else ""
-        return RowView(
-            str(each.path),
-            True,
-            each.step,
-            each.world_size,
-            each.format,
-            each.deep,
-            True,
-            "",
-            origin,
-        )
+        proved = (each.step, each.world_size, each.format, each.deep)
+        return RowView(str(each.path), True, *proved, True, "", str(each.origin or ""))
     complete = None if each.unreadable else False
-    return RowView(
-        str(each.path), complete, None, None, each.format, False, each.claimed, str(each.why), ""
-    )
+    told = (each.format, False, each.claimed, str(each.why), "")
+    return RowView(str(each.path), complete, None, None, *told)
 
 
 def search_view(result: search.Search) -> LastView:
@@ -384,16 +373,11 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as bars
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=output.console(err=True), transient=True) as shown:
+    speed = (bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    columns = (bars.BarColumn(), bars.DownloadColumn(), *speed)
+    with bars.Progress(*columns, console=output.console(err=True), transient=True) as shown:
         task = shown.add_task("")
 
         def progress(done: int, total: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli.complete import complete_rules
+from hpctl.cli.arguments import complete_rules
 from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:

@@ -41,11 +41,7 @@ def test_since_leaves_out_what_is_older(audited: Head) -> None:
 
 def test_nobody_has_asked_for_anything(head: Head) -> None:
     head.write()
-    assert audit_says(head) == "Nobody has asked for anything yet.\n"
-
-
-def audit_says(head: Head) -> str:
-    return head.run("audit").stdout
+    assert head.run("audit").stdout == "Nobody has asked for anything yet.\n"
 
 
 def test_a_whole_trail_verifies_and_knows_its_digests(audited: Head) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.ask import invoking_user
 from hpctl.cli.cluster.at_hand import Known, Place
 from hpctl.cli.cluster.change import PHASES, RemovalView
+from hpctl.cli.requests import invoking_user
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
