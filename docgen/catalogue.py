@@ -9,6 +9,8 @@ from hpctl.core.faults.row import FaultRow, stem
 from hpctl.core.faults.table import SECTIONS
 from hpctl.core.model import Urgency
 
+WEEK_S = 7 * 86400.0
+
 HEAD = """# The fault catalogue
 
 What each kernel message or node-level fact means, and what hpctl does about it. A rule's id is the
@@ -17,9 +19,11 @@ name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by 
 faults the more urgent decides, then the stronger first remedy, then the order here. Where a rule
 differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
 
-**Remedy**: the ladder (*reset* the GPU); the same rule on the same instance within 7 days climbs
-one rung. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node is drained
-and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty: counted only.
+**Remedy**: the ladder (*reset* the GPU); the same rule on the same instance within 7 days, or the
+time in the row, climbs one rung. hpctl waits for the seconds after *settle* before it acts, for a
+message that says more. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node
+is drained and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty:
+counted only.
 """
 
 
@@ -50,4 +54,8 @@ def _remedy(row: FaultRow) -> str:
         ladder += " (after jobs)"
     if row.watch and ladder and not row.acts:
         ladder += ", watch"
+    if ladder and shipped.settle_s:
+        ladder += f", settle {shipped.settle_s:g} s"
+    if ladder and shipped.escalate_window_s != WEEK_S:
+        ladder += f", within {shipped.escalate_window_s / 86400:g} d"
     return ladder or ("watch" if row.suspect else "")

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,12 +56,6 @@ class Aws:
             )
         except HpctlError as error:
             raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
-
-    def tiers(
-        self, texts: Iterable[str]
-    ) -> tuple[list[search.CheckpointTier], list[search.Unseen]]:
-        """Each with its kind, the nearest kind first; and those that nobody can look at."""
-        return search.tiers_of(texts, self.place)
 
 
 def _aws(command: F) -> F:
@@ -215,7 +209,7 @@ def last(
     """
     if not places and not tiers:
         raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --tier.")
-    look_in, unseen = Aws(**aws).tiers([*places, *tiers])
+    look_in, unseen = search.tiers_of([*places, *tiers], Aws(**aws).place)
     into = fetch or (_first_directory(look_in) if export else None)
     result = search.last_complete(
         look_in,
@@ -302,7 +296,13 @@ def _line(result: search.Search) -> str:
 
 
 def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
-    cannot_read(place, f"cannot read {place}: {error.strerror or error}", schema)
+    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
+    why = f"cannot read {place}: {error.strerror or error}"
+    if schema:
+        print_json(schema, LsView(place, (), why))
+    else:
+        output.echo(f"hpctl: {why}", err=True)
+    sys.exit(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,12 +411,3 @@ def exit_code(rows: list[Checkpoint | PassedOver]) -> int:
 def print_json(schema: str, view: object) -> None:
     """A document on stdout."""
     output.echo(output.to_json(schema, view))
-
-
-def cannot_read(place: str, why: str, schema: str | None) -> NoReturn:
-    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
-    if schema:
-        print_json(schema, LsView(place, (), why))
-    else:
-        output.echo(f"hpctl: {why}", err=True)
-    sys.exit(3)

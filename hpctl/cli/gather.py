@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -89,7 +88,6 @@ def gather(
     from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
 
-    gc.disable()  # a command ends soon, and the records of ten thousand nodes are no garbage
     with ThreadPoolExecutor(2) as pool:
         nodes = pool.submit(_read, slurm, lambda: make_scheduler(config).view())
         instances = pool.submit(_read, cloud, lambda: make_provider(config).view())

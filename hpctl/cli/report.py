@@ -14,29 +14,24 @@ import click
 
 from hpctl.agent.outside.ask import SOCKET, SOCKET_VARIABLE
 from hpctl.cli import output
-from hpctl.cli.arguments import DurationType
+from hpctl.cli.arguments import DurationType, Reading
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048
 _WORD_CHARS = 256
 
 
-class _Name(click.ParamType):  # type: ignore[type-arg]
+class _Name(Reading):
     """The name of a script's check: `nhc`, `scratch-space`."""
 
     name = "name"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def read(self, value: Any) -> str:
         """The name on the wire, where dashes are dots as in every other check's."""
         text = str(value)
         if not _NAME.fullmatch(text):
-            self.fail(
-                f"{text!r}: a check's name has small letters, digits, _ . and -, a letter first",
-                param,
-                ctx,
-            )
+            rule = "a check's name has small letters, digits, _ . and -, a letter first"
+            raise ValueError(f"{text!r}: {rule}")
         return "report." + text.replace("-", ".")
 
 

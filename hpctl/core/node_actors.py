@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from hpctl.core.marks import CHECK, MARKS, mark_of, spent
+from hpctl.core.marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.core.model import (
     Assessment,
     Condition,
@@ -134,10 +134,23 @@ def _was_marked(rec: NodeRecovery) -> bool:
 
 def _asks(rec: NodeRecovery, mark: str) -> Signal:
     """A replacement where the reboot that we are about to order would not be enough."""
-    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
     early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED) and not rec.remedied
-    asked = MARKS[mark] == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
-    return Signal.REPLACE_ASKED if asked and stronger and early else Signal.MARKED
+    return Signal.REPLACE_ASKED if early and _asks_for_more(rec, mark) else Signal.MARKED
+
+
+def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
+    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
+    asked = MARKS.get(mark) == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
+    return asked and stronger
+
+
+def replacement_asked(rec: NodeRecovery) -> bool:
+    """Whether a mark that came while we rebooted the node asked for its replacement.
+
+    Our drain has replaced that mark since, so the node itself does not tell.
+    """
+    noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == Signal.MARKED)
+    return any(_asks_for_more(rec, mark_in(reason)) for reason in noted)
 
 
 UNSAVED: Final = timedelta(seconds=120)

@@ -28,6 +28,7 @@ from hpctl.core.node_actors import (
     forgotten,
     marked,
     repeat,
+    replacement_asked,
     returning,
     seized,
     unasked,
@@ -302,6 +303,11 @@ def _verifying(
         if judged.condition is Condition.FAULTY and new:
             return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if judged.condition is not Condition.HEALTHY and new:
+            if replacement_asked(rec):
+                why = (
+                    f"HyperPod's health agent asked for a replacement, and it is {judged.condition}"
+                )
+                return Move(Signal.FAULT_AGAIN, f"{why}: {judged.why}")
             return Wait(deadline, f"{judged.condition}: {judged.why}", look=Look.SLOWLY)
         healthy = later(rec.since, policy.node.verify_healthy_s)
         if now < healthy:

@@ -11,13 +11,16 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import IntEnum
 from functools import cache
-from typing import Final
+from importlib.resources import files
+from typing import Any, Final
+
+import yaml
 
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, UNSTARTED, Kind, Trouble, unstarted
-from hpctl.jobs.crash_patterns import ROWS, CrashPattern, PatternTier
 from hpctl.jobs.logs.patterns import Pattern
 
 SIGNATURE_CHARS: Final = 200
@@ -160,6 +163,33 @@ _DEVICE: Final = re.compile(
     r"\bGPU (\d+) has|cuda:(\d+)|Device: (\d+)|Xid \(([^)]+)\)"
     r"|:\d+:\d+ \[(\d+)\] NCCL |\b(nd\d+ nc\d+)"
 )
+
+
+class PatternTier(IntEnum):
+    """How much a line explains. The lowest tier wins, and within it the first line."""
+
+    ORDER = 0
+    """Slurm says that it ended the run, and why."""
+    CAUSE = 1
+    """A rank says what broke in it."""
+    ECHO = 2
+    """A rank says that it lost others: the first of these when nobody says what broke."""
+    WRAPPER = 3
+    """A launcher says that one of its processes ended, and of what signal or exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPattern:
+    """One wording of crash_patterns.yaml, which says what each field means."""
+
+    kind: Kind
+    pattern: str
+    says: str
+    sample: str
+    source: str
+    tier: PatternTier = PatternTier.CAUSE
+    named: bool = False
+    names_node: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +339,20 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
             )
 
 
+def crash_patterns() -> tuple[CrashPattern, ...]:
+    """The rows of crash_patterns.yaml, in their order."""
+    text = files(__package__).joinpath("crash_patterns.yaml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = yaml.safe_load(text)
+    return tuple(
+        CrashPattern(Kind(row.pop("kind")), tier=PatternTier[row.pop("tier", "CAUSE")], **row)
+        for row in rows
+    )
+
+
 @cache
 def _patterns() -> tuple[tuple[CrashPattern, Pattern], ...]:
     # Named rows say least of a line: any other row that matches it goes before.
-    order = sorted(ROWS, key=lambda row: (row.named, row.tier))
+    order = sorted(crash_patterns(), key=lambda row: (row.named, row.tier))
     return tuple((row, Pattern(row.pattern)) for row in order)
 
 

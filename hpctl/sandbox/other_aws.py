@@ -214,8 +214,8 @@ class OtherAws:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
         self._server.start()
         self._server._server.app = guarded(self._server._server.app, self.settings.access_key)
-        for service in ("s3", "iam", "ec2", "fsx", "logs"):
-            self._make(service)
+        services = ("s3", "iam", "ec2", "fsx", "logs")
+        self._clients = {service: self._make(service) for service in services}
         network = self._network()
         self.filled = {
             **network,
@@ -241,12 +241,12 @@ class OtherAws:
         """boto3's client for s3, iam, ec2, fsx or logs; for all threads."""
         return self._clients[service]
 
-    def _make(self, service: str) -> None:
+    def _make(self, service: str) -> Any:
         # Not from several threads at once: only the clients are for all of them.
         import boto3
 
         make: Callable[..., Any] = boto3.client
-        self._clients[service] = make(
+        return make(
             service,
             endpoint_url=self.url,
             region_name=REGION,

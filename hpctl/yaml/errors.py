@@ -86,8 +86,10 @@ def mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any
 def load(text: str, path: str, error: type[FileProblems]) -> Any:
     """What a YAML text holds. Raises `error` where it is none, or says a key twice."""
     try:
-        data = yaml.safe_load(text)
-        twice = list(_said_twice(yaml.compose(text, Loader=yaml.SafeLoader)))
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        twice = list(_said_twice(root))
+        data = loader.construct_document(root) if root is not None else None
     except yaml.YAMLError as failed:
         mark = getattr(failed, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -96,7 +96,6 @@ class Template:
 
     def close(self) -> None:
         """End the process, which ends at the end of its requests."""
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
@@ -122,7 +121,6 @@ class Template:
         return str(answer["error"]) if "error" in answer else Held.of(answer["values"])
 
     def ask(self, **request: object) -> dict[str, Any]:
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         return self._answer()
@@ -135,7 +133,6 @@ class Template:
         return str(self._scratch / f"meeting-{self._meetings}")
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
         line = self._process.stdout.readline() if ready else b""
         if not line:

@@ -195,13 +195,6 @@ def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str
     assert "means: AWS has none of" in text
 
 
-def test_of_many_calls_some_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    order = CallView("BatchAddClusterNodes", {"ClusterName": "llm-prod"})
-    text = shown(view("scale", "dry_run", orders=(order,) * 60), capsys)
-    assert text.count("BatchAddClusterNodes") == 3
-    assert "and 57 more calls" in text
-
-
 def test_lines_are_written_when_something_changes_and_once_a_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

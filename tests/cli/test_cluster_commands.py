@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,9 +15,8 @@ from hpctl.cli.cluster import at_hand, ssh
 from hpctl.cli.cluster.events import ClusterEventsView, EventLine, draw, folded, lines
 from hpctl.clusters.events import ClusterEvent
 from hpctl.core.compat import UTC
-from hpctl.errors import HpctlError, InDoubt
+from hpctl.errors import HpctlError
 from tests.cli.conftest import Head
-from tests.cli.paper_aws import ARN
 
 
 def ordered(head: Head) -> list[str]:
@@ -37,20 +35,6 @@ def test_states_and_groups_pick_rows(history: Head) -> None:
     assert names("--state", "failure") == ["ip-10-1-0-10"]
     assert names("--state", "DOWN", "--state", "Failure") == ["ip-10-1-0-4", "ip-10-1-0-10"]
     assert names("--state", "faulty", "--group", "head") == []
-
-
-def test_a_node_goes_by_its_name_in_resource_config(
-    history: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node, named = "i-00000000000000003", {"ClusterName": "llm-prod", "ClusterArn": ARN}
-    instance = {"InstanceName": "gpu-3", "InstanceId": node, "CustomerIpAddress": "10.1.0.3"}
-    groups = [{"Name": "worker-group-1", "Instances": [instance]}]
-    path = tmp_path / "resource_config.json"
-    path.write_text(json.dumps({"ClusterConfig": named, "InstanceGroups": groups}))
-    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", str(path))
-    result = history.run("cluster", "nodes", "GPU-3", width=200)
-    assert node in result.stdout
-    assert "gpu-3" in result.stdout
 
 
 def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(
@@ -158,12 +142,6 @@ def test_the_order_goes_out_by_instance_id(history: Head) -> None:
     assert request == {"ClusterName": "llm-prod", "NodeIds": ["i-0fresh00000000002"]}
 
 
-def test_health_checks_are_for_workers(history: Head) -> None:
-    result = history.run("cluster", "health-check", "head-1", "--yes")
-    assert isinstance(result.exception, HpctlError)
-    assert "workers" in str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("lines", "result", "code"),
     [
@@ -197,15 +175,6 @@ def test_what_an_earlier_health_check_found_is_no_result_of_this(history: Head) 
     assert len(nodes) == len({node["instance_id"] for node in nodes})
 
 
-def test_waiting_for_a_health_check_ends_in_time_and_the_check_goes_on(history: Head) -> None:
-    words = ("health-check", "ip-10-1-0-3", "--yes", "--timeout", "0.1s", "--every", "0.1s")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpctl.clusters.maintenance.Following._health", lambda _, __, work: work)
-        result = history.run("cluster", *words)
-    assert isinstance(result.exception, InDoubt), result.output
-    assert "it goes on" in str(result.exception)
-
-
 @pytest.mark.parametrize("command", ["describe", "nodes"])
 def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
     history: Head, command: str
@@ -223,13 +192,6 @@ def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
     history.aws.logs.lines = None
     text = history.run("cluster", command, width=200).stdout
     assert "log: the log has not reached CloudWatch Logs (yet)" in text
-
-
-def test_a_cluster_without_events_says_so(history: Head) -> None:
-    history.aws.sagemaker.continuous = False
-    result = history.run("cluster", "events")
-    assert isinstance(result.exception, HpctlError)
-    assert "not Continuous" in str(result.exception)
 
 
 def test_a_busy_cluster_takes_no_long_order(history: Head) -> None:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -69,15 +68,6 @@ def test_what_a_first_file_offers_can_be_taken_up(here: Path) -> None:
         assert block in text
         taken = text.replace(block, block.replace("    # ", "    "))
         assert key in parse(taken).groups[-1].model_fields_set
-
-
-@pytest.mark.parametrize(("mode", "recovery"), [("own", "None"), ("assist", None)])
-def test_a_first_file_has_what_its_mode_needs(here: Path, mode: str, recovery: str | None) -> None:
-    result = run("init", *PLAIN, "--mode", mode)
-    assert result.exit_code == 0, result.output
-    spec = read("cluster.yaml")
-    assert (spec.hpctl.mode, spec.node_recovery) == (mode, recovery)
-    assert ("--mode own has hpctl do it" in result.output) is (mode != "own")
 
 
 def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
@@ -258,41 +248,3 @@ def test_a_request_is_named_or_a_cluster(here: Path) -> None:
     assert "r.json cannot be read" in str(broken.exception)
     missing = run("import", "--from-json", "none.json")
     assert (missing.exit_code, "none.json" in str(missing.exception)) == (1, True)
-
-
-def test_roles_come_from_the_file_beside_the_scripts_and_are_left_open_without(
-    aws: tuple[str, ...], s3: Any
-) -> None:
-    words = ("import", "classic", "-o", "cluster.yaml", "--force", *aws)
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    assert "The service does not tell the groups' roles and partitions" in result.stdout
-    assert "NoSuchKey" in result.stdout
-    assert [g.role for g in read("cluster.yaml").groups] == [None, None, None]
-    spec = files()["provisioning"]
-    content = json.dumps(provisioning.render(spec)).encode()
-    s3.put_object(
-        Bucket="sagemaker-scripts", Key="classic/provisioning_parameters.json", Body=content
-    )
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    imported = read("cluster.yaml")
-    assert [g.role for g in imported.groups] == ["controller", "login", "compute"]
-    assert provisioning.render(imported) == provisioning.render(spec)
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch, aws: tuple[str, ...]) -> Iterator[Any]:
-    """An S3 of its own with an empty bucket: moto's server, whose state ends with this test."""
-    import boto3
-
-    server = pytest.importorskip("moto.server", reason="moto's server is missing")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    url = "http://{}:{}".format(*running.get_host_and_port())
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
-    client = boto3.client("s3", region_name="us-east-1", endpoint_url=url)
-    client.create_bucket(Bucket="sagemaker-scripts")
-    yield client
-    client.close()
-    running.stop()

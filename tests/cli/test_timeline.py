@@ -11,7 +11,7 @@ from hpctl.core.journal import State, replay
 from hpctl.core.model import Outcome, RecoveryId
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind
-from hpctl.core.timeline import Mark, awaited, event_line, headline, lines, outcome_text
+from hpctl.core.timeline import Mark, awaited, event_line, lines
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
 N, J = RecoveryId("n-11111111"), RecoveryId("j-22222222")
@@ -51,21 +51,6 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
     afterwards = {line.text for line in lines(state.nodes[N], state)}
     assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in texts
     assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in afterwards
-
-
-def test_outcomes_in_words() -> None:
-    assert "checked before it is retried" in outcome_text(None)
-    assert outcome_text(Outcome.accepted("1 node")) == "accepted (1 node)"
-    later = Outcome.rejected("InstanceIdInUse", "later")
-    assert outcome_text(later) == "rejected (InstanceIdInUse later)"
-    assert outcome_text(Outcome.ambiguous("timeout")) == "outcome unknown (timeout)"
-
-
-def test_headlines_say_where_it_stands() -> None:
-    state = world(healed(), troubled()).state
-    assert headline(state.nodes[N]).endswith("Back in service after 54 s.")
-    assert "Escalated to on-call: no provider" in headline(state.nodes[RecoveryId("n-66666666")])
-    assert headline(state.jobs[J]).startswith("Job 4242 (train), affected by ip-10-1-0-2.")
 
 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 
 from hpctl.clusters.spec import ClusterSpec, read
+from hpctl.core.compat import UTC
 
 FILES = Path(__file__).parent / "files"
 
@@ -27,6 +29,36 @@ def shape(operation: str, side: str = "input_shape") -> Any:
 def complaints(request: Any, operation: str = "CreateCluster") -> str:
     """What botocore's own validator says of a request; nothing where it would be sent."""
     return str(ParamValidator().validate(request, shape(operation)).generate_report())
+
+
+def described(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What DescribeCluster answers of a cluster that this request made: with all it fills in."""
+    kept = {k: v for k, v in request.items() if k not in ("InstanceGroups", "Tags")}
+    return {
+        "ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh",
+        "ClusterStatus": "InService",
+        "CreationTime": datetime(2026, 1, 1, tzinfo=UTC),
+        "NodeRecovery": "Automatic",
+        **kept,
+        "InstanceGroups": [_group(group) for group in request["InstanceGroups"]],
+    }
+
+
+def _group(request: Mapping[str, Any]) -> dict[str, Any]:
+    said = {"ThreadsPerCore": 1, "Status": "InService", **request}
+    said["TargetCount"] = said["CurrentCount"] = said.pop("InstanceCount")
+    if minimum := said.pop("MinInstanceCount", None):
+        said["MinCount"] = minimum
+    if flexible := said.pop("InstanceRequirements", None):
+        kinds = ("CurrentInstanceTypes", "DesiredInstanceTypes")
+        said["InstanceRequirements"] = dict.fromkeys(kinds, flexible["InstanceTypes"])
+    for field, default in (("ImageId", "ami-00000000"), ("ImageReleaseVersion", "1.0.0")):
+        said[f"Current{field}"] = said[f"Desired{field}"] = said.pop(field, default)
+    if patch := dict(said.pop("AutoPatchConfig", {})):
+        schedule = patch.pop("PatchSchedule", {"NextPatchDate": datetime(2027, 1, 1, tzinfo=UTC)})
+        patch |= {"CurrentPatchSchedule": schedule, "DesiredPatchSchedule": schedule}
+        said["AutoPatchConfig"] = patch
+    return said
 
 
 def paths(part: Any, prefix: str = "", *, within: tuple[str, ...] = ()) -> Iterator[str]:

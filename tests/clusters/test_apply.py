@@ -11,8 +11,8 @@ import pytest
 
 from hpctl.clusters import apply
 from hpctl.clusters.diff import diff
-from hpctl.clusters.ordering import Patience, described, there
-from hpctl.errors import Absent, HpctlError, InDoubt, Refused
+from hpctl.clusters.ordering import Patience, there
+from hpctl.errors import HpctlError, InDoubt
 from hpctl.ports import Aws
 from hpctl.sandbox.emulator.errors import ApiError
 from tests.clusters.bed import CLUSTER, AwsBed
@@ -106,67 +106,6 @@ def test_a_create_that_stays_in_doubt_says_so(bed: AwsBed) -> None:
     assert bed.operations().count("CreateCluster") == 2
 
 
-def test_throttling_is_ridden_out(bed: AwsBed) -> None:
-    bed.emulator.faults.add("throttle", operations=["CreateCluster"], calls=2)
-    apply.create(bed.aws, request(bed), PATIENCE)
-    assert described(bed.aws, "fresh") is not None
-    assert bed.operations().count("CreateCluster") == 3
-
-
-def test_a_create_that_lost_a_race_adopts_or_says_what_differs(bed: AwsBed) -> None:
-    sagemaker = bed.aws.service("sagemaker")
-    seen: list[str] = []
-
-    class Late:
-        """Sees the cluster only once its own CreateCluster was refused."""
-
-        region = bed.aws.region
-
-        def service(self, name: str) -> Any:
-            return self
-
-        def read(self, operation: str, **more: Any) -> Any:
-            seen.append(operation)
-            if len(seen) == 1:
-                raise Absent("not there yet", code="ResourceNotFound")
-            return sagemaker.read(operation, **more)
-
-        order = staticmethod(sagemaker.order)
-
-    assert apply.create(Late(), request(bed, CLUSTER), PATIENCE).adopted  # type: ignore[arg-type]
-
-
-def test_a_quota_is_named_with_its_mend(bed: AwsBed) -> None:
-    bed.emulator.capacity.set({"quotas": {"ml.p5.48xlarge": 5}})
-    try:
-        with pytest.raises(Refused, match="ResourceLimitExceeded") as caught:
-            apply.create(bed.aws, request(bed), PATIENCE)
-    finally:
-        bed.emulator.capacity.set({"quotas": {"ml.p5.48xlarge": None}})
-    assert "Service Quotas" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("code", "mend"),
-    [
-        ("ResourceLimitExceeded", "Service Quotas"),
-        ("ValidationException", "cluster validate"),
-        ("AccessDeniedException", "sagemaker:CreateCluster"),
-        ("ResourceInUse", "cluster describe"),
-    ],
-)
-def test_each_refusal_of_create_has_a_mend(bed: AwsBed, code: str, mend: str) -> None:
-    put_back = refusing(bed, "CreateCluster", code)
-    try:
-        with pytest.raises(Refused) as caught:
-            apply.create(bed.aws, request(bed), QUICK)
-    finally:
-        put_back()
-    assert caught.value.code == code
-    assert mend in caught.value.hint
-    assert bed.operations().count("CreateCluster") == 1
-
-
 # --- update -----------------------------------------------------------------------------------
 
 
@@ -184,27 +123,6 @@ def test_a_lost_reply_to_update_is_looked_for_and_not_repeated(bed: AwsBed) -> N
     apply.update(bed.aws, change(bed, InstanceCount=5), PATIENCE)
     assert bed.operations().count("UpdateCluster") == 1
     bed.emulator.wait_in_service(CLUSTER, 10)
-
-
-@pytest.mark.parametrize(
-    ("code", "mend"),
-    [
-        ("ResourceLimitExceeded", "Service Quotas"),
-        ("ConflictException", "cluster wait"),
-        ("ResourceNotFound", "cluster list"),
-        ("ValidationException", "cluster validate"),
-        ("AccessDeniedException", "sagemaker:UpdateCluster"),
-    ],
-)
-def test_each_refusal_of_update_has_a_mend(bed: AwsBed, code: str, mend: str) -> None:
-    put_back = refusing(bed, "UpdateCluster", code)
-    try:
-        with pytest.raises(HpctlError) as caught:
-            apply.update(bed.aws, change(bed, InstanceCount=6), QUICK)
-    finally:
-        put_back()
-    assert mend in caught.value.hint
-    assert bed.operations().count("UpdateCluster") == 1
 
 
 def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -> None:
@@ -277,51 +195,6 @@ def test_more_than_fifty_are_added_in_several_calls(bed: AwsBed) -> None:
     assert len({one["ClientToken"] for _, one in orders}) == 3
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "InstanceGroupNotFound",
-        "InvalidInstanceGroupStatus",
-        "IncompatibleAvailabilityZones",
-        "IncompatibleInstanceTypes",
-    ],
-)
-def test_what_add_refuses_is_counted_by_its_code(bed: AwsBed, code: str) -> None:
-    before = bed.emulator.handlers["BatchAddClusterNodes"]
-    bed.emulator.handlers["BatchAddClusterNodes"] = lambda _: {
-        "Successful": [],
-        "Failed": [
-            {"InstanceGroupName": "workers", "ErrorCode": code, "FailedCount": 2, "Message": "no."}
-        ],
-    }
-    try:
-        with pytest.raises(
-            HpctlError, match=rf"2 node\(s\) were refused: no\. \({code}\)"
-        ) as caught:
-            apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK)
-    finally:
-        bed.emulator.handlers["BatchAddClusterNodes"] = before
-    assert "0 of 2 were added" in str(caught.value)
-
-
-@pytest.mark.parametrize("code", ["ResourceLimitExceeded", "ResourceNotFound"])
-def test_a_refused_add_says_how_many_were_added(bed: AwsBed, code: str) -> None:
-    put_back = refusing(bed, "BatchAddClusterNodes", code)
-    try:
-        with pytest.raises(Refused, match="0 of 2 were added") as caught:
-            apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK)
-    finally:
-        put_back()
-    assert caught.value.code == code
-    assert caught.value.hint
-
-
-def test_an_unknown_group_is_answered_with_those_that_there_are(bed: AwsBed) -> None:
-    with pytest.raises(HpctlError) as caught:
-        apply.grow(bed.aws, CLUSTER, "worker", 6, PATIENCE)
-    assert "controller, workers" in caught.value.hint
-
-
 def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed: AwsBed) -> None:
     found = copy.deepcopy(there(bed.aws, CLUSTER))
     found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
@@ -345,10 +218,6 @@ def test_without_continuous_provisioning_a_group_grows_by_an_update() -> None:
 # --- delete -----------------------------------------------------------------------------------
 
 
-def gone(bed: AwsBed) -> bool:
-    return described(bed.aws, CLUSTER) is None
-
-
 def test_a_lost_reply_to_delete_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
     bed.emulator.faults.add("drop_reply", operations=["DeleteCluster"], calls=1)
     assert apply.delete(bed.aws, CLUSTER, PATIENCE)
@@ -358,16 +227,51 @@ def test_a_lost_reply_to_delete_is_looked_for_and_not_repeated(bed: AwsBed) -> N
     bed._create()
 
 
+# --- refusals ---------------------------------------------------------------------------------
+
+ORDERS: dict[str, Callable[[AwsBed], object]] = {
+    "CreateCluster": lambda bed: apply.create(bed.aws, request(bed), QUICK),
+    "UpdateCluster": lambda bed: apply.update(bed.aws, change(bed, InstanceCount=6), QUICK),
+    "BatchAddClusterNodes": lambda bed: apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK),
+    "DeleteCluster": lambda bed: apply.delete(bed.aws, CLUSTER, QUICK),
+}
+
+
 @pytest.mark.parametrize(
-    ("code", "mend"),
-    [("ConflictException", "cluster wait"), ("AccessDeniedException", "sagemaker:DeleteCluster")],
+    ("operation", "code", "mend"),
+    [
+        ("CreateCluster", "ResourceLimitExceeded", "Service Quotas"),
+        ("CreateCluster", "ResourceInUse", "cluster describe"),
+        ("UpdateCluster", "ConflictException", "cluster wait"),
+        ("UpdateCluster", "ValidationException", "cluster validate"),
+        ("BatchAddClusterNodes", "ResourceNotFound", "cluster list"),
+        ("DeleteCluster", "AccessDeniedException", "sagemaker:DeleteCluster"),
+    ],
 )
-def test_each_refusal_of_delete_has_a_mend(bed: AwsBed, code: str, mend: str) -> None:
-    put_back = refusing(bed, "DeleteCluster", code)
+def test_each_refusal_has_a_mend(bed: AwsBed, operation: str, code: str, mend: str) -> None:
+    put_back = refusing(bed, operation, code)
     try:
-        with pytest.raises(Refused) as caught:
-            apply.delete(bed.aws, CLUSTER, QUICK)
+        with pytest.raises(HpctlError) as caught:
+            ORDERS[operation](bed)
     finally:
         put_back()
     assert mend in caught.value.hint
-    assert not gone(bed)
+    assert ("0 of 2 were added" in str(caught.value)) is (operation == "BatchAddClusterNodes")
+    assert bed.operations().count(operation) == 1
+
+
+def test_what_add_refuses_is_counted_by_its_code(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "IncompatibleInstanceTypes"
+    refused = {
+        "InstanceGroupName": "workers",
+        "ErrorCode": code,
+        "FailedCount": 2,
+        "Message": "no.",
+    }
+    answer = {"Successful": [], "Failed": [refused]}
+    monkeypatch.setitem(bed.emulator.handlers, "BatchAddClusterNodes", lambda _: answer)
+    with pytest.raises(HpctlError, match=rf"2 node\(s\) were refused: no\. \({code}\)") as caught:
+        apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK)
+    assert "0 of 2 were added" in str(caught.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -58,13 +57,6 @@ def test_an_interrupted_create_goes_on_without_asking(shell: Shell) -> None:
     assert "CreateCluster" not in shell.bed.operations()
 
 
-def test_a_create_of_another_spec_points_to_update(shell: Shell) -> None:
-    shell.write(count=5)
-    result = shell.run("create", str(shell.file), "--no-validate", *FAST)
-    assert result.exit_code == 1
-    assert "workers.InstanceCount" in str(result.exception)
-
-
 def test_a_spec_that_fails_a_check_orders_nothing(shell: Shell) -> None:
     drop(shell.bed)
 
@@ -91,17 +83,6 @@ def test_a_failed_script_ends_a_create_with_node_and_mend(shell: Shell) -> None:
     assert "create llm: failed: 1 node(s) did not come up" in result.stdout
 
 
-def test_no_capacity_ends_a_create_with_the_alternatives(shell: Shell) -> None:
-    drop(shell.bed)
-    shell.write(instance_type=None, instance_types=["ml.g6.48xlarge", "ml.g5.48xlarge"])
-    shell.bed.emulator.capacity.types |= {"ml.g6.48xlarge": 0, "ml.g5.48xlarge": 0}
-    result = shell.run("create", str(shell.file), "--no-validate", "--yes", *FAST)
-    assert result.exit_code == 1, result.output
-    told = " ".join(result.stdout.split())
-    assert "AWS has none of ml.g6.48xlarge, ml.g5.48xlarge to give" in told
-    assert "the spec's order was tried to its end" in told
-
-
 def test_a_deadline_leaves_the_work_and_says_how_to_go_on(shell: Shell) -> None:
     drop(shell.bed)
     shell.bed.emulator.capacity.types |= {"ml.p5.48xlarge": 2}
@@ -123,12 +104,6 @@ def test_wait_picks_up_what_goes_on(shell: Shell) -> None:
     assert {g["name"]: g["current"] for g in view["groups"]} == {"controller": 1, "workers": 6}
 
 
-def test_wait_for_an_unknown_cluster_names_the_nearest(shell: Shell) -> None:
-    result = shell.run("wait", "llmm", *FAST)
-    assert result.exit_code == 1
-    assert "llm" in result.exception.hint  # type: ignore[union-attr]
-
-
 # --- scale ------------------------------------------------------------------------------------
 
 
@@ -137,16 +112,6 @@ def test_a_group_grows_and_nothing_is_added_twice(shell: Shell) -> None:
     assert "workers 6/6" in shell.said(*grow)
     assert "there is nothing to do" in shell.said(*grow)
     assert shell.bed.operations().count("BatchAddClusterNodes") == 1
-
-
-def test_groups_complete(shell: Shell) -> None:
-    from click.shell_completion import ShellComplete
-
-    from hpctl.cli.main import cli
-
-    shell.patch.setenv("HPCTL_CLUSTER", CLUSTER)
-    found = ShellComplete(cli, {}, "hpctl", "").get_completions(["cluster", "scale"], "wo")
-    assert [item.value for item in found] == ["workers"]
 
 
 def test_without_slurm_nothing_is_removed_unless_told(shell: Shell) -> None:
@@ -168,21 +133,6 @@ def test_idle_nodes_go_first_and_jobs_are_waited_for(shell: Shell) -> None:
     assert "workers 2/2" in text
     left = {n.node for n in shell.bed.emulator.world.cluster(CLUSTER).nodes.values()}
     assert left == {"ip-127-0-1-1", "ip-127-0-1-4", "ip-127-0-1-5"}
-
-
-def test_a_dry_run_of_a_scale_down_names_the_nodes_and_why(shell: Shell) -> None:
-    slurm = shell.head_node()
-    slurm.run(7, "ip-127-0-1-5", "ip-127-0-1-4", "ip-127-0-1-3")
-    slurm.nodes[NodeName("ip-127-0-1-4")] = replace(
-        slurm.nodes[NodeName("ip-127-0-1-4")], state="ALLOCATED"
-    )
-    view = json.loads(shell.said("scale", "workers", "2", "--dry-run", "--json"))
-    assert [(r["node"], r["why"]) for r in view["removals"]] == [
-        ("ip-127-0-1-2", "idle"),
-        ("ip-127-0-1-5", "1 job(s) run there"),
-    ]
-    assert view["removals"][1]["jobs"] == [7]
-    assert "BatchDeleteClusterNodes" not in shell.bed.operations()
 
 
 def test_named_nodes_go_and_the_count_follows(shell: Shell) -> None:
@@ -221,15 +171,6 @@ def test_a_node_that_the_service_refuses_is_told_and_stays_drained_where_it_move
     assert slurm.nodes[NodeName("ip-127-0-1-5")].drained
 
 
-def test_a_node_that_is_gone_already_is_no_failure(shell: Shell) -> None:
-    shell.head_node()
-    shell.bed.emulator.faults.add("drop_reply", operations=["BatchDeleteClusterNodes"], calls=1)
-    shell.patch.setattr("hpctl.clusters.node_orders.LOOK_S", 0.05)
-    text = shell.said("scale", "workers", "3", "--yes", *FAST)
-    assert "workers 3/3" in text
-    assert shell.bed.operations().count("BatchDeleteClusterNodes") == 1
-
-
 @pytest.mark.parametrize("how", ["--yes", "--dry-run"])
 def test_a_controller_does_not_go(shell: Shell, how: str) -> None:
     shell.head_node()
@@ -237,15 +178,6 @@ def test_a_controller_does_not_go(shell: Shell, how: str) -> None:
     assert result.exit_code == 1
     assert "controller" in str(result.exception)
     assert "BatchDeleteClusterNodes" not in shell.bed.operations()
-
-
-# --- import -----------------------------------------------------------------------------------
-
-
-def test_importing_an_unknown_cluster_names_the_nearest(shell: Shell) -> None:
-    result = shell.run("import", "lm")
-    assert result.exit_code == 1
-    assert "is it llm?" in getattr(result.exception, "hint", "")
 
 
 # --- delete -----------------------------------------------------------------------------------
@@ -282,13 +214,6 @@ def test_a_deletion_that_is_repeated_is_done_only_where_that_was_foreseen(shell:
     assert "there is nothing to do: there is no such cluster" in " ".join(text.split())
 
 
-def test_deleting_a_mistyped_name_is_no_success(shell: Shell) -> None:
-    wrong = shell.run("delete", "lmm", "--yes", *FAST)
-    assert wrong.exit_code == 1
-    assert "is it llm?" in getattr(wrong.exception, "hint", "")
-    assert "DeleteCluster" not in shell.bed.operations()
-
-
 def test_delete_takes_what_can_only_be_nodes_for_nodes(shell: Shell) -> None:
     shell.head_node()
     wait = FAST[:2] + FAST[4:]
@@ -302,13 +227,3 @@ def test_delete_takes_what_can_only_be_nodes_for_nodes(shell: Shell) -> None:
     assert f"no node is called '{CLUSTER}'" in str(mixed.exception)
     assert shell.bed.operations().count("BatchDeleteClusterNodes") == 1
     assert "DeleteCluster" not in shell.bed.operations()
-
-
-def test_ctrl_c_before_anything_is_done_is_130(shell: Shell) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    shell.patch.setattr("hpctl.wiring.open_aws", interrupted)
-    result = shell.run("list")
-    assert result.exit_code == 130
-    assert "interrupted" in result.stderr

@@ -105,14 +105,6 @@ def test_a_dry_run_orders_nothing(there: Shell) -> None:
     assert orders(there.bed) == []
 
 
-def test_time_that_runs_out_is_exit_code_3(there: Shell) -> None:
-    there.bed.emulator.extensions.install_s = 60.0
-    there.said("extension", "add", NAME, *HERE, "--timeout", "0.1s", code=3)
-    told = json.loads(there.said("extension", "add", NAME, *HERE, "--no-wait", "--json"))
-    assert told["outcome"] == "ordered"
-    assert orders(there.bed) == ["CreateClusterExtension"], "it is under way: nothing is sent again"
-
-
 @pytest.mark.parametrize(
     ("change", "words", "mend"),
     [
@@ -131,14 +123,3 @@ def test_a_cluster_that_takes_none_is_refused_before_the_call(
         fit({**described, **change})
     assert mend in refused.value.hint
     fit(described)
-
-
-def test_a_cluster_without_continuous_is_refused_over_http(there: Shell) -> None:
-    spec = there.bed.emulator.world.cluster(CLUSTER).spec
-    mode = spec.pop("NodeProvisioningMode")
-    try:
-        refused = there.run("extension", "add", NAME, *HERE)
-        assert "has no continuous provisioning" in str(refused.exception)
-        assert orders(there.bed) == []
-    finally:
-        spec["NodeProvisioningMode"] = mode

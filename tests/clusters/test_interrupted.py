@@ -83,17 +83,3 @@ def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(emulator: Emulator, tmp_pat
     assert waiting.returncode == 0, err
     assert "wait llm: done; InService, controller 1/1, workers 4/4" in out
     assert operations(emulator).count("CreateCluster") == 1
-
-
-def test_a_create_that_was_killed_is_gone_on_with(emulator: Emulator, tmp_path: Path) -> None:
-    running = create(emulator, tmp_path)
-    until_ordered(emulator)
-    running.kill()
-    running.communicate(timeout=LIMIT_S)
-
-    again = create(emulator, tmp_path)
-    out, err = again.communicate(timeout=LIMIT_S)
-    assert again.returncode == 0, err
-    assert "made from this spec: going on" in err
-    assert "create llm: done" in out
-    assert operations(emulator).count("CreateCluster") == 1

@@ -11,8 +11,8 @@ import pytest
 from hpctl.clusters import maintenance
 from hpctl.clusters.events import NoEvents, events
 from hpctl.clusters.maintenance import Following, Work
-from hpctl.clusters.names import NodeRow, node_rows
-from hpctl.errors import HpctlError, InDoubt, Refused
+from hpctl.clusters.names import node_rows
+from hpctl.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 
 SLEPT: list[float] = []
@@ -105,20 +105,6 @@ def test_an_order_that_was_lost_is_sent_once_more_and_no_more(bed: AwsBed) -> No
     assert bed.operations().count("StartClusterHealthCheck") == 2
 
 
-def test_a_node_without_an_instance_cannot_be_checked(bed: AwsBed) -> None:
-    row = NodeRow(logical_id="node-1", group="workers", status="Pending")
-    with pytest.raises(HpctlError, match=r"no instance yet: node-1"):
-        maintenance.health_request(CLUSTER, [row], (), maintenance.CHECKS[:1])
-
-
-def test_a_second_check_is_refused(bed: AwsBed) -> None:
-    bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=1.0)
-    check(bed)
-    with pytest.raises(Refused) as caught:
-        check(bed)
-    assert "in progress" in str(caught.value)
-
-
 def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed: AwsBed) -> None:
     bad = bed.worker()
     bed.emulator.faults.add("fail_health_check", calls=1, nodes=[bad], code="replace")
@@ -134,28 +120,6 @@ def test_a_follower_gives_up_and_says_that_it_goes_on(bed: AwsBed) -> None:
     check(bed)
     with pytest.raises(HpctlError, match="it goes on"):
         list(follow(bed, "workers", timeout_s=0.1).health())
-
-
-def test_a_look_that_fails_is_told_and_tried_again(bed: AwsBed) -> None:
-    follower = follow(bed)
-    bed.emulator.faults.add("internal_error", calls=8, operations=["DescribeCluster"])
-    looks = follower.software()
-    follower._seen = True
-    assert next(looks).unread
-    assert next(looks).done
-
-
-@pytest.mark.parametrize(("text", "kind", "value"), [
-    ("2", "INSTANCE_COUNT", 2), ("10%", "CAPACITY_PERCENTAGE", 10),
-])  # fmt: skip
-def test_a_batch_is_a_count_or_a_share(text: str, kind: str, value: int) -> None:
-    assert maintenance.batch_size(text) == {"Type": kind, "Value": value}
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "101%", "ten", "1.5"])
-def test_other_batches_are_none(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 -- what int() says is Python's own
-        maintenance.batch_size(text)
 
 
 # --- events -----------------------------------------------------------------------------------
@@ -190,8 +154,3 @@ def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead() -> No
         assert "hpctl cluster nodes" in caught.value.hint
     finally:
         bed.close()
-
-
-def test_events_without_their_details_are_still_told(bed: AwsBed) -> None:
-    bed.emulator.faults.add("access_denied", operations=["DescribeClusterEvent"])
-    assert events(bed.aws, CLUSTER)

@@ -19,9 +19,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.cloud.aws import AwsAccount
-from hpctl.clusters.diff import Kind, diff
 from hpctl.clusters.migration import jobs_in_the_way
-from hpctl.clusters.progress import Progress, Verdict, in_service, migrated
 from hpctl.errors import Absent, HpctlError, Refused
 from hpctl.ports import Aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
@@ -203,17 +201,6 @@ def test_a_legacy_cluster_migrates(old: Old) -> None:
     assert old.machines.edited
 
 
-def test_a_dry_run_shows_the_steps_and_does_none(old: Old) -> None:
-    told = json.loads(old.run("--dry-run", "--json").stdout)
-    assert [o["operation"] for o in told["orders"]] == ["DeleteObject", "UpdateCluster"]
-    assert told["orders"][0]["request"] == {"Bucket": BUCKET, "Key": KEY}
-    assert not old.backup.exists()
-    assert old.s3.calls == []
-    assert old.run(stdin="n\n").exit_code == 1
-    assert old.s3.calls == []
-    assert not old.migrated
-
-
 def test_what_is_rolled_back_gets_its_file_back(old: Old) -> None:
     """ "Recovering from a failed migration": restore the file, so that new nodes come up."""
     old.write(slurm_config_strategy="Managed")
@@ -272,21 +259,6 @@ def test_a_bucket_that_may_not_be_written_costs_nothing(old: Old) -> None:
     assert (BUCKET, KEY) in old.s3.objects
 
 
-def test_a_command_that_was_killed_is_run_again(old: Old) -> None:
-    """Its backup stands for the file that it took away."""
-    assert old.run("--dry-run").exit_code == 0
-    old.backup.mkdir()
-    (old.backup / "sagemaker-x%2Fscripts%2Fprovisioning_parameters.json").write_bytes(
-        old.s3.objects.pop((BUCKET, KEY))
-    )
-    old.emulator.world.outdated = frozenset({"1.0.0"})
-    assert old.run("--yes").exit_code == 1
-    assert json.loads(old.s3.objects[BUCKET, KEY]) == FILE
-    old.emulator.world.outdated = frozenset()
-    assert old.run("--yes").exit_code == 0
-    assert old.migrated
-
-
 @pytest.mark.parametrize(
     ("file", "spec", "said"),
     [
@@ -343,21 +315,6 @@ def test_a_migration_changes_nothing_else(old: Old) -> None:
     assert old.described()["NodeProvisioningMode"] == "Continuous"
 
 
-def test_nothing_begins_while_the_cluster_changes(old: Old) -> None:
-    old.emulator.world.cluster(CLUSTER).status = "Updating"
-    assert "is Updating" in str(old.run("--yes").exception)
-    assert old.s3.calls == []
-
-
-def test_there_is_no_way_back() -> None:
-    new = {"ClusterName": "a", "InstanceGroups": [{"InstanceGroupName": "g", "InstanceCount": 1}]}
-    there = json.loads(json.dumps(new))
-    there["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
-    there["InstanceGroups"][0]["TargetCount"] = 1
-    [change] = diff(new, there).changes
-    assert change.kind is Kind.IMPOSSIBLE
-
-
 @pytest.mark.parametrize("strategy", ["Managed", "Overwrite"])
 def test_jobs_are_in_the_way_of_what_rewrites_slurm_conf(strategy: str) -> None:
     """ "Before you begin", running jobs."""
@@ -366,21 +323,3 @@ def test_jobs_are_in_the_way_of_what_rewrites_slurm_conf(strategy: str) -> None:
     for running in ([1], None):
         with pytest.raises(HpctlError, match="rewrites slurm"):
             jobs_in_the_way(strategy, running)
-
-
-def test_the_counts_alone_do_not_say_that_a_migration_is_through() -> None:
-    from datetime import UTC, datetime
-
-    judge = migrated(in_service({}), "old")
-    counts = in_service({"g": 3}, before="old")
-
-    def at(**seen: Any) -> Progress:
-        return Progress("a", "InService", datetime(2026, 1, 1, tzinfo=UTC), **seen)
-
-    assert judge(at(by_api=True))[0] is Verdict.REACHED
-    assert judge(at(failure="old"))[0] is Verdict.WAITING
-    assert counts(at(failure="old"))[0] is Verdict.WAITING
-    assert counts(at(failure="new"))[0] is Verdict.FAILED
-    assert judge(at(failure="new"))[0] is Verdict.FAILED
-    assert judge(at(seen=frozenset({"Updating"})))[0] is Verdict.FAILED
-    assert judge(at(waited_s=200.0))[0] is Verdict.FAILED

@@ -15,7 +15,6 @@ from hpctl.clusters.names import (
     read_fleet,
     resolve,
     resolve_all,
-    shaped_as_node,
     with_health,
     with_instance_names,
     with_slurm,
@@ -33,54 +32,9 @@ from hpctl.core.model import (
     SlurmJob,
     SlurmNode,
 )
-from hpctl.errors import Absent
 from tests.clusters.bed import CLUSTER, AwsBed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def test_rows_hold_every_name_and_the_details(bed: AwsBed) -> None:
-    rows = node_rows(bed.aws, CLUSTER)
-    assert [(row.group, row.role) for row in rows] == [
-        ("controller", "controller"),
-        *[("workers", "compute")] * 4,
-    ]
-    worker = rows[1]
-    assert worker.node == f"ip-{worker.ip.replace('.', '-')}"
-    assert worker.instance_id.startswith("i-")
-    assert worker.logical_id
-    assert worker.zone == "us-west-2a"
-    assert worker.status == "Running"
-    assert worker.dns.startswith(worker.node)
-    assert worker.launched is not None
-    assert worker.launched.tzinfo is not None
-
-
-def test_without_details_a_list_is_enough(bed: AwsBed) -> None:
-    whole = node_rows(bed.aws, CLUSTER)
-    bed.forget_calls()
-    rows = node_rows(bed.aws, CLUSTER, details=False)
-    assert [(r.node, r.ip, r.instance_id) for r in rows] == [
-        (r.node, r.ip, r.instance_id) for r in whole
-    ]
-    assert "DescribeClusterNode" not in bed.operations()
-
-
-def test_pages_are_followed_and_each_node_is_asked_once() -> None:
-    bed = AwsBed(workers=120)
-    try:
-        rows = node_rows(bed.aws, CLUSTER)
-        assert len({row.instance_id for row in rows}) == 121
-        done = bed.operations()
-        assert done.count("ListClusterNodes") == 2
-        assert done.count("DescribeClusterNode") == 121
-    finally:
-        bed.close()
-
-
-def test_throttling_is_ridden_out(bed: AwsBed) -> None:
-    bed.emulator.faults.add("throttle", calls=6, operations=["DescribeClusterNode"])
-    assert len(node_rows(bed.aws, CLUSTER)) == 5
 
 
 def test_a_node_that_goes_between_the_calls_is_left_out(bed: AwsBed) -> None:
@@ -96,21 +50,6 @@ def test_a_replaced_node_is_found_by_its_logical_id(bed: AwsBed) -> None:
     bed.behind_a_list("BatchReplaceClusterNodes", before.instance_id)
     after = next(r for r in node_rows(bed.aws, CLUSTER) if r.logical_id == before.logical_id)
     assert after.instance_id != before.instance_id
-
-
-def test_a_cluster_without_logical_ids_is_listed_without() -> None:
-    bed = AwsBed(workers=2, NodeProvisioningMode=None)
-    try:
-        rows = node_rows(bed.aws, CLUSTER)
-        assert len(rows) == 3
-        assert not any(row.logical_id for row in rows)
-    finally:
-        bed.close()
-
-
-def test_no_such_cluster_is_told_as_that(bed: AwsBed) -> None:
-    with pytest.raises(Absent, match="nosuch"):
-        node_rows(bed.aws, "nosuch")
 
 
 def test_what_cannot_be_described_is_a_row_that_says_so(
@@ -208,18 +147,3 @@ def test_health_is_of_this_instance_and_of_no_earlier_one() -> None:
     assert second.health == "unknown"
     assert "i-00" in second.health_why
     assert third.health_why == "no agent has reported"
-
-
-@pytest.mark.parametrize(
-    ("name", "node"),
-    [
-        ("i-0123456789abcdef0", True),
-        ("ip-10-1-0-[3-5]", True),
-        ("ip-10-1-0-3.ec2.internal", True),
-        ("10.1.0.3", True),
-        ("llm-prod", False),
-        ("ip-clusters", False),
-    ],
-)
-def test_what_can_only_be_a_node_is_known_by_its_shape(name: str, node: bool) -> None:
-    assert shaped_as_node(name) is node

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 
 import pytest
 
 from hpctl.clusters import failures, node_orders
-from hpctl.clusters.names import NodeRow, node_rows, read_fleet
+from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.clusters.node_orders import Verb, plan
-from hpctl.clusters.order_walk import NodeProgress, Phase
+from hpctl.clusters.order_walk import Phase
 from hpctl.core.model import NodeName
-from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 
 
 def nothing() -> None:
     """One look at Slurm at which nothing happens."""
-
-
-def phases(done: Sequence[NodeProgress]) -> list[Phase]:
-    return [one.phase for one in done]
 
 
 def ordered(bed: AwsBed) -> list[tuple[str, tuple[str, ...]]]:
@@ -79,13 +73,6 @@ def test_now_waits_for_nobody_and_tells_slurm_that_the_node_is_down(desk: Desk) 
     assert desk.slurm.nodes[NodeName(name)].state == "IDLE"
 
 
-def test_no_wait_ends_with_the_order_and_says_what_stays_drained(desk: Desk) -> None:
-    (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]), wait=False)
-    assert one.phase is Phase.LEFT
-    assert one.left_drained.startswith("operator:replace:i-")
-    assert desk.slurm.nodes[NodeName(desk.workers[0])].drained
-
-
 def test_the_same_command_picks_up_an_order_that_nobody_waits_for(desk: Desk) -> None:
     name = desk.workers[0]
     desk.carry_out(desk.plan(Verb.REPLACE, name), wait=False)
@@ -134,20 +121,6 @@ def test_let_go_gives_back_what_was_not_ordered(desk: Desk) -> None:
     assert desk.slurm.nodes[NodeName(idle)].drained
 
 
-def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk: Desk) -> None:
-    desk.slurm.denied = True
-    with pytest.raises(Refused, match="cannot be drained: denied; nothing was ordered"):
-        desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
-    assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
-
-
-def test_slurmctld_may_be_away_while_jobs_are_waited_for(desk: Desk) -> None:
-    order = desk.plan(Verb.REPLACE, desk.workers[0])
-    desk.slurm.blind = 3
-    desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
-    assert phases(desk.carry_out(order)) == [Phase.DONE]
-
-
 def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,32 +148,7 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
     assert not desk.slurm.nodes[NodeName(desk.workers[0])].drained
 
 
-def test_no_capacity_is_told_as_that(desk: Desk) -> None:
-    desk.bed.emulator.faults.add("no_capacity", calls=1)
-    (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
-    assert one.phase is Phase.FAILED
-    assert "sufficient capacity" in one.text
-    assert "Availability Zone" in one.mend
-
-
-def test_what_does_not_come_back_in_time_is_no_longer_waited_for(desk: Desk) -> None:
-    desk.bed.emulator.faults.add("stuck")
-    (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]), timeout_s=0.3)
-    assert one.phase is Phase.LEFT
-    assert "not back after" in one.text
-
-
 # --- the others -------------------------------------------------------------------------------
-
-
-def test_a_reboot_ends_when_another_slurmd_registers(desk: Desk) -> None:
-    name, instance = desk.workers[1], desk.bed.worker(1)
-    order = desk.plan(Verb.REBOOT, instance)
-    desk.later(nothing, nothing, desk.rejoin(name))
-    (one,) = desk.carry_out(order)
-    assert one.phase is Phase.DONE
-    assert ("reboot", instance) in desk.bed.machines.done
-    assert not desk.slurm.nodes[NodeName(name)].drained
 
 
 def test_a_reboot_found_again_waits_for_another_slurmd(desk: Desk) -> None:
@@ -217,16 +165,6 @@ def test_a_reboot_found_again_waits_for_another_slurmd(desk: Desk) -> None:
     (one,) = desk.carry_out(desk.plan(Verb.REBOOT, name))
     assert one.phase is Phase.DONE
     assert desk.bed.operations().count("BatchRebootClusterNodes") == 1
-
-
-def test_deleted_nodes_are_gone_and_the_count_is_less(desk: Desk) -> None:
-    names = desk.workers[:2]
-    done = desk.carry_out(desk.plan(Verb.DELETE, *names))
-    assert phases(done) == [Phase.DONE, Phase.DONE]
-    fleet = read_fleet(desk.bed.aws, CLUSTER, details=False)
-    assert not {row.node for row in fleet.rows} & set(names)
-    groups = {g["InstanceGroupName"]: g["TargetCount"] for g in fleet.described["InstanceGroups"]}
-    assert groups["workers"] == 2
 
 
 def test_many_nodes_go_out_in_calls_that_the_service_takes() -> None:
@@ -270,11 +208,6 @@ def test_a_node_of_which_nobody_says_what_it_is_is_not_touched() -> None:
     assert "whether it is a controller" in order.targets[0].refusal
 
 
-def test_a_cluster_that_is_not_in_service_takes_no_order() -> None:
-    order = plan(Verb.REBOOT, {"ClusterStatus": "Updating"}, [], None, by="ana")
-    assert "Updating" in order.refusal
-
-
 @pytest.mark.parametrize(
     ("code", "said", "moving"),
     [
@@ -299,19 +232,6 @@ def test_a_refusal_is_the_nodes_own_with_its_mend_and_it_is_given_back_unless_it
     assert bool(refused.left_drained) is moving
 
 
-@pytest.mark.parametrize(
-    ("code", "delete_code"),
-    [("InstanceIdInUse", "NodeIdInUse"), ("InvalidInstanceStatus", "InvalidNodeStatus")],
-)
-def test_deletions_have_codes_of_their_own(desk: Desk, code: str, delete_code: str) -> None:
-    order = desk.plan(Verb.DELETE, *desk.workers[:2])
-    desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[desk.bed.worker()], code=code)
-    refused, fine = desk.carry_out(order)
-    assert (refused.phase, refused.code) == (Phase.REFUSED, delete_code)
-    assert refused.mend
-    assert fine.phase is Phase.DONE
-
-
 def test_a_deletion_that_another_command_was_faster_with_is_done(desk: Desk) -> None:
     ours, theirs = (desk.plan(Verb.DELETE, *desk.workers[:2]) for _ in range(2))
     desk.carry_out(theirs)
@@ -324,13 +244,6 @@ def test_access_denied_is_told_for_each_node_and_all_are_given_back(desk: Desk) 
     assert {(one.phase, one.code) for one in done} == {(Phase.REFUSED, "AccessDeniedException")}
     assert "hpctl iam operator" in done[0].text
     assert not any(node.drained for node in desk.slurm.nodes.values())
-
-
-def test_what_an_older_cluster_needs_first_is_told(desk: Desk) -> None:
-    desk.bed.emulator.faults.add("unpatched")
-    done = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
-    assert [(one.phase, one.code) for one in done] == [(Phase.REFUSED, "ValidationException")]
-    assert "`hpctl cluster software-update CLUSTER`" in done[0].text
 
 
 # --- in doubt ---------------------------------------------------------------------------------

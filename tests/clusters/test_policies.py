@@ -12,8 +12,7 @@ import pytest
 from botocore import xform_name
 
 from hpctl.clusters import policies
-from hpctl.clusters.policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR, On, Table, actions
-from hpctl.errors import HpctlError
+from hpctl.clusters.policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR
 
 CODE = Path(policies.__file__).parents[1]
 DAEMON = policies._both(HEAD_NODE, AUTOSCALE)
@@ -76,23 +75,6 @@ def test_no_row_is_for_what_nobody_calls(who: str) -> None:
     assert rows <= called(places).keys()
 
 
-@pytest.mark.parametrize("table", [DAEMON, OPERATOR])
-def test_every_row_is_an_operation_of_its_service(table: Table) -> None:
-    for service, rows in table.items():
-        assert rows.keys() <= known(service), service
-
-
-def test_actions_are_spelled_as_the_api_spells_them() -> None:
-    """Where no table says otherwise an action is its operation, capitals included."""
-    session = botocore.session.get_session()
-    for service, rows in OPERATOR.items():
-        names = {xform_name(n): n for n in session.get_service_model(service).operation_names}
-        for operation in rows:
-            if f"{service}.{operation}" in policies.ACTIONS:
-                continue
-            assert actions(service, operation)[0].partition(":")[2] == names[operation]
-
-
 def granted(statements: tuple[policies.Statement, ...]) -> dict[str, tuple[str, ...]]:
     return {action: one.resources for one in statements for action in one.actions}
 
@@ -118,52 +100,6 @@ def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
     assert all(action.startswith("sagemaker:") for action in found)
 
 
-def test_autoscaling_needs_more_and_says_so_apart() -> None:
-    to = policies.scope(cluster=ARN, role="hyperpod")
-    more = granted(policies.autoscale(to)).keys() - granted(policies.head_node(to)).keys()
-    assert more == {
-        "iam:PassRole",
-        "sagemaker:BatchAddClusterNodes",
-        "sagemaker:BatchDeleteClusterNodes",
-        "sagemaker:UpdateCluster",
-    }
-
-
-def test_a_controller_may_read_the_secret_of_its_database() -> None:
-    secret = "arn:aws:secretsmanager:us-east-1:111122223333:secret:slurmdb-AbCdEf"
-    to = policies.scope(cluster=ARN, secret=secret)
-    for who in ("head-node", "autoscale"):
-        found = granted(policies.PERSONAS[who](to))
-        assert found["secretsmanager:GetSecretValue"] == (secret,)
-    assert "secretsmanager:GetSecretValue" not in granted(policies.execution_role(to))
-
-
-def test_an_execution_role_reads_alarms_where_some_roll_back() -> None:
-    """HyperPod guide, "Update your AMI version in your SageMaker HyperPod cluster": automatic
-    rollback needs cloudwatch:DescribeAlarms on the execution role.
-    """
-    to = policies.scope(account="111122223333", region="us-east-1", alarm="down")
-    found = granted(policies.execution_role(to))
-    arn = "arn:aws:cloudwatch:us-east-1:111122223333:alarm:down"
-    assert found["cloudwatch:DescribeAlarms"] == (arn,)
-    assert "cloudwatch:DescribeAlarms" not in granted(policies.execution_role(policies.Scope()))
-
-
-def test_buying_is_a_right_of_its_own() -> None:
-    """SageMaker guide, "IAM for SageMaker training plans": CreateTrainingPlan is administrative,
-    and needs CreateReservedCapacity and both resource types.
-    """
-    to = policies.scope(account="111122223333", region="us-east-1")
-    found, operator = granted(policies.buyer(to)), granted(policies.operator(to))
-    assert "sagemaker:CreateTrainingPlan" not in operator
-    assert "sagemaker:SearchTrainingPlanOfferings" in operator
-    kinds = ("training-plan", "reserved-capacity")
-    for action in ("CreateTrainingPlan", "CreateReservedCapacity", "ExtendTrainingPlan"):
-        assert found[f"sagemaker:{action}"] == tuple(
-            f"arn:aws:sagemaker:us-east-1:111122223333:{kind}/*" for kind in kinds
-        )
-
-
 def test_roles_are_passed_to_sagemaker_alone() -> None:
     passing = [s for s in policies.operator(policies.Scope()) if "iam:PassRole" in s.actions]
     assert [s.condition for s in passing] == [
@@ -181,36 +117,6 @@ def test_a_policy_is_one_that_iam_takes(who: str) -> None:
     assert all(sid.isalnum() for sid in sids)
     # A role's inline policies have 10240 characters without blanks, a managed one 6144.
     assert len(text.replace(" ", "")) < 6144
-
-
-@pytest.mark.parametrize("on", On)
-def test_every_kind_of_resource_has_arns(on: On) -> None:
-    assert all(
-        arn == "*" or arn.startswith("arn:") for arn in policies._RESOURCES[on](policies.Scope())
-    )
-
-
-@pytest.mark.parametrize(
-    ("region", "partition"),
-    [("us-east-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")],
-)
-def test_the_region_says_the_partition(region: str, partition: str) -> None:
-    (statement,) = policies.head_node(policies.scope(region=region))
-    assert statement.resources == (f"arn:{partition}:sagemaker:{region}:*:cluster/*",)
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ({"cluster": ARN, "region": "eu-west-1"}, "has region us-east-1, not eu-west-1"),
-        ({"cluster": ARN, "account": "000000000000"}, "has account 111122223333"),
-        ({"cluster": "not a name"}, "is no cluster's name or ARN"),
-        ({"account": "12"}, "is no account"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(said: dict[str, str], words: str) -> None:
-    with pytest.raises(HpctlError, match=words):
-        policies.scope(**said)
 
 
 def test_the_operator_may_start_the_sessions_that_ssh_starts() -> None:

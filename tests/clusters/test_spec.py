@@ -7,9 +7,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hpctl.clusters.spec import SpecError, parse, read
+from hpctl.clusters.spec import SpecError, parse
 from hpctl.clusters.spec.reading import json_schema
-from hpctl.errors import HpctlError
 from tests.clusters.api_model import FILES
 from tests.clusters.mixtures import HEAD, MIXTURES, ROLE, Mixture, cluster, gpu
 
@@ -24,13 +23,6 @@ def only(text: str) -> str:
     found = problems(text)
     assert len(found) == 1, found
     return found[0]
-
-
-def test_a_plain_file_is_fine() -> None:
-    spec = parse(cluster(HEAD, gpu()))
-    assert [g.name for g in spec.groups] == ["head", "gpu"]
-    assert spec.group("gpu") is spec.groups[1]
-    assert spec.group("cpu") is None
 
 
 def test_every_problem_is_told_at_once_with_line_and_near_miss() -> None:
@@ -98,17 +90,6 @@ def test_what_is_of_the_wrong_kind_is_told_in_yamls_words() -> None:
     assert problems("name: a\ninstance_groups: []") == [
         "instance_groups (line 2): needs at least 1 of them"
     ]
-
-
-def test_what_cannot_be_read_breaks_no_rule_by_being_left_out() -> None:
-    """The role is misspelled: nobody says as well that there is no controller."""
-    text = cluster({**HEAD, "role": "head-node"})
-    assert "input should be 'controller'" in only(text)
-
-
-def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(HpctlError, match="cannot be read: No such file"):
-        read(tmp_path / "cluster.yaml")
 
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -137,13 +137,6 @@ def test_an_extension_is_bought_once_whatever_gets_lost(buyer: Buyer) -> None:
     assert buyer.orders() == ["ExtendTrainingPlan"]
 
 
-def test_an_extension_without_a_trace_is_in_doubt(buyer: Buyer) -> None:
-    offer = extension(buyer)
-    buyer.bed.emulator.faults.add("internal_error", operations=["ExtendTrainingPlan"], calls=1)
-    assert isinstance(buyer.run("extend", "p5", offer, "--yes").exception, InDoubt)
-    assert buyer.orders() == ["ExtendTrainingPlan"]
-
-
 def test_an_extension_whose_payment_failed_can_be_bought_again(buyer: Buyer) -> None:
     offer = extension(buyer)
     buyer.plans.pays = False
@@ -174,14 +167,3 @@ def test_a_history_that_cannot_be_read_stops_an_extension(buyer: Buyer) -> None:
     refused = buyer.run("extend", "p5", offer, "--yes")
     assert "whether it was bought before is not known" in str(refused.exception)
     assert buyer.orders() == []
-
-
-def test_plan_names_are_completed(buyer: Buyer) -> None:
-    buyer.run("buy", "p5", buyer.offer(), *SEARCH, "--yes")
-    line = {
-        "_HPCTL_COMPLETE": "bash_complete",
-        "COMP_WORDS": "hpctl capacity plans p",
-        "COMP_CWORD": "3",
-    }
-    done = CliRunner(env=line).invoke(cli, [], prog_name="hpctl", complete_var="_HPCTL_COMPLETE")
-    assert "plain,p5" in done.stdout

@@ -13,11 +13,6 @@ from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST, SPEC, Shell
 
 
-def test_a_spec_that_is_the_cluster_changes_nothing(shell: Shell) -> None:
-    assert shell.said("update", str(shell.file)) == "update llm: there is nothing to do\n"
-    assert "UpdateCluster" not in shell.bed.operations()
-
-
 def test_an_update_grows_first_and_then_shrinks_by_name(shell: Shell) -> None:
     shell.head_node()
     spec = yaml.safe_load(shell.file.read_text())
@@ -79,16 +74,6 @@ def test_an_update_that_grows_is_checked_as_a_create_is(shell: Shell, how: str) 
     shell.write(count=3)
     assert shell.run("update", str(shell.file), "--dry-run").exit_code == 0
     assert checked == [6000]
-
-
-def test_a_dry_run_of_update_shows_difference_requests_and_nodes(shell: Shell) -> None:
-    shell.write(count=2, min_count=1)
-    how = ("--no-validate", "--dry-run", "--json")
-    view = json.loads(shell.said("update", str(shell.file), *how))
-    assert [c["kind"] for c in view["changes"]] == ["destroy", "change"]
-    assert view["orders"][0]["request"]["InstanceGroups"][0]["InstanceCount"] == 4
-    assert len(view["removals"]) == 2
-    assert "UpdateCluster" not in shell.bed.operations()
 
 
 def test_a_dry_run_of_update_shows_the_tags_that_come(shell: Shell) -> None:

@@ -18,7 +18,6 @@ from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdi
 from hpctl.clusters.trouble import Cause, Where, cause_of, understand
 from hpctl.clusters.watch import watch
 from hpctl.core.compat import UTC
-from hpctl.errors import Unavailable
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 
@@ -67,26 +66,6 @@ def write(logs: Any, group: str, stream: str, *lines: str) -> None:
 
 
 # --- over HTTP --------------------------------------------------------------------------------
-
-
-def test_a_group_that_grows_is_followed_to_its_last_node(bed: AwsBed) -> None:
-    request = {
-        "ClusterName": CLUSTER,
-        "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 2}],
-    }
-    bed.emulator.handle("BatchAddClusterNodes", request)
-    looks = followed(bed, progress.in_service({"controller": 1, "workers": 6}))
-    assert looks[-1].verdict is Verdict.REACHED
-    assert looks[-1].targets == {"controller": 1, "workers": 6}
-    assert {n.status for n in looks[-1].nodes} == {"Running"}
-    assert [look.verdict for look in looks[:-1]] == [Verdict.WAITING] * (len(looks) - 1)
-
-
-def test_a_deletion_is_followed_until_the_cluster_is_unknown(bed: AwsBed) -> None:
-    bed.emulator.handle("DeleteCluster", {"ClusterName": CLUSTER})
-    last = followed(bed, progress.deleted)[-1]
-    assert (last.status, last.verdict) == ("Deleted", Verdict.REACHED)
-    bed._create()
 
 
 def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed: AwsBed) -> None:
@@ -158,15 +137,6 @@ def starved(bed: AwsBed, subnet: str, **more: Any) -> str:
     return f"{node.trouble.meaning}. {node.trouble.mend}"
 
 
-def test_no_capacity_names_types_and_zone_and_what_else_there_is(bed: AwsBed, subnet: str) -> None:
-    types = ["ml.g6.48xlarge", "ml.g5.48xlarge"]
-    bed.emulator.capacity.set({"types": dict.fromkeys(types, 0)})
-    told = starved(bed, subnet, InstanceRequirements={"InstanceTypes": types})
-    bed.emulator.capacity.set({"types": dict.fromkeys(types)})
-    assert f"none of ml.g6.48xlarge, ml.g5.48xlarge to give in {subnet} (us-west-2b)" in told
-    assert "ml.g6.48xlarge then ml.g5.48xlarge" in told
-
-
 def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed: AwsBed, subnet: str) -> None:
     held = {
         "ReservedCapacityArn": "arn:aws:sagemaker:us-west-2:000000000000:reserved-capacity/r",
@@ -198,56 +168,6 @@ def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever() -> None:
         assert looks[-1].waited_s < 200.0
     finally:
         bed.close()
-
-
-def test_a_rollback_is_a_failure_though_the_cluster_is_in_service_again() -> None:
-    bed = AwsBed(workers=1, NodeProvisioningMode=None)
-    try:
-        bed.machines.fail_boot.add("workers-2")
-        workers = {**bed.spec["InstanceGroups"][1], "InstanceCount": 2}
-        bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [workers]})
-        last = followed(bed, progress.in_service({"controller": 1, "workers": 2}))[-1]
-        assert last.verdict is Verdict.FAILED
-        assert "Lifecycle" in last.why or "target of 1" in last.why
-    finally:
-        bed.close()
-
-
-def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed: AwsBed) -> None:
-    class Flaky:
-        """The second look finds nobody."""
-
-        region = REGION
-        asked = 0
-
-        def service(self, name: str) -> Any:
-            real = bed.aws.service(name)
-
-            class Once:
-                pages = staticmethod(real.pages)
-
-                @staticmethod
-                def read(operation: str, **request: Any) -> Any:
-                    Flaky.asked += 1
-                    if Flaky.asked == 2:
-                        raise Unavailable("no answer")
-                    return real.read(operation, **request)
-
-            return Once()
-
-    clock = Clock()
-    verdicts = iter([Verdict.WAITING, Verdict.REACHED])
-    looks = list(
-        watch(
-            Flaky(),  # type: ignore[arg-type]
-            CLUSTER,
-            lambda _: (next(verdicts), ""),
-            now=clock.now,
-            sleep=clock.sleep,
-        )
-    )
-    assert [look.unread for look in looks] == ["", "no answer", ""]
-    assert looks[1].nodes == looks[0].nodes
 
 
 def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed: AwsBed) -> None:
@@ -306,12 +226,6 @@ def test_when_a_cluster_is_in_service(seen: Progress, verdict: Verdict) -> None:
     assert progress.in_service({"workers": 2})(seen)[0] is verdict
 
 
-def test_a_group_that_is_being_deleted_is_waited_for() -> None:
-    assert (
-        progress.in_service({}, leaving=[next(iter(look().targets))])(look())[0] is Verdict.WAITING
-    )
-
-
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
@@ -333,38 +247,46 @@ def test_the_services_words_have_a_meaning_and_a_mend(message: str, cause: Cause
     ("where", "text"),
     [
         (Where(plan="p", plan_status="Pending"), "the plan is Pending"),
-        (Where(plan="p", plan_zones=("a",), zones={"s": "b"}), "capacity is in a, the group's"),
         (Where(plan="p", plan_zones=("a",), zones={"s": "a"}), "capacity in a is taken"),
         (Where(types=("ml.p5.48xlarge",)), "instance_types"),
+        (Where(types=("g6", "g5"), zones={"s": "b"}), "g6 then g5"),
     ],
 )
 def test_a_shortage_is_told_by_where_the_instances_should_come_from(
     where: Where, text: str
 ) -> None:
-    assert text in understand(NO_CAPACITY, where).mend
+    told = understand(NO_CAPACITY, where)
+    assert text in f"{told.meaning}. {told.mend}"
 
 
 @pytest.mark.parametrize(
     ("lines", "step", "line"),
     [
         (
-            ["step=users: done", "step=slurm: try 1 failed", "bye"],
+            ["step=users: done", "step=slurm: try 1 failed", "x"],
             "slurm",
             "step=slurm: try 1 failed",
         ),
-        (
-            ["Traceback (most recent call last):", "KeyError: 'ctl'", "exit 1"],
-            "",
-            "KeyError: 'ctl'",
-        ),
+        (["Traceback (most recent call last):", "KeyError: 'a'", "exit 1"], "", "KeyError: 'a'"),
         (["+ mount -t lustre", "mount: cannot find device"], "", "mount: cannot find device"),
         (["one", "two"], "", "two"),
+        ([], "", ""),
     ],
 )
 def test_the_line_that_tells_most_is_picked(lines: list[str], step: str, line: str) -> None:
     found = failures.telling(lines)
     assert (found.step, found.line) == (step, line)
+    assert (found.unread == "the log is empty") is (not lines)
 
 
-def test_an_empty_log_is_said_to_be_empty() -> None:
-    assert failures.telling([]).unread == "the log is empty"
+def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed: AwsBed) -> None:
+    clock = Clock()
+    verdicts = iter([Verdict.WAITING, Verdict.REACHED])
+
+    def judge(_: Progress) -> progress.Judged:
+        bed.emulator.faults.add("access_denied", operations=["DescribeCluster"], calls=1)
+        return next(verdicts), ""
+
+    looks = list(watch(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep))
+    assert [bool(look.unread) for look in looks] == [False, True, False]
+    assert looks[1].nodes == looks[0].nodes

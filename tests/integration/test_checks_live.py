@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
@@ -176,14 +175,6 @@ def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> Non
 
 
 @pytest.mark.nightly
-def test_a_file_system_that_went_read_only_reboots_the_node(live: Chaos) -> None:
-    hurt = under_a_job(live)
-    line = "EXT4-fs (nvme0n1p1): Remounting filesystem read-only"
-    live.sandbox.inject(hurt.node, "kmsg", text=line)
-    healed(live, hurt, "kernel-fs-readonly")
-
-
-@pytest.mark.nightly
 def test_what_is_benign_is_shown_and_left_alone(live: Chaos) -> None:
     (victim,) = live.victims(1)
     job = live.start("srun sleep 600", f"--nodelist={victim}")
@@ -214,23 +205,6 @@ def test_a_warning_that_goes_makes_a_suspect_healthy_again(live: Chaos) -> None:
     live.sandbox.inject(victim, "file", path=f"{LINK}/state", text="4: ACTIVE")
     until(lambda: not reports(live, victim, "efa.link-down"), 15, "gone")
     assert shown(live, victim)["condition"] == "healthy"
-    assert live.of(victim) == []
-
-
-@pytest.mark.nightly
-def test_an_agent_that_starts_again_reads_its_file_again(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    live.mark(victim)
-    file = live.sandbox.node_dir(victim) / "agent.yaml"
-    first = file.read_text()
-    try:
-        file.write_text(yaml.safe_dump({**AGENT, "expected": {"efa_devices": EFAS - 1}}))
-        live.sandbox.inject(victim, "kill-agent")
-        until(lambda: reports(live, victim, "efa.devices-more"), 20, "judged by the new file")
-    finally:
-        file.write_text(first)
-        live.sandbox.inject(victim, "kill-agent")
-    until(lambda: not reports(live, victim, "efa.devices-more"), 20, "and by the old one again")
     assert live.of(victim) == []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,20 +78,6 @@ def test_restarts_used_up_end_with_the_ranks_code_and_the_last_error(start: Star
     assert "rank 0 on node-0 ended with exit code 7 (restarts used up: 2" in told.why
     assert "hpctl elastic: gave_up, exit code 7" in group.text()
     assert until_gone(group) == []
-
-
-def test_old_restarts_fall_out_of_the_window(start: Start) -> None:
-    body = "time.sleep(0.7)\nfail(7) if rank == 0 and count < 4 else None"
-    group = start(body, "--max-restarts=1", "--window=0.5", nproc=1)
-    assert group.wait() == [0, 0]
-    assert group.account().restarts == 4
-
-
-@pytest.mark.parametrize("code", [93, 16])
-def test_a_final_exit_code_ends_the_group_at_once(start: Start, code: int) -> None:
-    group = start(f"wait() if rank else fail({code})")
-    assert group.wait() == [code, code]
-    assert (group.account().verdict, group.account().restarts) == ("final", 0)
 
 
 def test_an_exception_is_told_from_the_error_file(start: Start) -> None:
@@ -222,13 +207,6 @@ def test_sigterm_ends_a_launcher_that_still_waits_for_the_others(start: Start) -
     assert group.wait() == [143]
 
 
-def test_launchers_that_do_not_come_are_not_waited_for_for_ever(start: Start) -> None:
-    group = start("", "--join-timeout=1.5", nodes=2)
-    group.processes[1].kill()
-    assert group.wait()[0] == 75
-    assert "1 of 2 launchers did not come within 1.5 s" in group.text()
-
-
 def test_sigusr1_reaches_only_ranks_that_catch_it(start: Start) -> None:
     body = """
 if rank == 0:
@@ -272,25 +250,3 @@ def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path: 
     group = start("")
     assert group.wait() == [93, 93]
     assert "no checkpoint in" in group.account().why
-
-
-def test_a_stranger_gets_nowhere(start: Start) -> None:
-    group = start("wait()", nodes=1)
-    all_wait(group, ranks=2)
-    from hpctl.jobs.elastic import wire
-
-    first = wire.first_port(group.secret, group.run_id)
-    with socket.create_connection(("127.0.0.1", first), timeout=5) as stranger:
-        stranger.sendall(
-            b'{"nonce": "0", "hello": "{\\"tell\\": \\"restart: x\\"}", "proof": "0"}\n'
-        )
-        stranger.settimeout(5)
-        got = b""
-        while more := stranger.recv(4096):
-            got += more
-    assert b"said" not in got
-    with pytest.raises(Unavailable):
-        tell("127.0.0.1", group.run_id, "another secret, as long", "restart: x")
-    (group.save / "go").touch()
-    assert group.wait() == [0]
-    assert group.account().restarts == 0

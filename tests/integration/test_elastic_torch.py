@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.core.trouble import Kind
-from hpctl.jobs.elastic.tell import tell
 from tests.integration.elastic_bed import Launchers, program, until_gone, with_torch
 
 __all__ = ["with_torch"]
@@ -76,32 +74,6 @@ def test_a_killed_rank_changes_no_bit(
     assert run.account().restarts == 1, run.text()
     assert run.curve() == calm[2].curve()
     assert run.weights() == calm[2].weights()
-    assert until_gone(run) == []
-
-
-@pytest.mark.nightly
-def test_an_exception_and_a_hang_change_no_bit(
-    calm: dict[int, Launchers], launchers: list[Launchers], tmp_path: Path
-) -> None:
-    words = [*program(tmp_path, TROUBLED), *WORDS]
-    run = Launchers(tmp_path, words)
-    launchers.append(run)
-    run.await_text("rank 2 sits down", 90)
-    assert tell("127.0.0.1", run.run_id, run.secret, "restart: no step for long") == "ok"
-    assert run.wait(120) == [0, 0], run.text()
-    told = run.account()
-    (trouble,) = told.troubles
-    assert (trouble.rank, trouble.node, trouble.kind) == (3, "node-1", Kind.CRASH)
-    # Its last words count, whether it then ended by itself or the group was quicker.
-    assert trouble.why.endswith(": ValueError: row 7 of the batch is broken")
-    assert "in batch" in trouble.evidence
-    assert [each.why for each in told.generations][1] == "restart asked for: no step for long"
-    resumed = [each.resumed_from for each in told.generations]
-    assert [Path(each).name if each else None for each in resumed] == [
-        None, "step-00000007.pt", "step-00000014.pt",
-    ]  # fmt: skip
-    assert run.curve() == calm[4].curve()
-    assert run.weights() == calm[4].weights()
     assert until_gone(run) == []
 
 

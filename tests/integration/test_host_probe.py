@@ -47,21 +47,6 @@ def probes(no_child_stays: None) -> Iterator[Probes]:
     until(lambda: made.out() == 0)
 
 
-def test_a_child_that_never_ends_is_given_up_in_time(probes: Probes) -> None:
-    before = children()
-    began = time.monotonic()
-    first = probes.ask({"fsx": NEVER}, 0.1)
-    assert isinstance(first["fsx"], Waiting)
-    assert time.monotonic() - began < 0.4
-    (pid,) = children() - before
-    time.sleep(0.5)
-    second = probes.ask({"fsx": NEVER}, 0.0)["fsx"]
-    assert isinstance(second, Waiting)
-    assert second.age_s >= 0.5
-    until(lambda: probes.out() == 0)
-    assert not Path(f"/proc/{pid}").exists()
-
-
 def test_a_hang_is_known_from_its_first_child_on(probes: Probes) -> None:
     ages = []
     for _ in range(4):
@@ -93,12 +78,6 @@ def test_others_answer_beside_one_that_hangs(probes: Probes) -> None:
     said = probes.ask({"fsx": NEVER, "efs": ("stat", "--format=%F", "--", "/")}, 0.2)
     assert isinstance(said["fsx"], Waiting)
     assert said["efs"] == Answer(0, "directory\n", "")
-
-
-def test_a_mount_that_went_is_forgotten(probes: Probes) -> None:
-    probes.ask({"fsx": NEVER}, 0.0)
-    probes.forget(frozenset({"efs"}))
-    until(lambda: probes.out() == 0)
 
 
 def test_a_hanging_mount_is_reported_and_nothing_piles_up(

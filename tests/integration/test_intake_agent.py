@@ -148,22 +148,6 @@ def test_a_killed_agent_resends_what_was_not_heard(head: Inbox, agent: AgentProc
 
 
 @pytest.mark.nightly
-def test_a_reboot_clears_what_the_boot_before_saw(head: Inbox, agent: AgentProcess) -> None:
-    head.leave()
-    agent.start()
-    agent.xid(79)
-    agent.wait_for_spool("c1:00")
-    agent.end(signal.SIGKILL)
-    agent.kmsg.write_bytes(b"")
-    agent.boot.write_text("boot-2\n")
-    agent.start()
-    head.come_back()
-    head.wait(lambda: head.accepted)
-    assert [(r.boot, r.findings) for r in head.accepted] == [("boot-2", ())]
-    assert "not heard before this boot: kernel.xid NVRM: Xid" in agent.log()
-
-
-@pytest.mark.nightly
 def test_a_clock_that_was_set_back_does_not_mute_the_agent(
     head: Inbox, agent: AgentProcess
 ) -> None:
@@ -236,19 +220,6 @@ def test_a_log_that_cannot_be_read_is_unknown_not_healthy(head: Inbox, agent: Ag
     assert (finding.check, finding.verdict) == ("kernel.log", Verdict.UNKNOWN)
     assert str(agent.kmsg) in finding.detail
     agent.xid(79)
-    head.wait(lambda: {f.code for f in head.accepted[-1].findings} == {"79"})
-
-
-@pytest.mark.nightly
-def test_a_log_that_can_be_read_after_a_restart_is_unknown_no_more(
-    head: Inbox, agent: AgentProcess
-) -> None:
-    agent.kmsg.unlink()
-    agent.start()
-    agent.wait_for_spool("unreadable")
-    agent.end(signal.SIGKILL)
-    agent.xid(79)
-    agent.start()
     head.wait(lambda: {f.code for f in head.accepted[-1].findings} == {"79"})
 
 

@@ -157,12 +157,7 @@ def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head: Head) 
     site = [PolicyFile(hang_floor_s=5.0), PolicyFile(), PolicyFile(on={"hang": {"max": 3}})]  # type: ignore[dict-item]
     head.desk.configure(Policy(mode=Mode.OWN), lambda _: site)
     answer = send_report(JobReport(JobId(7), 0, progress=40))
-    assert answer is not None
     assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
-
-
-def test_a_mere_sign_of_life(head: Head) -> None:
-    assert send_report(JobReport(JobId(7), 0, progress=40)) == DaemonReply(True, acts=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")
@@ -176,21 +171,12 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
         believed = send_report(report())
     finally:
         os.seteuid(0)
-    assert refused is not None
     assert refused.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
     assert not refused.again
     assert believed == DaemonReply(True, acts=True)
     assert send_report(report()) == DaemonReply(True, acts=True)  # root, of another's job
     assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
     assert head.refused() == {"forbidden_uid": 1}
-
-
-def test_a_job_without_a_known_owner_is_roots_alone(head: Head) -> None:
-    assert head.view is not None
-    head.view.jobs[JobId(7)] = replace(head.view.jobs[JobId(7)], uid=None)  # type: ignore[index]
-    answer = send_report(report())
-    assert answer is not None
-    assert answer.ok == (os.geteuid() == 0)
 
 
 def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
@@ -233,7 +219,6 @@ def test_words_of_runs_that_slurm_does_not_count(head: Head) -> None:
     head.sees(7, restarts=5)
     for restarts, ok in ((2, False), (3, True), (5, True), (6, True)):
         answer = send_report(report(restarts=restarts))
-        assert answer is not None
         assert answer.ok is ok, (restarts, answer)
         head.sees(7, restarts=5)
 
@@ -247,20 +232,17 @@ def test_a_job_that_has_just_begun_is_looked_for_again(head: Head) -> None:
     assert 0.2 < time.monotonic() - began < 1.5
     assert head.poked >= 1
     unknown = send_report(report(job=9))
-    assert unknown is not None
     assert (unknown.ok, unknown.again) == (False, True)
 
 
 def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
     head.full = "No space left on device"
     answer = send_report(report())
-    assert answer is not None
     assert (answer.ok, answer.again) == (False, True)
     assert "journal_unavailable: not stored: No space left" in answer.text
     assert head.desk.news() == []
     head.full, head.view = "", None
     answer = send_report(report())
-    assert answer is not None
     assert answer.again
     assert "slurm_unavailable" in answer.text
     # What Slurm said before it went away is enough: a job's owner does not change.
@@ -284,14 +266,8 @@ def test_a_user_that_babbles_is_told_to_wait(
     head.server.stop()
     assert all(answer is not None and answer.ok for answer in answers[:5])
     answer = answers[5]
-    assert answer is not None
     assert (answer.ok, answer.again) == (False, True)
     assert "too_many" in answer.text
-
-
-def test_texts_that_are_too_long_are_cut_and_not_refused(head: Head) -> None:
-    trouble = replace(TROUBLE, why="w" * 9000, evidence="\u20ac" * 9000, signature="s" * 9000)
-    assert send_report(report(trouble=trouble, why="y" * 9000)) == DaemonReply(True, acts=True)
 
 
 def test_no_head_node_no_munged_no_harm(

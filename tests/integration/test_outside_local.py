@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -86,14 +85,6 @@ def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
     assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
     assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
     assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
-
-
-def test_the_longest_time_and_what_an_operator_must_clear(node: Node) -> None:
-    assert node.hpctl("report", "--check", "a", "--for", "2h").returncode == 0
-    assert node.hpctl("report", "--check", "b", "--clears", "operator").returncode == 0
-    told = node.hpctl("report", "--check", "b", "--verdict", "ok")
-    assert told.returncode == 0
-    assert "1 finding(s) stay" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -190,12 +181,6 @@ def test_the_verdict_as_json_is_what_the_page_says(node: Node) -> None:
 # --- peers ------------------------------------------------------------------------------------
 
 
-def test_the_socket_is_root_s_from_its_first_moment(node: Node) -> None:
-    mode = node.path.lstat().st_mode
-    assert stat.S_ISSOCK(mode)
-    assert stat.S_IMODE(mode) == 0o600
-
-
 def test_another_user_is_refused_even_where_the_mode_was_opened(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,19 +234,6 @@ def test_what_is_no_request_is_refused(node: Node, line: bytes, code: str) -> No
         link.sendall(line)
         assert json.loads(link.recv(65536))["error"] == code
     assert "verdict" in node.ask({"op": "verdict"})
-
-
-def test_a_script_in_a_loop_is_slowed_down(node: Node) -> None:
-    request = {"op": "report", "check": "report.loop", "verdict": "warn"}
-    codes = []
-    for _ in range(300):
-        try:
-            node.ask(request)
-        except Refused as refused:
-            codes.append(refused.code)
-    assert codes
-    assert set(codes) == {"too_many"}
-    assert "verdict" in node.ask({"op": "verdict"}), "prologs are answered all the same"
 
 
 def test_a_full_table_says_so_to_the_script(node: Node) -> None:

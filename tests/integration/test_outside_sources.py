@@ -91,17 +91,6 @@ def test_all_of_them_are_heard(agent: Agent, place: Path) -> None:
     assert verdict["condition"] == "suspect"
 
 
-def test_the_health_agent_s_file_is_followed(agent: Agent, place: Path) -> None:
-    record = {
-        "condition: ": "XID Error",
-        "data: ": {"ErrNum": 79},
-        "HealthMonitoringAgentDetectionEvent": "HealthEvent",
-    }
-    (place / "hma.log").write_text(json.dumps(record) + "\n")
-    agent.sources.start()
-    until(lambda: "hma.xid" in agent.checks())
-
-
 def test_a_plugin_starts_to_count_by_its_own_n_of_m(agent: Agent, place: Path) -> None:
     plugin(place, "slow-to-believe", describe='{"seen": [2, 2], "every_s": 5}')
     plugin(place, "at-once", describe='{"clears": "boot"}')
@@ -110,19 +99,6 @@ def test_a_plugin_starts_to_count_by_its_own_n_of_m(agent: Agent, place: Path) -
     (found,) = [f for f in agent.sources.findings() if f.check == "plugin.at.once"]
     assert (found.code, found.verdict, found.clears) == ("bad", Verdict.FAIL, Clears.BOOT)
     assert "plugin.slow.to.believe" not in agent.checks()
-
-
-def test_one_finding_of_a_plugin_may_end_otherwise_than_the_others(
-    agent: Agent, place: Path
-) -> None:
-    mine = {"findings": [{"code": "a"}, {"code": "b", "clears": "operator"}]}
-    path = place / "checks.d" / "two"
-    path.write_text(f"#!/bin/sh\n[ \"$1\" = --describe ] && exit\necho '{json.dumps(mine)}'\n")
-    path.chmod(0o755)
-    agent.sources.start()
-    until(lambda: len(agent.sources.findings()) == 2)
-    ends = {f.code: f.clears for f in agent.sources.findings()}
-    assert ends == {"a": Clears.GONE, "b": Clears.OPERATOR}
 
 
 def test_what_plugins_said_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
@@ -142,14 +118,6 @@ def test_what_plugins_said_before_a_restart_is_known_until_they_run_again(place:
     agent.sources.stop()
 
 
-def test_a_plugin_that_is_no_longer_there_says_nothing_more(place: Path) -> None:
-    then = datetime.now(UTC)
-    agent = Agent(place, (Finding("plugin.gone", Verdict.FAIL, then, then),))
-    agent.sources.start()
-    until(lambda: agent.checks() == set())
-    agent.sources.stop()
-
-
 def test_a_socket_that_cannot_be_had_costs_only_the_reports(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,15 +129,6 @@ def test_a_socket_that_cannot_be_had_costs_only_the_reports(
     agent.sources.stop()
     assert "cannot be had" in caplog.text
     assert agent.socket.read_text() == "in the way"
-
-
-def test_reports_outlive_a_restart_of_the_agent(place: Path) -> None:
-    before = Agent(place)
-    before.sources.start()
-    ask(str(before.socket), {"op": "report", "check": "report.nhc", "verdict": "fail"}, 5.0)
-    before.sources.stop()
-    after = Agent(place)
-    assert after.checks() == {"report.nhc"}
 
 
 def test_it_stops_while_a_plugin_runs(place: Path) -> None:

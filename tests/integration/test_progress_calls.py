@@ -87,9 +87,7 @@ def test_a_wrong_address_never_raises(address: str) -> None:
 
 
 def test_wrong_arguments_never_raise(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    reporter_to: Callable[[str], progress.Reporter],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reporter_to: Callable[[str], progress.Reporter]
 ) -> None:
     reporter = reporter_to(f"file:{tmp_path / 'p'}")
     monkeypatch.setattr(progress, "_reporter", reporter)
@@ -155,20 +153,6 @@ def test_the_next_line_says_how_many_were_lost(
         reporter.step(4, None, None, {})
         assert b" lost=3 " in reader.recv(4096)
         assert b"lost" not in reader.recv(4096)
-
-
-def test_a_listener_that_was_started_again_is_found(
-    tmp_path: Path, reporter_to: Callable[[str], progress.Reporter]
-) -> None:
-    path = tmp_path / "s"
-    reporter = reporter_to(f"unix:{path}")
-    for _ in range(2):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reader:
-            reader.bind(str(path))
-            reporter.step(1, None, None, {})
-            reader.settimeout(5)
-            assert reader.recv(4096).startswith(b"step=1 ")
-        path.unlink()
 
 
 def test_too_many_steps_are_held_back_but_never_a_nan(

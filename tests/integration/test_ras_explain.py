@@ -34,7 +34,6 @@ def hung(told: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
 
 def trouble_of(book: RunProgress) -> Trouble:
     trouble = book.trouble(time.monotonic())
-    assert trouble is not None
     assert trouble.kind is Kind.HANG
     return trouble
 
@@ -52,33 +51,11 @@ def test_the_rank_behind_is_named_with_node_and_gpu(told: Job) -> None:
     with Service(told) as service:
         inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)  # type: ignore[arg-type]
         trouble = inquiry.explain(book, trouble_of(book))
-    assert trouble is not None
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == "hang: behind"
     assert trouble.why.startswith("rank 5 on node-2 (GPU 1) launched 100 AllReduce, 7 others 101 (")
     assert "no step for" in trouble.why
     assert '"nccl_version"' in trouble.evidence
-
-
-def test_ranks_of_a_small_communicator_get_the_jobs_numbers(told: Job) -> None:
-    one = told.communicators[0]
-    one.members = [4, 5]
-    one.counts = {0: {"AllReduce": 7}, 1: {"AllReduce": 6}}
-    book = hung(told)
-    with Service(told) as service:
-        trouble = Inquiry(Address("localhost", service.port)).explain(book, trouble_of(book))
-    assert trouble is not None
-    assert (trouble.rank, trouble.node) == (5, "node-2")
-
-
-def test_without_notes_of_the_processes_the_hosts_addresses_name_the_node(told: Job) -> None:
-    told.communicators[0].step(but=(5,))
-    book = hung(told, notes=False)
-    with Service(told) as service:
-        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)  # type: ignore[arg-type]
-        trouble = inquiry.explain(book, trouble_of(book))
-    assert trouble is not None
-    assert (trouble.rank, trouble.node) == (5, "node-2")
 
 
 def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(told: Job) -> None:
@@ -88,21 +65,8 @@ def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(told: Job) -> None
     with Service(told) as service:
         inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
         trouble = inquiry.explain(book, trouble_of(book))
-    assert trouble is not None
     assert (trouble.rank, trouble.node) == (0, "node-1")
     assert "all ranks launched the same collectives" in trouble.why
-
-
-def test_a_stopped_process_is_named_in_each_release_of_the_text(told: Job) -> None:
-    told.processes[6].unresponsive = True
-    for release in ("2.24.3", "2.26.2", "2.28.7"):
-        book = hung(told)
-        with Service(told, release) as service:
-            inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)  # type: ignore[arg-type]
-            trouble = inquiry.explain(book, trouble_of(book))
-        assert trouble is not None
-        assert (trouble.rank, trouble.node) == (6, "node-2")
-        assert trouble.signature == "hang: missing"
 
 
 def test_counts_that_grow_clear_the_run(told: Job) -> None:
@@ -132,7 +96,6 @@ def test_counts_that_grow_for_ever_without_a_step_do_not(told: Job) -> None:
         inquiry._settle()
         told.communicators[0].step()
         explained = inquiry.explain(book, hang)
-    assert explained is not None
     assert "without steps" in explained.why
 
 
@@ -150,31 +113,7 @@ def test_a_watched_hang_is_explained_without_a_wait(told: Job) -> None:
         trouble = inquiry.explain(book, trouble_of(book))
         assert service.queries == queries
         assert time.monotonic() - begun < APART_S
-    assert trouble is not None
     assert trouble.rank == 5
-
-
-def test_a_look_from_before_the_last_step_is_forgotten(told: Job) -> None:
-    book = hung(told, bound=2.0)
-    with Service(told) as service:
-        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
-        inquiry.watch(book, time.monotonic())
-        inquiry._settle()
-        told.communicators[0].step(but=(2,))
-        book.add(Note(step=20, rank=0), book.started + 0.3)
-        trouble = inquiry.explain(book, trouble_of(book))
-    assert trouble is not None
-    assert trouble.rank == 2
-
-
-def test_while_the_run_goes_on_nobody_is_asked(told: Job) -> None:
-    book = hung(told)
-    book.alive(time.monotonic())
-    with Service(told) as service:
-        inquiry = Inquiry(Address("localhost", service.port))
-        inquiry.watch(book, time.monotonic())
-        inquiry._settle()
-        assert service.queries == 0
 
 
 def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
@@ -186,7 +125,6 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
     begun = time.monotonic()
     trouble = Inquiry(Address("127.0.0.1", 1)).explain(book, trouble_of(book))
     assert time.monotonic() - begun < 5.0
-    assert trouble is not None
     assert (trouble.rank, trouble.node) == (3, "node-1")
     assert "NCCL RAS: cannot ask" in trouble.evidence
 
@@ -197,7 +135,6 @@ def test_a_broken_service_leaves_the_trouble_as_it_is(told: Job, fault: Fault) -
     hang = trouble_of(book)
     with Service(told, fault=fault) as service:
         explained = Inquiry(Address("localhost", service.port)).explain(book, hang)
-    assert explained is not None
     assert explained.why == hang.why
 
 

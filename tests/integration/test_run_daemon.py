@@ -50,9 +50,7 @@ def test_the_hang_bound_of_hpctl_yaml_reaches_the_supervisor(
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def test_daemon_and_supervisor_share_the_work(
-    sandbox_factory: SandboxFactory,
-) -> None:
+def test_daemon_and_supervisor_share_the_work(sandbox_factory: SandboxFactory) -> None:
     settings = {"config": FAST, "boot_time": 0.5, "slurm_conf": EAGER}
     live = Live(sandbox_factory(nodes=4, mode="own", daemon=True, **settings))
     shared = Path(tempfile.mkdtemp(prefix="hpctl-run-"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -38,30 +37,6 @@ def job(slurm: Sandbox) -> Iterator[Job]:
     shutil.rmtree(one.dir, ignore_errors=True)
 
 
-@pytest.mark.nightly
-def test_a_supervisor_of_another_run_of_the_job_launches_nothing(job: Job) -> None:
-    # Slurm has started the job again since, as after the loss of its batch host.
-    job.submit("sleep 60\n", batch="export SLURM_RESTART_COUNT=3")
-    log = job.ended("FAILED")
-    assert f"job {job.id} is at restart 0 by now and this supervisor belongs to restart 3" in log
-    assert not (job.dir / "first.1.0").exists()
-    assert job.past() == []
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("command", "run"),
-    [("no-such-command --lr 1", ""), ("no_such_script.py", "--torch --nproc 1")],
-)
-def test_a_command_that_is_not_there_is_tried_once(job: Job, command: str, run: str) -> None:
-    log = job.submit_command(command, run=run, nodes=1).ended("FAILED")
-    assert "final -> none: " in log
-    assert "its command was not found" in log
-    assert job.field("ExitCode") == "127:0"
-    assert "attempt 2" not in log
-    assert "generation 1" not in log
-
-
 HANGS = """
 import os, signal, time
 from hpctl import progress
@@ -71,40 +46,23 @@ for step in range(1, 12):
     time.sleep(0.1)
     if first and step == 5 and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
-    if first and step == 5 and "FREEZE" in os.environ:
-        os.kill(os.getppid(), signal.SIGSTOP)
     while first and step == 5:
         time.sleep(1)
 open(os.environ["DIR"] + "/finished." + os.environ["RANK"], "w").close()
 """
 
 
-def _hanging(job: Job, batch: str = "") -> None:
+def test_a_hang_is_mended_by_new_ranks_in_the_same_step(job: Job) -> None:
     rank, policy = job.dir / "rank.py", job.dir / "policy.yaml"
     rank.write_text(HANGS)
     policy.write_text("hang_floor_s: 2\nhang_start_s: 20\n")
-    run = f"--spares 1 --torch --nproc 1 --policy {policy}"
-    job.submit_command(str(rank), run=run, batch=batch)
-
-
-def test_a_hang_is_mended_by_new_ranks_in_the_same_step(job: Job) -> None:
-    _hanging(job)
+    job.submit_command(str(rank), run=f"--spares 1 --torch --nproc 1 --policy {policy}")
     log = job.ended(timeout=40)
     assert "hang -> process: no step for" in log
     assert "generation 1: 2 ranks on 2 nodes" in log
     assert "attempt 2" not in log
     assert [line["action"] for line in job.past() if line["type"] == "treated"] == ["process"]
     assert all((job.dir / f"finished.{rank}").exists() for rank in (0, 1))
-
-
-@pytest.mark.nightly
-def test_where_the_launcher_does_not_answer_a_new_step_is_made(job: Job) -> None:
-    _hanging(job, batch="export FREEZE=1")
-    log = job.ended(timeout=50)
-    assert "the ranks are not restarted in their step: " in log
-    assert "hang -> step" in log
-    assert "attempt 2 on 2 nodes" in log
-    assert [line["action"] for line in job.past() if line["type"] == "treated"] == ["step"]
 
 
 @pytest.mark.nightly
@@ -149,18 +107,3 @@ def test_a_job_that_slurmctld_does_not_know_is_told_at_once(slurm: Sandbox, job:
     (line,) = said.splitlines()
     assert "slurmctld does not know job 999999, so nothing is started" in line
     assert not (job.dir / "ran").exists()
-
-
-@pytest.mark.nightly
-def test_a_signal_ends_the_wait_for_a_slurmctld_that_is_away(slurm: Sandbox, job: Job) -> None:
-    slurm.kill_slurmctld()
-    try:
-        run = _run(slurm, job.dir, 1)
-        assert run.stderr is not None
-        assert "waiting for slurmctld" in run.stderr.readline()
-        run.send_signal(signal.SIGTERM)
-        _, said = run.communicate(timeout=30)
-    finally:
-        slurm.start_slurmctld()
-    assert run.returncode == 128 + signal.SIGTERM
-    assert "SIGTERM asked to end: no step is started" in said

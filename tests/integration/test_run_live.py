@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import manifest
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import EAGER, unkilled, until
 from tests.integration.test_training import ROOT, Run, final
@@ -130,32 +129,6 @@ def quiet(slurm: Sandbox) -> Iterator[dict[str, Job]]:
         shutil.rmtree(job.dir, ignore_errors=True)
 
 
-def _crash(job: Job) -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    job.submit(
-        f"""[ "$HPCTL_ATTEMPT" = 2 ] && exit 0
-if [ "$SLURM_PROCID" = 1 ]; then date +%s.%N > "$DIR/crashed"; exit 5; fi
-exec {sys.executable} -S -c "{deaf}"
-"""
-    )
-
-
-def _final(job: Job) -> None:
-    job.submit('[ "$SLURM_PROCID" = 1 ] && exit 93\nsleep 60\n')
-
-
-def _idler(job: Job) -> None:
-    whole = job.dir / "ck" / "step-7"
-    whole.mkdir(parents=True)
-    (whole / "data").write_bytes(b"x")
-    files = [manifest.describe(whole / "data", whole)]
-    manifest.write(whole, step=7, world_size=1, files=files)
-    body = """[ "$HPCTL_ATTEMPT" = 2 ] && touch "$HPCTL_DONE"
-echo "resume $HPCTL_RESUME_FROM"
-"""
-    job.submit(body, batch='export HPCTL_CHECKPOINT_DIR="$DIR/ck"')
-
-
 def _hang(job: Job) -> None:
     rank = job.dir / "hang.py"
     rank.write_text(
@@ -174,23 +147,6 @@ def _hang(job: Job) -> None:
     job.submit_command(f"{sys.executable} {rank}", run=f"--spares 1 --policy {policy}")
 
 
-def _same_crash(job: Job) -> None:
-    job.submit("exit 5\n", "--comment=mine", run="", nodes=1)
-
-
-def _torch(job: Job) -> None:
-    rank = job.dir / "rank.py"
-    rank.write_text(
-        "import os, sys\n"
-        "name = f\"{os.environ['DIR']}/died.{os.environ['RANK']}\"\n"
-        "if os.environ['RANK'] == '1' and not os.path.exists(name):\n"
-        "    open(name, 'w').close()\n"
-        "    sys.exit(7)\n"
-        "import time; time.sleep(2.5)\n"
-    )
-    job.submit_command(str(rank), run="--spares 1 --torch --nproc 1")
-
-
 def _signals(job: Job) -> None:
     job.submit(
         """trap 'echo saved > "$DIR/saved.$SLURM_PROCID"' USR1
@@ -201,15 +157,7 @@ while :; do sleep 0.1; done
     )
 
 
-QUIET: dict[str, Callable[[Job], None]] = {
-    "signals": _signals,
-    "hang": _hang,
-    "torch": _torch,
-    "crash": _crash,
-    "final": _final,
-    "idler": _idler,
-    "same crash": _same_crash,
-}
+QUIET: dict[str, Callable[[Job], None]] = {"signals": _signals, "hang": _hang}
 
 
 def _all_idle(slurm: Sandbox) -> None:
@@ -250,37 +198,6 @@ def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
 
 
 @pytest.mark.nightly
-def test_a_crash_is_run_again_and_the_others_are_not_waited_for(quiet: dict[str, Job]) -> None:
-    job = quiet["crash"]
-    took = job.first(2, 1) - float((job.dir / "crashed").read_text())
-    print(f"crash to first instruction, beside six other jobs: {took:.3f} s")
-    assert took < 8 or unkilled(job.slurm, job.log())
-    job.ended()
-    treated = [line for line in job.past() if line["type"] == "treated"]
-    trouble = treated[0]["trouble"]
-    assert isinstance(trouble, dict)
-    assert (trouble["exit_code"], trouble["rank"]) == (5, 1)
-
-
-@pytest.mark.nightly
-def test_93_of_any_rank_ends_the_run_with_93(quiet: dict[str, Job]) -> None:
-    job = quiet["final"]
-    job.ended("FAILED")
-    assert job.field("ExitCode") == "93:0"
-    assert not (job.dir / "first.2.0").exists()
-
-
-@pytest.mark.nightly
-def test_0_without_progress_is_run_again_until_it_says_done(quiet: dict[str, Job]) -> None:
-    job = quiet["idler"]
-    log = job.ended()
-    assert job.first(2)
-    assert not (job.dir / "first.3.0").exists()
-    assert "no_progress -> step" in log
-    assert f"resume {job.dir}/ck/step-7" in log
-
-
-@pytest.mark.nightly
 def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
     job = quiet["hang"]
     log = job.ended()
@@ -294,16 +211,6 @@ def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
     took = (datetime.fromisoformat(str(again["at"])) - seen).total_seconds()
     assert took < 5 or unkilled(job.slurm, log)
     assert (job.dir / "finished").exists()
-
-
-@pytest.mark.nightly
-def test_dead_ranks_are_restarted_inside_the_step(quiet: dict[str, Job]) -> None:
-    job = quiet["torch"]
-    log = job.ended(timeout=40)
-    assert "-> process" in log
-    assert "attempt 2" not in log
-    treated = [line for line in job.past() if line["type"] == "treated"]
-    assert [line["action"] for line in treated] == ["process"]
 
 
 def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:
@@ -352,17 +259,6 @@ sleep 60
     assert f"node {victim}" in job.log()
 
 
-@pytest.mark.nightly
-def test_without_a_node_to_go_on_it_asks_for_a_requeue(slurm: Sandbox, job: Job) -> None:
-    job.submit("sleep 60\n", run="--spares 0", nodes=2)
-    job.first(1, 1)
-    victim = next(n for n in sorted(job.nodes(1)) if n != job.field("BatchHost"))
-    quarantine(slurm, victim)
-    until(lambda: job.field("Restarts") == "1", SETTLED_S, "it is requeued")
-    assert "-> requeue" in job.log()
-    slurm.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"], check=False)
-
-
 def test_training_through_two_faults_ends_with_the_same_bits(slurm: Sandbox, job: Job) -> None:
     words = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
     calm = Run(job.dir / "calm", 2, *words)
@@ -384,15 +280,3 @@ def test_training_through_two_faults_ends_with_the_same_bits(slurm: Sandbox, job
     got = final(job.dir / "ck")
     assert got["sha256"] == final(job.dir / "calm")["sha256"]
     assert len(got["resumed_from"]) == 2
-
-
-@pytest.mark.nightly
-def test_an_elastic_run_goes_on_with_the_nodes_that_are_left(slurm: Sandbox, job: Job) -> None:
-    job.submit('[ "$HPCTL_ATTEMPT" = 2 ] || sleep 60\n', run="--nodes 2-3")
-    job.first(1, 2)
-    victim = next(n for n in sorted(job.nodes(1, ranks=3)) if n != job.field("BatchHost"))
-    quarantine(slurm, victim)
-    job.first(2, 1)
-    assert victim not in job.nodes(2)
-    log = job.ended()
-    assert "attempt 2 on 2 nodes," in log

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -152,25 +152,6 @@ def test_the_option_in_the_script_and_a_policy(cluster: Cluster) -> None:
     assert not cluster.registered(nested), "the option is not the job's own sbatch's"
 
 
-@pytest.mark.nightly
-def test_scripts_from_elsewhere(cluster: Cluster) -> None:
-    text = f"#!/bin/sh\n#HPCTL --checkpoint-dir {cluster.base}/ck2\ntrue\n"
-    given = cluster.base / "stdin.sh"
-    given.write_text(text)
-    with given.open() as file:
-        done = cluster.sbatch("--hold", "--resilient", stdin=file)
-    assert cluster.registered(done.stdout.strip()), done.stderr
-    done = cluster.sbatch("--hold", "--resilient", input=text)
-    assert "cannot be read twice" in done.stderr
-    assert not cluster.registered(done.stdout.strip())
-    done = cluster.sbatch("--hold", "--resilient", "--wrap", "srun --resilient true")
-    assert cluster.registered(done.stdout.strip()), done.stderr
-    done = cluster.sbatch("--hold", "--resilient", "-N1", ":", "-N1", str(given))
-    assert "going on without it" in done.stderr
-    assert done.stdout.strip().isdigit()
-    cluster.slurm.run(["scancel", "--user", str(os.getuid())])
-
-
 def test_what_sbatch_says_and_its_exit_code_are_the_users(cluster: Cluster) -> None:
     script = cluster.script("exit 7")
     done = cluster.sbatch("--resilient", "-p", "nowhere", script)
@@ -234,22 +215,6 @@ def of_another_release(cluster: Cluster) -> str:
     other = cluster.base / "other.so"
     subprocess.run([str(BUILD), str(other), str(include.parent)], check=True, timeout=60)
     return str(other)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["no line", "no file", "garbage", "another release"])
-def test_without_a_plugin_that_fits_jobs_go_as_ever(cluster: Cluster, kind: str) -> None:
-    garbage = cluster.base / "garbage.so"
-    garbage.write_text("not a library")
-    make: dict[str, Callable[[], str]] = {
-        "no line": lambda: "",
-        "no file": lambda: "optional /nowhere/hpctl_spank.so",
-        "garbage": lambda: f"optional {garbage}",
-        "another release": lambda: f"optional {of_another_release(cluster)}",
-    }
-    cluster.plugstack(make[kind]())
-    job, _ = cluster.submit(cluster.script("srun echo hello"))
-    assert cluster.ended(job).splitlines()[-1] == "hello"
 
 
 @pytest.mark.nightly

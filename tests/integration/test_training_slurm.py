@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.search import last_complete
 from hpctl.jobs.submit import checkpoint_dir
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
@@ -135,21 +134,6 @@ def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     said = sorted(line for line in out.read_text().splitlines() if line.startswith("rank "))
     assert said == [f"rank {rank} meets at {address}" for rank in (0, 1)]
     assert "done: 3 steps" in out.read_text()
-
-
-def test_array_tasks_have_their_own_checkpoints(slurm: Sandbox, shared: Path) -> None:
-    script = shared / "array.sh"
-    script.write_text(
-        "#!/bin/sh -eu\n#SBATCH --array=1-2 -N1\n"
-        f"#HPCTL --checkpoint-dir {shared}/{{job_id}}/{{array_task_id}}\n"
-        'exec "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 3 --step-s 0\n'
-    )
-    job = submit(slurm, "-o", f"{shared}/out-%a", str(script))
-    for task in ("1", "2"):
-        wait_for_text(shared / f"out-{task}", "done: 3 steps")
-        found = last_complete(shared / job / task).found
-        assert found is not None
-        assert found.step == 3
 
 
 def test_nothing_whole_ends_the_job_with_93_and_the_reason(slurm: Sandbox, shared: Path) -> None:

@@ -257,19 +257,6 @@ def killed_in(machine: Machine, role: str, step: str, dice: random.Random) -> bo
     return in_time
 
 
-@pytest.mark.nightly
-def test_a_file_that_is_not_the_manifests_is_named(machine: Machine) -> None:
-    machine.write(f"{BUCKET}/lifecycle/steps/users.py", "print('other')\n")
-    code, out = machine.run(*command("compute"), env=ENVIRONMENT)
-    assert code == 1
-    assert last_line(out).endswith(
-        "after 1 try: lifecycle/steps/users.py is not the file that MANIFEST names"
-    )
-    machine.path(f"{BUCKET}/MANIFEST").unlink()
-    code, out = machine.run(*command("compute"), env=ENVIRONMENT)
-    assert (code, "no MANIFEST beside these scripts" in last_line(out)) == (1, True)
-
-
 BARE = """#!/bin/sh
 echo hpctl, version 0.1.0
 exit $(cat /root/broken 2>/dev/null || echo 0)
@@ -297,20 +284,6 @@ def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
     said = last_line(birth(machine, "compute"))
     assert "INCOMPLETE" in said
     assert said.endswith("config.json turns the step off: delete hpctl from its steps")
-
-
-def test_a_required_step_that_fails_keeps_the_node_out_and_says_why(machine: Machine) -> None:
-    machine.write(
-        "/sbin/mount.lustre", "#!/bin/sh\necho mount.lustre: no route to host; exit 5\n", 0o755
-    )
-    code, out = machine.run(*command("compute"), env=ENVIRONMENT)
-    assert code == 1
-    assert last_line(out) == (
-        "hpctl lifecycle: FAILED step=mount_fsx node=ip-10-9-1-20 after 6 tries: "
-        "mount /fsx: exit code 5: mount.lustre: no route to host"
-    )
-    assert states(machine)["mount_fsx"]["tries"] == 6
-    assert "users" not in states(machine)
 
 
 @pytest.mark.nightly
@@ -360,28 +333,3 @@ def test_where_the_ami_has_set_slurm_up_it_is_left_alone(machine: Machine) -> No
     assert ran["slurm"]["state"] == ran["hpctl"]["state"] == "done"
     assert not machine.path("/etc/systemd/system/slurmd.service.d").exists()
     assert "masked" not in machine.run("systemctl", "is-enabled", "slurmctld")[1]
-
-
-@pytest.mark.nightly
-def test_several_controllers_share_state_and_an_external_database(
-    machine: Machine, made: Bundle, tmp_path: Path
-) -> None:
-    shared = {**EXTERNAL, "slurm_shared_directory": "/fsx"}
-    parameters = {**PARAMETERS, "slurm_configurations": shared}
-    machine.write(f"{BUCKET}/provisioning_parameters.json", json.dumps(parameters))
-    sign(machine.path(BUCKET))
-    machine.write("/usr/bin/aws", AWS, 0o755)
-    out = birth(machine, "controller")
-    assert "not-to-be-printed" not in out
-    there = "/fsx/aws/hyperpod/demo"
-    assert machine.says("readlink", "/etc/slurm/slurm.conf") == f"{there}/opt/slurm/etc/slurm.conf"
-    assert machine.says("readlink", "/var/spool/slurmctld") == f"{there}/var/spool/slurmctld"
-    dbd = machine.path("/etc/slurm/slurmdbd.conf")
-    assert not dbd.is_symlink()
-    lines = dbd.read_text().splitlines()
-    assert {"StorageHost=db.example", "StoragePass=not-to-be-printed"} <= set(lines)
-    assert machine.says("stat", "-c", "%U %a", "/etc/slurm/slurmdbd.conf") == "slurm 600"
-    conf = machine.path(f"{there}/opt/slurm/etc/slurm.conf").read_text()
-    assert "EpilogSlurmctld=" in conf
-    again = birth(machine, "controller")
-    assert " done in" not in again

@@ -8,7 +8,6 @@ played: no Docker, no directory and no bucket is at hand there.
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,7 +31,6 @@ from tests.lifecycle.node import (
     resources,
     states,
 )
-from tests.lifecycle.test_chroot import killed_in, tree
 from tests.lifecycle.test_runner import Place
 
 UNNAMED = {key: word for key, word in PARAMETERS.items() if not key.startswith("fsx")}
@@ -126,43 +124,6 @@ def test_who_logs_in_is_told_where_they_are(tmp_path: Path) -> None:
 
 
 SSSD = {"uri": "ldaps://ldap.example", "search_base": "dc=example,dc=org"}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"docker": {"package": []}}, "docker.package: no such key; did you mean docker.packages?"),
-        ({"docker": {"packages": ["docker io"]}}, "docker.packages: 'docker io' is no Debian pack"),
-        ({"docker": {"data_path": "nvme"}}, "docker.data_path: 'nvme' is no path from /"),
-        ({"steps": {"mount_s3": "required"}}, "mount_s3.bucket: the step mount_s3 needs it"),
-        ({"mount_s3": {"bucket": "s3://data"}}, "mount_s3.bucket: 's3://data' is no name or ARN"),
-        ({"mount_s3": {"mount_path": "/a b"}}, "mount_s3.mount_path: '/a b' is no path from /"),
-        ({"mount_s3": {"options": ["-x\n"]}}, "mount_s3.options: '-x\\n' is no option of mount-s3"),
-        ({"mount_s3": {"options": [1]}}, "mount_s3.options: 1 is no option of mount-s3"),
-        ({"steps": {"sssd": "optional"}, "sssd": {}}, "sssd.search_base: the step sssd needs it"),
-        ({"sssd": {"uri": "ldap.example"}}, "sssd.uri: 'ldap.example' is no ldap:// or ldaps://"),
-        ({"sssd": {"schema": "ad"}}, "sssd.schema: 'ad' is no one of rfc2307"),
-        ({"sssd": {"bind_dn": "cn=a"}}, "goes with one of password_file and secret_arn (none"),
-        ({"sssd": {"options": {"a": "b\nc"}}}, "sssd.options.a: 'b\\nc' is no one line"),
-        ({"sssd": {"sudo_groups": ["a, ALL"]}}, "sssd.sudo_groups: 'a, ALL' is no group's name"),
-        ({"sssd": {"password": "x"}}, "sssd.password: no such key; did you mean sssd.password_fi"),
-        (
-            {"observability": {"exporters": ["dcgm_exporter"]}},
-            "observability.exporters: 'dcgm_exporter' is none of node_exporter, dcgm-exporter, "
-            "slurm_exporter; did you mean dcgm-exporter?",
-        ),
-        ({"observability": {"args": {"x": "-a"}}}, "observability.args.x: '-a' is no list"),
-        ({"observability": {"args": {"x": ["%h"]}}}, "observability.args.x: '%h' is no word"),
-        ({"steps": {"dockr": "off"}}, "steps.dockr: no such key; did you mean steps.docker?"),
-    ],
-)
-def test_their_settings_are_read_before_anything_runs(
-    tmp_path: Path, given: dict[str, Any], said: str
-) -> None:
-    code, lines = place_with(tmp_path, given).run()
-    assert code == 1
-    assert "config.json: " in lines[-1]
-    assert said in lines[-1]
 
 
 as_root = [
@@ -285,23 +246,6 @@ def test_each_installs_from_the_bundle_and_finds_it_done_the_next_time(
     assert json.loads(machine.path("/etc/docker/daemon.json").read_text())["debug"] is True
     for check in (_docker, _mount_s3, _sssd):
         check(machine)
-
-
-@pytest.mark.nightly
-@as_root[0]
-@as_root[1]
-def test_killed_in_each_it_finishes_when_it_is_run_again(machine: Machine) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
-    killed = sum(killed_in(machine, "compute", step, dice) for step in ("sssd", *PLAYED))
-    assert killed >= len(PLAYED) // 2
-    code, out = run(machine)
-    assert code == 0, out
-    for check in (_docker, _mount_s3, _sssd):
-        check(machine)
-    assert not [path for path in tree(machine) if ".hpctl-" in path or path.endswith(".part")]
-    assert machine.says("dpkg", "--audit") == ""
 
 
 def _docker(machine: Machine) -> None:

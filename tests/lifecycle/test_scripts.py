@@ -31,11 +31,6 @@ def test_shellcheck_has_nothing_to_say(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_there_are_scripts_to_check() -> None:
-    names = {path.name for path in SHELL}
-    assert {"on_create.sh", "on_init_complete.sh", "start.sh", "install_spank.sh"} <= names
-
-
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
 def test_ubuntu_20_04_can_read_it_and_it_wants_nothing_but_the_standard_library(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -57,25 +56,6 @@ class World:
     def seen(self, *words: str) -> Any:
         """The JSON that `hpctl WORDS --json` prints."""
         return json.loads(self.hpctl(*words, "--json"))
-
-    def interrupted(self, *words: str, after: str) -> tuple[int, str]:
-        """`hpctl WORDS`, and Ctrl-C once it has printed a line with `after`."""
-        running = subprocess.Popen(
-            [sys.executable, "-u", "-m", "hpctl", *words],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert running.stdout is not None
-        said = []
-        for line in running.stdout:
-            said.append(line)
-            if after in line:
-                running.send_signal(signal.SIGINT)
-                break
-        rest, _ = running.communicate(timeout=30)
-        return running.returncode, "".join(said) + rest
 
     def create(self, *words: str, **how: Any) -> str:
         return self.hpctl("cluster", "create", str(self.file), "--yes", *EVERY, *words, **how)

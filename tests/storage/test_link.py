@@ -106,17 +106,6 @@ def test_a_file_system_that_is_not_there_is_absent(fsx: Fsx) -> None:
         assert f"is it {FS}?" in getattr(said.exception, "hint", "")
 
 
-@pytest.mark.parametrize(
-    ("s3", "path"), [("data/x", "/x"), ("s3://", "/x"), ("s3://b", "x"), ("s3://b", "/"),
-                     ("s3://b", "/a/../b")],
-)  # fmt: skip
-def test_bad_words_are_refused_before_anything_is_asked(fsx: Fsx, s3: str, path: str) -> None:
-    with pytest.raises(HpctlError) as caught:
-        wanted(s3, path)
-    assert caught.value.hint
-    assert fsx.calls == []
-
-
 def test_a_link_that_fails_is_1_and_one_that_takes_longer_is_3(fsx: Fsx) -> None:
     fsx.fails = "The bucket data does not exist."
     done = run("link", FS, "s3://data/a", "--path", "/a")

@@ -35,6 +35,5 @@ def said(rank: int, step: int | None = None, **more: object) -> Note:
 
 def hang(b: RunProgress, at: float) -> Trouble:
     trouble = b.trouble(at)
-    assert trouble is not None
     assert trouble.kind is Kind.HANG
     return trouble

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent import config
-from hpctl.agent.send import HeadClient
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import DEFAULT_PORT, Head
@@ -37,11 +36,6 @@ def test_a_heads_url(url: str, head: Head) -> None:
 def test_what_is_no_heads_url(url: str) -> None:
     with pytest.raises(HpctlError, match="URL"):
         Head.parse(url)
-
-
-def test_no_head_at_all_is_an_error() -> None:
-    with pytest.raises(HpctlError, match="no head node"):
-        HeadClient((), None)
 
 
 @pytest.mark.parametrize(

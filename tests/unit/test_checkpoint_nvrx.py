@@ -53,7 +53,6 @@ def test_a_copy_in_another_ranks_directory_counts(tmp_path: Path) -> None:
     save(tmp_path, 10, range(2), by=2, world=4)
     (tmp_path / "0/iter_0000010_0_local.pt").unlink()
     found = last.last_complete(tmp_path).found
-    assert found is not None
     assert found.step == 10
     (tmp_path / "2/iter_0000010_0_local.pt").unlink()
     search = last.last_complete(tmp_path)
@@ -70,7 +69,6 @@ def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path: Path) -> N
     bad = tmp_path / "0/iter_0000020_0_local.pt"
     bad.write_bytes(bad.read_bytes()[:-9])
     search = last.last_complete(tmp_path)
-    assert search.found is not None
     assert search.found.step == 10
     assert "0/iter_0000020_0_local.pt has no zip end record" in search.passed_over[0].why
     assert search.passed_over[0].claimed
@@ -120,6 +118,5 @@ def test_directories_that_are_called_like_ranks_are_no_ranks(tmp_path: Path, num
     write(tmp_path / str(number), dcp_files())
     write(tmp_path / "7", {"notes": b"x"})
     search = last.last_complete(tmp_path)
-    assert search.found is not None
     assert (search.found.step, search.found.format) == (number, "torch-dcp")
     assert isinstance(last.judge(tmp_path / "7"), PassedOver)

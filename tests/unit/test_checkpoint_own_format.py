@@ -55,22 +55,6 @@ def test_every_command_says_what_is_there_and_what_to_do(tmp_path: Path) -> None
     assert [(row["claimed"], row["complete"]) for row in rows] == [(False, False)] * 2
 
 
-def test_files_that_lie_in_the_directory_itself(tmp_path: Path) -> None:
-    own(tmp_path / "ck", 3)
-    (tmp_path / "ck/model.pt").write_bytes(b"not torch's")
-    assert run("ls", tmp_path / "ck")[1] == f"{tmp_path}/ck  4 files, no known format\n"
-    assert f"4 files in {tmp_path}/ck, no known format" in run("last", tmp_path / "ck")[2]
-    code, out, err = run("verify", tmp_path / "ck/part-0.json")
-    assert (code, out) == (1, f"{tmp_path}/ck/part-0.json  1 file, no known format\n")
-    assert HELPER in err
-
-
-def test_directories_in_a_checkpoint_are_not_called_files(tmp_path: Path) -> None:
-    own(tmp_path / "step-1/rank-0")
-    own(tmp_path / "step-1/rank-1")
-    assert last_complete(tmp_path).unknown.startswith(f"2 directories in {tmp_path}/step-1, no ")
-
-
 def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Path) -> None:
     (tmp_path / "step-5").mkdir()
     own(tmp_path / "step-6.tmp-7")
@@ -89,21 +73,6 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Pa
     found = last_complete(tmp_path)
     assert (found.verdict, found.unknown) == ("incomplete", "")
     assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
-
-
-def test_a_supervised_run_knows_it_when_it_begins(tmp_path: Path) -> None:
-    own(tmp_path / "step-5")
-    point = resume_point(tmp_path)
-    assert (point.path, point.judged) == (None, True)
-    assert point.unknown.startswith(f"11 files in {tmp_path}/step-5, no known format")
-
-
-def test_explain_tells_the_owner(tmp_path: Path) -> None:
-    own(tmp_path / "step-5")
-    job = slurm_job(uid=os.geteuid())
-    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), job)
-    assert said.startswith(f"there is no whole checkpoint yet, but 11 files in {tmp_path}/step-5")
-    assert HELPER in said
 
 
 def warnings(tmp_path: Path, *words: str) -> str:

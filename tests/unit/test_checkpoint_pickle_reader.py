@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import tracemalloc
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,23 +122,6 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
     for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
         with pytest.raises(NotWhole, match="names no data files"):
             read(tmp_path, pickle.dumps(other, 4))
-
-
-def test_a_text_without_end_is_passed_over_without_being_held(tmp_path: Path) -> None:
-    huge = "x" * (30 << 20)
-    saved = Metadata({"a": huge, "b": huge.encode()}, None, {Index("a"): Info("f", 0, 5)})
-    raw = pickle.dumps(saved, 4)
-    del saved, huge
-    path = tmp_path / ".metadata"
-    path.write_bytes(raw)
-    del raw
-    tracemalloc.start()
-    with opened(path, "") as file:
-        held = torch_dcp.data_files(file)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert set(held) == {"f"}
-    assert peak < 20 << 20
 
 
 PEAK = """

@@ -8,15 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpctl.cloud import aws as account
 from hpctl.cloud.aws import AwsAccount
-from hpctl.cloud.session import open_session
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from tests.clusters.bed import SANDBOX_KEYS
 
 FINE = {"ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"}
 Reply = tuple[int, dict[str, Any]]
@@ -94,11 +93,8 @@ def wire(_wire: Wire) -> Wire:
 
 @pytest.fixture(autouse=True)
 def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "sandbox")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sandbox")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    for name, value in SANDBOX_KEYS.items():
+        monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     # Botocore sleeps between a read's attempts: how long is its business, and not this test's.
@@ -133,22 +129,17 @@ def order(service: Any) -> Any:
     return service.order("delete_cluster", ClusterName="llm")
 
 
-REFUSALS = [
-    ("ResourceNotFound", Absent, ""),
-    ("AccessDeniedException", Refused, "allow sagemaker:"),
-    ("ValidationException", Refused, ""),
-    ("ConflictException", Refused, ""),
-    ("ResourceLimitExceeded", Refused, ""),
-    ("ResourceInUse", Refused, ""),
-    ("ExpiredTokenException", Refused, "renew"),
-    ("UnrecognizedClientException", Refused, "renew"),
-    ("InvalidSignatureException", Refused, "renew"),
-    ("SomethingNewException", Refused, ""),
-]
-
-
 @pytest.mark.parametrize("call", [read, order])
-@pytest.mark.parametrize(("code", "kind", "hint"), REFUSALS)
+@pytest.mark.parametrize(
+    ("code", "kind", "hint"),
+    [
+        ("ResourceNotFound", Absent, ""),
+        ("AccessDeniedException", Refused, "allow sagemaker:"),
+        ("ExpiredTokenException", Refused, "renew"),
+        ("InvalidSignatureException", Refused, "renew"),
+        ("SomethingNewException", Refused, ""),
+    ],
+)
 def test_a_refusal_has_the_services_code_and_is_not_asked_again(
     wire: Wire, sagemaker: Any, call: Callable[[Any], Any], code: str, kind: type, hint: str
 ) -> None:
@@ -250,17 +241,6 @@ def test_every_page_is_read_and_a_token_is_handed_on(wire: Wire, sagemaker: Any)
     assert [body.get("NextToken") for _, body in wire.calls] == [None, "t1", "t1", "t2"]
 
 
-def test_a_page_that_is_refused_ends_the_list_with_its_error(wire: Wire, sagemaker: Any) -> None:
-    wire.replies = [
-        (200, {"ClusterSummaries": [summary("a")], "NextToken": "t1"}),
-        no("AccessDeniedException"),
-    ]
-    found = sagemaker.pages("list_clusters", "ClusterSummaries")
-    assert next(found)["ClusterName"] == "a"
-    with pytest.raises(Refused, match="sagemaker:ListClusters"):
-        next(found)
-
-
 def test_threads_share_a_service(wire: Wire, somebody: AwsAccount) -> None:
     wire.replies = [(200, {**FINE, "ClusterStatus": "InService", "InstanceGroups": []})]
     with ThreadPoolExecutor(16) as pool:
@@ -320,26 +300,3 @@ def test_what_is_not_there_is_absent_in_every_services_own_words(
             assert caught.value.code
     finally:
         server.stop()
-
-
-def test_the_region_of_the_environment_is_the_one_of_every_aws_tool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert AwsAccount().region == "eu-west-1"
-    monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    assert AwsAccount().region == "eu-north-1"
-    assert AwsAccount(region="us-west-2").region == "us-west-2"
-
-
-def test_sessions_of_a_process_read_a_services_model_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def models(region: str) -> Any:
-        return open_session(region, None)._session.get_component("data_loader")
-
-    one = models("us-west-2")
-    assert models("eu-west-1") is one
-    assert len(set(one.search_paths)) == len(one.search_paths)
-    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))  # models of the user's own come first
-    assert models("us-west-2").search_paths[0] == str(tmp_path)

@@ -18,14 +18,6 @@ def changed(**group: Any) -> dict[str, Any]:
     return request
 
 
-def test_a_request_that_the_service_takes_is_fine() -> None:
-    assert MODEL.problems(cluster()) == ()
-
-
-def test_it_knows_the_instance_types() -> None:
-    assert {"ml.p5.48xlarge", "ml.m5.xlarge"} <= MODEL.instance_types()
-
-
 @pytest.mark.parametrize(
     ("group", "place", "words"),
     [
@@ -54,12 +46,6 @@ def test_what_it_refuses_is_named_with_its_place(
     ((where, what),) = MODEL.problems(changed(**group))
     assert where == ("InstanceGroups", 1, *place)
     assert words in what
-
-
-def test_what_is_needed_is_named_where_it_is_missing() -> None:
-    request = cluster()
-    del request["ClusterName"]
-    assert MODEL.problems(request) == (((), "ClusterName is needed"),)
 
 
 def test_patterns_that_python_cannot_read_are_left_to_the_service() -> None:

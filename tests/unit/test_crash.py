@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -17,11 +15,19 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.crash import LINE_CHARS, SURVIVED_LINES, TAIL_BYTES, TAIL_LINES, classify
-from hpctl.jobs.crash_patterns import ROWS, CrashPattern
+from hpctl.jobs.crash import (
+    LINE_CHARS,
+    SURVIVED_LINES,
+    TAIL_BYTES,
+    TAIL_LINES,
+    CrashPattern,
+    classify,
+    crash_patterns,
+)
 from hpctl.jobs.logs.patterns import Pattern
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+ROWS = crash_patterns()
 SAMPLES = Path(__file__).parent / "crash_samples"
 
 
@@ -34,14 +40,11 @@ def sample(name: str) -> Trouble:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
-def test_every_wording_is_told_by_its_own_row(row: CrashPattern) -> None:
+def test_every_wording_is_told_by_its_own_row_and_behind_launchers_prefixes(
+    row: CrashPattern,
+) -> None:
     found = died(1, row.sample)
-    assert found.kind is row.kind
-    assert row.says in found.signature
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
-def test_every_wording_is_found_behind_the_prefixes_of_launchers(row: CrashPattern) -> None:
+    assert (found.kind, row.says in found.signature) == (row.kind, True)
     if not row.pattern.startswith("^") and "|^" not in row.pattern:
         assert died(1, f"12: [rank12]: {row.sample}").kind is row.kind
     assert Pattern(row.pattern).captures is False
@@ -118,16 +121,13 @@ def test_the_same_error_has_the_same_signature_every_time() -> None:
     [
         (139, Kind.CRASH, "SIGSEGV"),
         (-11, Kind.CRASH, "SIGSEGV"),
-        (134, Kind.CRASH, "SIGABRT"),
         (137, Kind.KILLED, "SIGKILL"),
         (143, Kind.KILLED, "SIGTERM"),
         (138, Kind.KILLED, "SIGUSR1"),
         (1, Kind.CRASH, "exit 1"),
-        (255, Kind.CRASH, "exit 255"),
         (None, Kind.CRASH, ""),
         (93, Kind.FINAL, "exit code 93 asks not to be run again"),
         (16, Kind.CORRUPTION, "exit code 16: results could not be reproduced"),
-        (17, Kind.CORRUPTION, "exit code 17: results could not be reproduced"),
         (0, Kind.NO_PROGRESS, "exit 0"),
     ],
 )
@@ -301,12 +301,6 @@ def test_odd_text_neither_raises_nor_takes_long() -> None:
         assert len(found.evidence) <= 2000
         assert found.signature.isprintable()
     assert (time.perf_counter() - started) / 40 < 1.0
-
-
-def test_every_signal_of_this_system_is_understood() -> None:
-    for number in signal.Signals:
-        assert died(128 + number).kind in (Kind.KILLED, Kind.CRASH)
-    assert os.WEXITSTATUS(93 << 8) == 93
 
 
 # --- never started ----------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import pytest
 
 from hpctl.agent.check import CannotTell, Expected, NotHere
 from hpctl.agent.checks import check_efa
-from hpctl.agent.machine import shape_of
-from hpctl.agent.rdma import Device
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes
 from tests.sysfs_tree import SysfsTree
@@ -66,20 +64,9 @@ def test_the_agents_settings_go_before_the_type(tree: SysfsTree) -> None:
     assert devices(Node(tree.root, Expected("p5.48xlarge", efa_devices=9))) == [("fewer", "")]
 
 
-def test_all_gone_is_told_where_they_were_expected(tree: SysfsTree) -> None:
-    assert devices(Node(tree.root, Expected(efa_devices=32))) == [("fewer", "")]
-
-
 def test_an_instance_without_efa_is_its_owners_choice(tree: SysfsTree) -> None:
     with pytest.raises(NotHere):
         check_efa.gather_devices(Node(tree.root, Expected("p5.48xlarge")).machine)
-
-
-def test_a_machine_without_sysfs_has_none(tmp_path: Path) -> None:
-    with pytest.raises(NotHere):
-        check_efa.gather_devices(Node(tmp_path).machine)
-    with pytest.raises(NotHere):
-        check_efa.trace(Node(tmp_path).machine)
 
 
 def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> None:
@@ -115,23 +102,7 @@ def test_other_rdma_devices_are_not_counted(tree: SysfsTree) -> None:
     assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == []
 
 
-def test_types_that_are_not_in_the_table_are_not_guessed() -> None:
-    assert shape_of("ml.c5.large").efa_devices is None
-    assert shape_of("").efa_devices is None
-
-
 # --- links ------------------------------------------------------------------------------------
-
-
-def test_the_links_of_efa_devices_only(tree: SysfsTree) -> None:
-    tree.add_efas(2)
-    tree.add_mlx5("mlx5_0", state="1: DOWN")
-    node = Node(tree.root)
-    assert codes(check_efa.judge_link(check_efa.gather_link(node.machine), None, {})) == []
-    tree.state("rdmap79s1", "1: DOWN", "3: Disabled")
-    assert codes(check_efa.judge_link(check_efa.gather_link(node.machine), None, {})) == [
-        ("down", "rdmap79s1")
-    ]
 
 
 # --- the shared sweep -------------------------------------------------------------------------
@@ -155,14 +126,6 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
     second = check_efa.trace(node.machine)
     assert dict(second.rises(first.now, "rx_drops")) == {"efa_0": 9}
     assert second.past == (first.now,)
-
-
-def test_an_older_driver_keeps_its_counters_in_the_port_and_lacks_some(tree: SysfsTree) -> None:
-    tree.add_efa("efa_0", {"cmds_err": 4}, old=True)
-    reading = check_efa.trace(Node(tree.root).machine).now.devices["efa_0"]
-    assert reading.values["cmds_err"] == 4
-    assert "retrans_pkts" not in reading.values
-    assert not reading.failed
 
 
 def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(
@@ -209,11 +172,3 @@ def test_a_folder_that_cannot_be_listed_is_not_told_apart_from_nothing(
     monkeypatch.setattr("hpctl.agent.rdma.os.listdir", broken)
     with pytest.raises(CannotTell, match="/sys/class/infiniband: Permission denied"):
         check_efa.trace(Node(tree.root).machine)
-
-
-def test_a_software_device_is_no_efa(tree: SysfsTree, tmp_path: Path) -> None:
-    (tmp_path / "sys/class/infiniband/rxe0").mkdir(parents=True)
-    tree.add_efa("efa_0")
-    machine = Node(tree.root).machine
-    found = check_efa.efa_devices(machine)
-    assert found == (Device("efa_0", str(tmp_path / "sys/class/infiniband/efa_0"), True),)

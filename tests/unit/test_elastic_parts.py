@@ -19,7 +19,7 @@ from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.elastic import account, ranks
-from hpctl.jobs.elastic.group import failure_of, shell_code
+from hpctl.jobs.elastic.group import failure_of
 from hpctl.jobs.elastic.launcher import rank_environment
 from hpctl.jobs.elastic.options import parse, program
 from hpctl.jobs.elastic.place import LauncherPlace, address_of, place
@@ -45,12 +45,6 @@ def test_a_script_a_module_and_a_command() -> None:
     assert odd.argv == ("python3", "-X", "dev", "train.py")
     assert odd.script == ""
     assert program(["./train", "x"]).argv == ("./train", "x")
-
-
-@pytest.mark.parametrize("words", [[], ["-m"]])
-def test_nothing_to_run(words: list[str]) -> None:
-    with pytest.raises(HpctlError):
-        program(words, "/py")
 
 
 def test_what_command_gives_is_what_the_parser_reads() -> None:
@@ -84,11 +78,6 @@ def test_auto_is_as_many_as_gpus(environment: dict[str, str], count: int) -> Non
     assert parse(line[3:], environment).nproc == count
 
 
-def test_a_count_that_is_none() -> None:
-    with pytest.raises(HpctlError, match="no number"):
-        parse(["--nproc-per-node", "0", "--", "train.py"], {})
-
-
 # --- place ------------------------------------------------------------------------------------
 
 STEP = {
@@ -118,20 +107,6 @@ def test_several_nodes_need_a_secret(secret: str) -> None:
     with pytest.raises(HpctlError) as caught:
         place({**STEP, elastic.SECRET: secret})
     assert "export HPCTL_ELASTIC_SECRET=" in caught.value.hint
-
-
-def test_alone_it_needs_nothing() -> None:
-    here = place({})
-    assert (here.node, here.nodes, here.address) == (0, 1, "127.0.0.1")
-    assert len(here.secret) == 32
-
-
-@pytest.mark.parametrize(
-    "changed", [{"SLURM_STEP_NODELIST": "n[1-"}, {"SLURM_PROCID": "x"}, {"SLURM_PROCID": "2"}]
-)
-def test_an_environment_that_cannot_be(changed: dict[str, str]) -> None:
-    with pytest.raises(HpctlError):
-        place({**STEP, **changed})
 
 
 SCONTROL = """#!/bin/sh
@@ -234,18 +209,6 @@ def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> Non
     assert b"caf\\\\udce9.bin" in msgspec.json.encode(trouble)
 
 
-def test_an_old_style_message_is_a_message(tmp_path: Path) -> None:
-    path = tmp_path / "e.json"
-    path.write_text(json.dumps({"message": "it broke: badly", "timestamp": 1}))
-    failure = failure_of(0, "n", 1, 5.0, path)
-    assert (failure.exception, failure.message) == ("", "it broke: badly")
-
-
-@pytest.mark.parametrize(("status", "code"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
-def test_statuses_as_the_shell_says_them(status: int, code: int) -> None:
-    assert shell_code(status) == code
-
-
 # --- the checkpoint ---------------------------------------------------------------------------
 
 
@@ -299,39 +262,7 @@ def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path: Path) ->
     assert told.refused == "HPCTL_TIERS is no JSON list of places: local:/nvme"
 
 
-def test_a_directory_that_cannot_be_read_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-    told = resume({"HPCTL_CHECKPOINT_DIR": str(gone)}, 1, was_empty=True)
-    assert "cannot be read" in told.refused
-    assert pauses == [2.0, 5.0, 10.0]
-
-
 # --- Linux ------------------------------------------------------------------------------------
-
-
-def test_descendants_are_found_at_any_depth_and_handlers_are_seen() -> None:
-    code = (
-        "import signal, subprocess, sys, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
-        "child = subprocess.Popen(['sleep', '60'])\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        try:
-            assert {parent.pid, child} <= ranks.descendants(os.getpid())
-            assert ranks.catches(parent.pid, signal.SIGUSR1)
-            assert not ranks.catches(parent.pid, signal.SIGUSR2)
-        finally:
-            os.kill(child, signal.SIGKILL)
-            parent.kill()
-    assert not ranks.catches(parent.pid, signal.SIGUSR1)
 
 
 def test_a_process_may_have_a_name_that_is_no_text() -> None:
@@ -343,7 +274,6 @@ def test_a_process_may_have_a_name_that_is_no_text() -> None:
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
-        assert named.stdout is not None
         named.stdout.readline()
         assert named.pid in ranks.descendants(os.getpid())
         assert ranks.catches(named.pid, signal.SIGINT)

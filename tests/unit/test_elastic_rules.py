@@ -93,14 +93,6 @@ def test_the_budget_is_a_sliding_window() -> None:
     assert "restarts used up: 2 within 100 s" in ended_text(end)
 
 
-def test_without_restarts_the_first_failure_is_the_end() -> None:
-    group = running(max_restarts=0)
-    group.failed(0, bad(code=137))
-    end = stop_all(group)
-    assert isinstance(end, EndGroup)
-    assert ended_text(end).startswith("gave_up, signal 9 (SIGKILL): rank 1 on n1")
-
-
 def test_a_final_code_wins_over_whatever_else_failed() -> None:
     group = running()
     group.failed(0, bad(0, code=1, at=1.0))
@@ -142,15 +134,6 @@ def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
     end = group.stopped(2, 0, 0.0)
     assert end == EndGroup(GroupVerdict.LOST, LOST, "the launcher on n1 is gone")
     assert group.lost(0, "later", 0.0) is None
-
-
-def test_one_that_is_lost_after_it_stopped_does_not_stand_for_the_others() -> None:
-    group = running(nodes=3)
-    group.failed(0, bad())
-    group.stopped(1, 0, 0.0)
-    assert group.lost(1, "gone", 0.0) is None
-    assert group.stopped(0, 0, 0.0) is None
-    assert isinstance(group.stopped(2, 0, 0.0), EndGroup)
 
 
 def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hpctl.core.trouble import Kind
-from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import account, wire
 from hpctl.jobs.elastic.account import AccountWriter
 from hpctl.jobs.elastic.controller import GroupController, GroupTiming
@@ -89,11 +88,6 @@ async def _silence(seconds: float) -> None:
     reader = asyncio.StreamReader()
     writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, asyncio.get_running_loop())
     await wire.Connection(reader, writer).receive_within(seconds)
-
-
-def test_silence_has_an_end() -> None:
-    with pytest.raises(TimeoutError):
-        asyncio.run(_silence(0.05))
 
 
 async def _told_the_end(place: LauncherPlace) -> wire.Message:
@@ -182,12 +176,6 @@ def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
     assert asyncio.run(impostor()) == "the other side does not know the secret"
 
 
-def test_the_port_is_below_the_ephemeral_range_and_differs_by_step() -> None:
-    ports = {wire.first_port(SECRET, f"7.{step}") for step in range(50)}
-    assert len(ports) > 40
-    assert all(15000 <= port < 30000 for port in ports)
-
-
 # --- the account ------------------------------------------------------------------------------
 
 
@@ -212,20 +200,3 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert "KeyError" in crash.signature
     assert (final.kind, final.exit_code) == (Kind.FINAL, 93)
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])
-def test_what_is_no_account(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "a"
-    path.write_text(text)
-    with pytest.raises(HpctlError):
-        account.read(path)
-
-
-def test_an_account_that_cannot_be_written_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pen = AccountWriter(tmp_path / "no/where", "7.3")
-    pen.generation_began(0, "", ["a"])
-    pen.ended(EndGroup(GroupVerdict.DONE, 0, ""), [])
-    assert capsys.readouterr().err.count("no account") == 1

@@ -28,7 +28,7 @@ def later(at: float = 10.0) -> Snapshot:
         gpus=but(
             2,
             among,
-            throttle=Throttle(hw_thermal_ns=4_000_000_000),
+            throttle=Throttle(hw_thermal_ns=4_000_000_000, sw_power_cap_ns=9_000_000_000),
             pcie=Pcie(replays=50),
             sm_clock_mhz=1200,
             utilization=98,
@@ -47,6 +47,11 @@ def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
         "gpu.persistence": 1.0,
         "gpu.application_clock_mhz": 1980.0,
     }
+
+
+def test_an_idle_gpu_sets_no_pace() -> None:
+    idle = Snapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
+    assert check_gpu_settings.gauges_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0
 
 
 def test_they_are_the_names_that_the_head_node_compares() -> None:

@@ -1,4 +1,4 @@
-"""GPU checks of a state that is certain: the driver's word, lost GPUs, counts, fabric, driver."""
+"""What the GPU checks gather: lost and missing GPUs, a driver that hangs or does not match."""
 
 from __future__ import annotations
 
@@ -8,56 +8,21 @@ import pytest
 
 from hpctl.agent.check import CannotTell, DriverHung, NotHere
 from hpctl.agent.checks import check_gpu_driver, check_gpu_errors
-from hpctl.agent.nvml.snapshot import Event, Fabric, Gpu, NvmlError, Snapshot
-from tests.sweeps import bus, but, check, codes, gpus, judged, machine, pci
+from hpctl.agent.nvml.snapshot import Event, Gpu, NvmlError, Snapshot
+from hpctl.core.faults.table import GPU_CHECKS
+from tests.corpus import healthy
+from tests.sweeps import bus, check, codes, gpus, judged, machine, pci
 
 LOST = NvmlError(15, "nvmlDeviceGetUtilizationRates", "GPU is lost")
 MISMATCH = NvmlError(18, "nvmlInit_v2", "Driver/library version mismatch")
 
 
-# --- recovery action --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("action", "code"),
-    [
-        (1, "reset"),
-        (2, "reboot"),
-        (3, "drain-p2p"),
-        (4, "drain-and-reset"),
-        (5, "recover-imex"),
-        (6, "bus-reset"),
-        (7, "system-reboot"),
-        (42, "unknown"),
-    ],
-)
-def test_the_drivers_word_on_one_gpu(action, code):
-    seen = Snapshot(100.0, gpus=but(3, gpus(recovery_action=0), recovery_action=action))
-    assert codes("gpu.recovery", seen) == {pci(3): code}
-
-
-@pytest.mark.parametrize("action", [0, None])
-def test_no_action_or_a_driver_that_does_not_say(action):
-    assert codes("gpu.recovery", Snapshot(100.0, gpus=gpus(recovery_action=action))) == {}
-
-
 # --- lost -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("number", "code"), [(15, "lost"), (16, "reset-required")])
-def test_a_gpu_that_nvml_gives_up(number, code):
-    seen = Snapshot(100.0, gpus=but(5, gpus(), error=NvmlError(number, "nvmlDeviceGetUUID")))
-    assert codes("gpu.lost", seen) == {pci(5): code}
 
 
 def test_a_lost_gpu_that_would_not_even_say_its_address():
     seen = Snapshot(100.0, gpus=(*gpus(7), Gpu(7, error=LOST)))
     assert codes("gpu.lost", seen) == {"gpu7": "lost"}
-
-
-def test_another_error_of_one_gpu_is_only_shown():
-    seen = Snapshot(100.0, gpus=but(1, gpus(), error=NvmlError(999, "nvmlDeviceGetName")))
-    assert codes("gpu.lost", seen) == {pci(1): "error"}
 
 
 def test_nvml_that_does_not_start_because_a_gpu_is_lost():
@@ -69,11 +34,6 @@ def test_nvml_that_does_not_start_because_a_gpu_is_lost():
 def test_an_event_that_says_unavailable_counts_for_a_minute(age, expected):
     seen = Snapshot(500.0, gpus=gpus(), events=(Event(500.0 - age, pci(2), 0x4000),))
     assert codes("gpu.lost", seen) == expected
-
-
-def test_sound_gpus_and_other_events_are_not_lost():
-    seen = Snapshot(500.0, gpus=gpus(), events=(Event(499.0, pci(2), 0x8, 43),))
-    assert codes("gpu.lost", seen) == {}
 
 
 # --- hung -------------------------------------------------------------------------------------
@@ -93,11 +53,6 @@ def test_one_missed_deadline_or_an_answer_is_not_hung(what):
 def test_a_child_that_only_starts_cannot_tell():
     with pytest.raises(CannotTell):
         check_gpu_driver.gather_hung(machine(CannotTell("no sweep yet")))
-
-
-def test_the_other_checks_are_unknown_while_the_driver_hangs():
-    with pytest.raises(CannotTell, match="has not answered nvmlInit for 25 s"):
-        check("gpu.recovery").gather(machine(DriverHung(25.0, "nvmlInit")))
 
 
 # --- Xids from events -------------------------------------------------------------------------
@@ -138,19 +93,6 @@ def test_counts(tmp_path, on_bus, in_nvml, expected, found):
     assert codes("gpu.count", sample) == found
 
 
-def test_the_missing_gpu_is_named(tmp_path):
-    seen = Snapshot(100.0, gpus=gpus()[:5] + gpus()[6:])
-    (said,) = judged("gpu.count", check_gpu_driver.gather_count(machine(seen, bus(tmp_path, 8))))
-    assert pci(5) in said.detail
-
-
-def test_a_lost_gpu_still_counts(tmp_path):
-    seen = Snapshot(100.0, gpus=but(5, gpus(), error=LOST))
-    assert (
-        codes("gpu.count", check_gpu_driver.gather_count(machine(seen, bus(tmp_path, 8), 8))) == {}
-    )
-
-
 @pytest.mark.parametrize(
     "nvml", [DriverHung(30.0), CannotTell("starting"), Snapshot(1.0, error=MISMATCH)]
 )
@@ -184,86 +126,6 @@ def test_no_driver_on_a_laptop_with_a_gpu_is_nobodys_fault(tmp_path):
 def test_a_machine_without_gpus_has_no_count(tmp_path, expected):
     with pytest.raises(NotHere):
         check_gpu_driver.gather_count(machine(NotHere("no driver"), bus(tmp_path, 0), expected))
-
-
-# --- fabric -----------------------------------------------------------------------------------
-
-UP = Fabric(state=3, status=0, clique=0, cluster_uuid="0" * 32, health_mask=0b10_10_10_10)
-
-
-def test_a_fabric_that_is_up():
-    assert codes("gpu.fabric", Snapshot(100.0, gpus=gpus(fabric=UP))) == {}
-
-
-@pytest.mark.parametrize(
-    ("fabric", "code"),
-    [
-        (Fabric(state=1, status=0), "not-completed"),
-        (Fabric(state=2, status=0), "not-completed"),
-        (Fabric(state=3, status=23), "status"),
-        (Fabric(state=3, status=999), "status"),
-    ],
-)
-def test_a_fabric_that_is_not_up_on_any_gpu(fabric, code):
-    seen = Snapshot(100.0, gpus=gpus(fabric=fabric))
-    assert codes("gpu.fabric", seen) == {pci(i): code for i in range(8)}
-
-
-@pytest.mark.parametrize("fabric", [Fabric(state=2, status=0), Fabric(state=3, status=23)])
-def test_a_fabric_that_is_up_on_some_gpus_only(fabric):
-    seen = Snapshot(100.0, gpus=but(6, gpus(fabric=UP), fabric=fabric))
-    assert codes("gpu.fabric", seen) == {pci(6): "mixed"}
-
-
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [
-        (0b01, "degraded bandwidth"),
-        (0b01_00, "route recovery"),
-        (0b01_10_10, "route unhealthy"),
-        (0b01_10_10_10, "access timeout recovery"),
-        (3 << 8, "incorrect configuration 3"),
-    ],
-)
-def test_a_plain_yes_in_the_health_mask(mask, words):
-    fabric = Fabric(state=3, status=0, health_mask=mask)
-    (said,) = judged("gpu.fabric", Snapshot(100.0, gpus=gpus(1, fabric=fabric)))
-    assert (said.code, said.detail) == ("health", words)
-
-
-@pytest.mark.parametrize("mask", [None, 0, 0b10_10_10_10, 0b11_11_11_11, 1 << 8])
-def test_the_rest_of_the_health_mask_is_no_fault(mask):
-    fabric = Fabric(state=3, status=0, health_mask=mask)
-    assert codes("gpu.fabric", Snapshot(100.0, gpus=gpus(fabric=fabric))) == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "uuid", "found"),
-    [
-        ("NVIDIA GB200", "0" * 32, {pci(0): "no-cluster"}),
-        ("NVIDIA GB200", "", {pci(0): "no-cluster"}),
-        ("NVIDIA GB200", "7f3a0000000000000000000000000000", {}),
-        ("NVIDIA H100 80GB HBM3", "0" * 32, {}),
-        ("NVIDIA H100 80GB HBM3", "", {}),
-    ],
-)
-def test_only_a_rack_scale_system_needs_a_cluster(name, uuid, found):
-    fabric = Fabric(state=3, status=0, cluster_uuid=uuid)
-    seen = Snapshot(100.0, gpus=(Gpu(0, "GPU-0", pci(0), name, fabric=fabric),))
-    assert codes("gpu.fabric", seen) == found
-
-
-def test_a_gpu_in_mig_mode_is_in_no_fabric():
-    among = but(6, gpus(mig=False, fabric=UP), mig=True, fabric=Fabric(state=1, status=0))
-    assert codes("gpu.fabric", Snapshot(100.0, gpus=among)) == {}
-    with pytest.raises(NotHere):
-        check("gpu.fabric").gather(machine(Snapshot(100.0, gpus=gpus(mig=True, fabric=UP))))
-
-
-@pytest.mark.parametrize("fabric", [None, Fabric(state=0, status=0)])
-def test_no_fabric_is_not_here(fabric):
-    with pytest.raises(NotHere):
-        check("gpu.fabric").gather(machine(Snapshot(100.0, gpus=gpus(fabric=fabric))))
 
 
 # --- driver -----------------------------------------------------------------------------------
@@ -338,3 +200,43 @@ def test_versions_are_known_before_the_child_is_ready(tmp_path):
     root = installed(tmp_path, MODULE, "570.86.15")
     sample = check_gpu_driver.gather_driver(machine(CannotTell("starting"), root))
     assert codes("gpu.driver", sample) == {"": "upgraded"}
+
+
+# --- every check on healthy, bare and absent machines --------------------------------------------
+
+NAMES = [spec.name for spec in GPU_CHECKS]
+
+
+def said(name, seen, before=None, root=Path("/nowhere")):
+    """What a check says of its gathers; nothing where it is not for such a machine."""
+    one = check(name)
+    try:
+        earlier = one.gather(machine(before or seen, root, 8))
+        return list(one.judge(one.gather(machine(seen, root, 8)), earlier, one.limits))
+    except NotHere:
+        return []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_healthy_gpus_under_load_and_those_that_say_nothing_are_silent(name, tmp_path):
+    bus(tmp_path, 8)
+    before, seen = (
+        Snapshot(at, gpus=tuple(healthy.gpu(i, at) for i in range(8))) for at in (1000.0, 1060.0)
+    )
+    assert said(name, seen, before, tmp_path) == []
+    assert said(name, Snapshot(1060.0, gpus=gpus()), root=tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "gpu.hung"])
+@pytest.mark.parametrize(
+    "nvml", [None, NotHere("no driver"), Snapshot(1.0, error=NvmlError(9, "nvmlInit_v2"))]
+)
+def test_without_nvml_a_check_is_not_here(name, nvml, tmp_path):
+    with pytest.raises(NotHere):
+        check(name).gather(machine(nvml, tmp_path))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("gpu.hung", "gpu.count")])
+def test_a_hung_driver_makes_the_others_unknown(name, tmp_path):
+    with pytest.raises(CannotTell, match="has not answered nvmlInit for 25 s"):
+        check(name).gather(machine(DriverHung(25.0, "nvmlInit"), tmp_path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent import probe
-from hpctl.agent.check import Machine, NotHere
+from hpctl.agent.check import Machine
 from hpctl.agent.checks import check_host_ec2
 from hpctl.agent.checks.check_host_ec2 import AllowanceSample, allowances, ebs_stats
 from tests.unit.host import limits, said
@@ -82,14 +82,6 @@ def test_what_grew_is_told(
     assert judged(None, of_network(**now)) == []
 
 
-def test_an_ebs_volume_at_its_limit_for_a_tenth_of_the_time() -> None:
-    def at(us: int) -> AllowanceSample:
-        return AllowanceSample((), (("nvme1", "the volume's IOPS", us),))
-
-    assert judged(at(0), at(11_999_999)) == []
-    assert judged(at(0), at(12_000_000)) == [("ebs", "nvme1")]
-
-
 def test_each_device_is_asked_by_its_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,8 +111,3 @@ def test_each_device_is_asked_by_its_program(
     seen = check_host_ec2.gather_allowance(Machine(tmp_path))
     assert {name for name, _, _ in seen.network} == {"eth0"}
     assert ("nvme1", "the instance's IOPS to EBS", 3) in seen.ebs
-
-
-def test_a_machine_of_another_kind_says_nothing(tmp_path: Path) -> None:
-    with pytest.raises(NotHere):
-        check_host_ec2.gather_allowance(Machine(tmp_path))

@@ -8,27 +8,10 @@ import pytest
 
 from hpctl.agent.check import Expected, Machine, NotHere
 from hpctl.agent.checks import check_host_ec2
-from hpctl.agent.machine import SHAPES, shape_of
 from tests.unit.host import said
 
 DISK, EBS, ENA, MLX = "0x1d0f:0xcd01", "0x1d0f:0x8061", "0x1d0f:0xec20", "0x15b3:0x101e"
 CLASSES = {DISK: "0x010802", EBS: "0x010802", ENA: "0x020000", MLX: "0x020700"}
-
-
-@pytest.mark.parametrize("family", ["g5", "g6", "g6e"])
-@pytest.mark.parametrize(
-    ("size", "gpus"),
-    [
-        ("xlarge", 1),
-        ("16xlarge", 1),
-        ("12xlarge", 4),
-        ("24xlarge", 4),
-        ("48xlarge", 8),
-        ("9", None),
-    ],
-)
-def test_gpus_of_a_size_as_aws_tells_them(family: str, size: str, gpus: int | None) -> None:
-    assert shape_of(f"ml.{family}.{size}").gpus == gpus
 
 
 def plug(root: Path, address: str, what: str) -> Path:
@@ -80,8 +63,3 @@ def test_a_machine_with_neither_says_nothing(tmp_path: Path) -> None:
     plug(tmp_path, "0000:80:00.0", EBS)
     with pytest.raises(NotHere):
         judged(tmp_path, "")
-
-
-def test_the_types_that_train_have_a_count() -> None:
-    trains = {name: shape for name, shape in SHAPES.items() if name.startswith("p")}
-    assert [name for name, shape in trains.items() if shape.gpus and not shape.nvme_disks] == []

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from hpctl.agent.check import CannotTell, Machine
 from hpctl.agent.checks import check_host_processes
 from hpctl.agent.checks.check_host_processes import Stuck
 from hpctl.agent.nvml.snapshot import Process, Snapshot
@@ -91,78 +90,61 @@ def test_whose_code_it_is(stack, driver):
     assert check_host_processes.driver(frames) == driver
 
 
-def test_a_minute_in_the_driver_is_told(tmp_path, clock):
-    assert looks(tmp_path, clock, task(), task(), task()) == [("nvidia", "", Verdict.FAIL)]
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [task()] * 3,
+        [task(comm="a) D (b")] * 3,
+        [{**task(stack=""), "/proc/7/wchan": "os_acquire_mutex"}] * 3,
+        # Many that wait for a file server hide no GPU.
+        [{k: v for pid in range(9, 99) for k, v in task(pid, stack=DISK).items()} | task(900)] * 3,
+    ],
+)
+def test_a_minute_in_the_driver_is_told(tmp_path, clock, rounds):
+    assert looks(tmp_path, clock, *rounds) == [("nvidia", "", Verdict.FAIL)]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [task(switches=5), task(switches=6), task(switches=7)],
+        [task(start=1), task(start=1), task(start=2)],
+        [task(), task(state="S"), task(), task()],
+        [task(comm="UVM GPU1 BH", flags=0x208040)] * 3,
+        [task(stack=DISK)] * 3,
+    ],
+    ids=["ran in between", "another of that pid", "woke", "a kernel thread", "other code"],
+)
+def test_what_is_not_stuck_in_a_driver_is_not_told(tmp_path, clock, rounds):
+    assert looks(tmp_path, clock, *rounds) == []
 
 
 def test_just_below_a_minute_is_not(tmp_path, clock):
     assert looks(tmp_path, clock, task(), task(), task(), pause_s=29.9) == []
 
 
-def test_a_task_that_ran_in_between_is_only_busy(tmp_path, clock):
-    assert looks(tmp_path, clock, task(switches=5), task(switches=6), task(switches=7)) == []
-
-
-def test_another_task_with_the_same_pid_is_another(tmp_path, clock):
-    assert looks(tmp_path, clock, task(start=1), task(start=1), task(start=2)) == []
-
-
-def test_a_task_that_woke_begins_anew(tmp_path, clock):
-    assert looks(tmp_path, clock, task(), task(state="S"), task(), task()) == []
-
-
-@pytest.mark.parametrize("stack", [DISK, OURS, ""])
-def test_sleep_in_other_code_is_not_told(tmp_path, clock, stack):
-    three = [task(stack=stack)] * 3
-    assert looks(tmp_path, clock, *three) == []
-
-
-def test_a_kernel_thread_is_not_asked(tmp_path, clock):
-    three = [task(comm="UVM GPU1 BH", flags=0x208040)] * 3
-    assert looks(tmp_path, clock, *three) == []
-
-
-def test_wchan_serves_where_no_stack_shows(tmp_path, clock):
-    files = {**task(stack=""), "/proc/7/wchan": "os_acquire_mutex"}
-    assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
+def of_a_thread(state):
+    """A process in this state, one of whose threads sleeps in the driver."""
+    thread = task(8, comm="pt_autograd_0")
+    files = {
+        **task(7, state, threads=2),
+        **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()},
+    }
+    return files | {k: v for k, v in thread.items() if not k.endswith("/stat")}
 
 
 def test_a_thread_holds_a_killed_process(tmp_path, clock):
-    thread = task(8, comm="cuda-EvtHandlr")
-    files = {**task(7, "Z", threads=2), **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}}
-    files |= {k: v for k, v in thread.items() if not k.endswith("/stat")}
-    assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
+    assert looks(tmp_path, clock, *[of_a_thread("Z")] * 3) == [("nvidia", "", Verdict.FAIL)]
 
 
 @pytest.mark.parametrize(("on_gpu", "found"), [(7, [("nvidia", "", Verdict.FAIL)]), (9, [])])
 def test_a_thread_of_a_process_on_a_gpu_hangs_while_the_first_waits(tmp_path, clock, on_gpu, found):
-    thread = task(8, comm="pt_autograd_0")
-    files = {**task(7, "S", threads=2), **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}}
-    files |= {k: v for k, v in thread.items() if not k.endswith("/stat")}
     swept = Snapshot(1.0, gpus=gpus(processes=(Process(on_gpu),)))
     for _ in range(3):
-        here = machine(tmp_path, files, monotonic=clock)
+        here = machine(tmp_path, of_a_thread("S"), monotonic=clock)
         seen = check_host_processes.gather_dstate(replace(here, nvml=lambda: swept))
         clock.now += 30.0
     assert said(check_host_processes.judge_dstate(seen, None, limits("host.dstate"))) == found
-
-
-def test_many_tasks_in_one_driver_are_one_thing(tmp_path, clock):
-    files = {k: v for pid in range(100, 110) for k, v in task(pid).items()}
-    files |= task(50, stack=LUSTRE)
-    told = looks(tmp_path, clock, files, files, files)
-    assert sorted(told) == [("lustre", "", Verdict.FAIL), ("nvidia", "", Verdict.FAIL)]
-
-
-def test_many_that_wait_for_a_file_server_hide_no_gpu(tmp_path, clock):
-    files = {k: v for pid in range(100, 200) for k, v in task(pid, stack=DISK).items()}
-    files |= task(900)
-    assert looks(tmp_path, clock, files, files, files) == [("nvidia", "", Verdict.FAIL)]
-
-
-def test_a_name_with_brackets_and_blanks(tmp_path, clock):
-    three = [task(comm="a) D (b")] * 3
-    assert looks(tmp_path, clock, *three) == [("nvidia", "", Verdict.FAIL)]
 
 
 def test_the_evidence_names_the_task_and_the_place():
@@ -170,8 +152,3 @@ def test_the_evidence_names_the_task_and_the_place():
     (told,) = check_host_processes.judge_dstate(seen, None, limits("host.dstate"))
     assert told.detail == "python (7) has not run for 61 s"
     assert told.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
-
-
-def test_no_proc(tmp_path, clock):
-    with pytest.raises(CannotTell):
-        check_host_processes.gather_dstate(Machine(tmp_path))

@@ -28,47 +28,29 @@ def judged(tmp_path, files):
     )
 
 
+ALARM = "/sys/class/nvme/nvme0/hwmon3/temp1_alarm"
+
+
 @pytest.mark.parametrize(
-    ("state", "expected"),
+    ("files", "expected"),
     [
-        ("live", []),
-        ("dead", [("dead", "nvme0", FAIL)]),
-        ("deleting", [("dead", "nvme0", FAIL)]),
-        ("deleting (no IO)", [("dead", "nvme0", FAIL)]),
-        ("resetting", [("not-live", "nvme0", WARN)]),
-        ("connecting", [("not-live", "nvme0", WARN)]),
+        (controller(), []),
+        (controller(state="dead"), [("dead", "nvme0", FAIL)]),
+        (controller(state="deleting (no IO)"), [("dead", "nvme0", FAIL)]),
+        (controller(state="resetting"), [("not-live", "nvme0", WARN)]),
+        (controller(state="dead", transport=""), [("dead", "nvme0", FAIL)]),
+        (controller(**{ALARM: "1"}), [("hot", "nvme0", WARN)]),
+        (controller(**{ALARM: "0"}), []),
+        (controller() | controller("nvme1", "dead"), [("dead", "nvme1", FAIL)]),
     ],
 )
-def test_states(tmp_path, state, expected):
-    assert judged(tmp_path, controller(state=state)) == expected
-
-
-def test_one_of_many(tmp_path):
-    files = {**controller("nvme0"), **controller("nvme1", "dead"), **controller("nvme2")}
-    assert judged(tmp_path, files) == [("dead", "nvme1", FAIL)]
-
-
-@pytest.mark.parametrize(("alarm", "expected"), [("1", [("hot", "nvme0", WARN)]), ("0", [])])
-def test_the_disk_s_own_alarm(tmp_path, alarm, expected):
-    files = controller(**{"/sys/class/nvme/nvme0/hwmon3/temp1_alarm": alarm})
+def test_what_the_kernel_says(tmp_path, files, expected):
     assert judged(tmp_path, files) == expected
-
-
-def test_older_kernels_have_no_transport(tmp_path):
-    files = controller(state="dead")
-    del files["/sys/class/nvme/nvme0/transport"]
-    assert judged(tmp_path, files) == [("dead", "nvme0", FAIL)]
 
 
 def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
     with pytest.raises(NotHere):
         judged(tmp_path, controller(state="connecting", transport="tcp"))
-
-
-@pytest.mark.parametrize("check", [check_host_nvme.gather_nvme, check_host_nvme.gather_smart])
-def test_a_machine_without_nvme(tmp_path, check):
-    with pytest.raises(NotHere):
-        check(machine(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -131,9 +113,3 @@ def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, said):
     (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {said}" >&2\nexit 1\n')
     with pytest.raises(NotHere, match="CAP_SYS_ADMIN"):
         check_host_nvme.gather_smart(machine(nvme_cli, controller()))
-
-
-def test_without_nvme_cli(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_host_nvme, "COMMAND", ("/no/such/nvme",))
-    with pytest.raises(NotHere):
-        check_host_nvme.gather_smart(machine(tmp_path, controller()))

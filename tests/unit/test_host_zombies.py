@@ -76,9 +76,3 @@ def test_a_scan_is_bounded_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
         [4, 5, 1],
         [2, 3, 4],
     ]
-
-
-def test_a_process_that_ends_meanwhile_is_passed_over(tmp_path):
-    made = machine(tmp_path, stat(5))
-    (tmp_path / "proc/6").mkdir()
-    assert [t.pid for t in procs.Scan().tasks(made)] == [5]

@@ -135,14 +135,6 @@ def test_a_save_that_is_killed_at_any_point_is_never_whole(job: Job) -> None:
     assert codes.count(0) == 1
 
 
-@pytest.mark.slow
-def test_what_kills_left_behind_hinders_no_later_save(job: Job) -> None:
-    for number in (3, 8, 12):
-        assert job.run(KILL_AT=number)[0] == -signal.SIGKILL
-    assert job.run()[0] == 0
-    assert job.whole() == {7}
-
-
 SLURM = {"SLURM_JOB_ID": 11, "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": 2}
 
 

@@ -90,12 +90,6 @@ def test_a_request_to_save_does_not_end_the_script(job: Job, shell: str) -> None
     assert child.startswith("child "), "what the script starts must not inherit it ignored"
 
 
-def test_a_first_start(job: Job) -> None:
-    code, out, err = job.run(HPCTL_RESUME_FROM="/stale/of/the/job/that/submitted/this")
-    assert (code, out[0]) == (0, f"unset|{job.root}|0|2|a b c")
-    assert "starting from the beginning" in err
-
-
 def test_placeholders_are_filled_and_the_directory_made(job: Job) -> None:
     _, out, _ = job.run(f"{job.root}/{{job_id}}/t{{array_task_id}}")
     assert out[0].split("|")[1] == f"{job.root}/42/t0"

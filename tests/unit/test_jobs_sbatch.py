@@ -97,19 +97,6 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     assert (shell.tmp / "ck").is_dir()
 
 
-def test_without_a_directory_the_script_itself_goes(shell: Shell) -> None:
-    assert shell.run("job.sh").returncode == 0
-    assert shell.recorded()["words"] == ["--requeue", "--open-mode=append", "job.sh"]
-
-
-def test_a_quiet_sbatch_is_only_warned(shell: Shell) -> None:
-    done = shell.run("-Q", "--no-requeue", "job.sh")
-    assert [line for line in done.stderr.splitlines() if line.startswith("hpctl:")] == [
-        "hpctl: warning: --no-requeue is set: neither Slurm nor hpctl can run this job again;"
-        " leave it out"
-    ]
-
-
 def test_expedited_requeue_is_asked_of_the_scontrol_beside_it(shell: Shell) -> None:
     scontrol = shell.tmp / "bin/scontrol"
     config = "SLURM_VERSION = 25.11.2\nSlurmctldParameters = a,enable_expedited_requeue\n"
@@ -212,10 +199,3 @@ def test_errors_are_one_message_and_a_mend(shell: Shell) -> None:
     assert done.returncode == 1
     assert "cannot create the checkpoint directory" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_help_is_ours(shell: Shell) -> None:
-    done = shell.run("--help")
-    assert done.returncode == 0
-    assert "--checkpoint-dir DIR" in done.stdout
-    assert not shell.record.exists()

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from hpctl.errors import HpctlError
-from hpctl.jobs import sbatch_options
 from hpctl.jobs.sbatch_options import parse_command_line
 
 
@@ -76,29 +70,3 @@ def test_hpctls_own_typos_are_not_sbatchs_business(typo: str) -> None:
 def test_a_missing_value_is_named(words: list[str]) -> None:
     with pytest.raises(HpctlError, match="needs a value"):
         parse_command_line(words)
-
-
-@pytest.mark.slurm
-def test_the_table_agrees_with_the_sbatch_that_is_installed(tmp_path: Path) -> None:
-    program = shutil.which("sbatch")
-    assert program, "sbatch is not installed: make setup"
-    # sbatch wants a configuration even to print its help.
-    conf = tmp_path / "slurm.conf"
-    conf.write_text("ClusterName=x\nSlurmctldHost=localhost\nNodeName=n\nPartitionName=p Nodes=n\n")
-    text = subprocess.run(
-        [program, "--help"],
-        env={"SLURM_CONF": str(conf), "LC_ALL": "C"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    ).stdout
-    flags = re.findall(r"^ +(?:-\w, +)?--([a-z-]+)(?:\[=.*?\])? {2,}", text, re.MULTILINE)
-    valued = re.findall(r"^ +(?:-\w,? +)?--([a-z-]+)=", text, re.MULTILINE)
-    assert len(flags) > 15
-    assert len(valued) > 50
-    assert set(valued) <= set(sbatch_options._TAKE_A_VALUE)
-    # The help forgets two "=" and calls one value optional that getopt requires.
-    assert set(flags) - {"container", "container-id", "export"} <= set(sbatch_options._FLAGS)
-    letters = dict(re.findall(r"^ +-(\w),? +--([a-z-]+)", text, re.MULTILINE))
-    assert {letter: sbatch_options._SHORT[letter] for letter in letters} == letters

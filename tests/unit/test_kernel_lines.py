@@ -12,7 +12,7 @@ from hpctl.core.catalogue import SHIPPED
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
 from hpctl.core.model import Clears, Finding, RuleId, Verdict
-from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, V2, WATCH, oom
+from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -54,34 +54,6 @@ def test_what_user_space_gets_into_a_line_is_no_line_of_its_own(text: str) -> No
     """A process or device may be named as it likes: its name never stands first."""
     for line in (f"audit: comm={text}", f"usb 1-1: Product: {text}", f"x[1]: segfault: {text}"):
         assert kernel().findings(records(line)) == []
-
-
-SEGFAULT = (
-    "{comm}[11351]: segfault at 0 ip 000056288d8a216a sp 00007fff98d19b90 error 6 in {file}"
-    "[116a,56288d8a2000+1000] likely on CPU 0 (core 0, socket 0)"
-)
-DEREFERENCED = "{comm}[4711]: segfault at 0 ip 0000000000000000 sp 00007fff98d19b90 error 14"
-OOM = "{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        SEGFAULT.format(comm="NVRM:", file="0000:c1:00.0 fallen off the bus"),
-        SEGFAULT.format(comm="NVRM: \\x01\\x02\\x03\\x04", file="0000:c1:00.0 fallen off the bus"),
-        SEGFAULT.format(comm="XFS (a): xyz", file="Shutting down filesystem"),
-        SEGFAULT.format(comm="Oops: ", file="x"),
-        SEGFAULT.format(comm="INFO: task ", file=":1 blocked for more than 1 seconds"),
-        DEREFERENCED.format(comm="EDAC MC0: 1 UE "),
-        OOM.format(comm="EDAC MC0: 1 UE "),
-        OOM.format(comm="Oops: "),
-        OOM.format(comm="kernel BUG at x"),
-    ],
-)
-def test_a_process_whose_name_begins_like_a_fault_is_no_fault(text: str) -> None:
-    """Seen on Linux 6.18: any user can have a process and a program's file of such names."""
-    found = kernel().findings(records(text))
-    assert [f for f in found if f.check != "kernel.process"] == []
 
 
 @pytest.mark.parametrize("text", BENIGN)
@@ -179,7 +151,7 @@ def test_the_job_is_that_of_the_process_that_the_line_names() -> None:
         "INFO: task python:1235 blocked for more than 120 seconds.",
         SOFT,
         "Memory failure: 0x1: Sending SIGBUS to python:1234 due to hardware memory corruption",
-        oom(V2, "/step_0/user/task_0"),
+        OOM_OF_A_JOB,
     )
     found = kernel({1234: "12", 1235: "13"}).findings(records(*lines))
     assert {(f.check, f.code, f.job) for f in found} == {

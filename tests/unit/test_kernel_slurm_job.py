@@ -70,24 +70,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_by_control_group(proc: Proc) -> None:
-    proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0")
-    assert Jobs(proc.root).of(50, now()) == "12"
-
-
 def test_by_the_step_daemon_above_it(proc: Proc) -> None:
     proc.add(40, name="slurmstepd", line=b"slurmstepd: [13.batch]\0")
     proc.add(41, 40, name="bash")
     proc.add(42, 41, name="a) 1 (b")
     assert Jobs(proc.root).of(42, now()) == "13"
-
-
-def test_no_job(proc: Proc) -> None:
-    proc.add(42)
-    jobs = Jobs(proc.root)
-    assert jobs.of(42, now()) == ""
-    assert jobs.of(43, now()) == ""
-    assert jobs.of(0, now()) == ""
 
 
 def test_a_process_named_like_the_step_daemon_says_nothing(proc: Proc) -> None:
@@ -146,9 +133,3 @@ def test_a_storm_of_processes_is_looked_up_only_so_often(
         jobs.of(pid, now())
     assert len(looks) == 2 * procs.LOOKS_A_SECOND
     assert len(jobs._known) <= procs.REMEMBERED
-
-
-def test_this_machines_own_proc() -> None:
-    assert Jobs().of(os.getpid(), now()) == ""
-    began = Jobs()._began(os.getpid())
-    assert time.time() - 3600 < began <= time.time() + 1

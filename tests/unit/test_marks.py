@@ -11,6 +11,8 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.marks import CHECK, mark_of, spent, with_marks
 from hpctl.core.model import (
+    Assessment,
+    BootId,
     Condition,
     Finding,
     Health,
@@ -234,6 +236,26 @@ def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code: str, si
     late = advance(rebooted, facts, OWN, at(1))
     assert isinstance(late, Move)
     assert late.signal is Signal.MARKED, "the reboot is under way: verifying tells"
+
+
+@pytest.mark.parametrize(("code", "climbs"), [("Replace", True), ("Reboot", False)])
+def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is_well(
+    code: str, climbs: bool
+) -> None:
+    """Mode own drains the node again, which takes the mark off."""
+    rebooting = rec(Phase.REMEDYING, ladder=(Remedy.REBOOT, Remedy.REPLACE))
+    why = f"MIXED+FAIL: Action:{code}"
+    noted = did(rebooting.on(Signal.MARKED, at(1), why, None), StepKind.DRAIN)
+    back = replace(noted, phase=Phase.VERIFYING, since=at(2))
+    ill = Assessment(replace(generation(), boot=BootId("b2")), Condition.SUSPECT, at(2))
+    back = replace(back, generation=ill.generation)
+    facts = replace(FACTS, heard=ill.generation, assessment=ill)
+    answer = advance(back, facts, OWN, at(3))
+    assert isinstance(answer, Move) == climbs
+    if isinstance(answer, Move):
+        assert back.on(answer.signal, at(3), answer.why, None).remedy is Remedy.REPLACE
+    well = replace(facts, assessment=replace(ill, condition=Condition.HEALTHY))
+    assert isinstance(advance(back, well, OWN, at(1000)), Do), "it is given back"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.check import CannotTell, Expected, NotHere
+from hpctl.agent.check import Expected
 from hpctl.agent.checks import check_neuron
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes, limits
@@ -69,23 +69,6 @@ def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
     assert (told.code, told.verdict) == ("more", Verdict.WARN)
 
 
-def test_a_machine_without_neuron(tree: SysfsTree) -> None:
-    tree.add_efas(2)
-    node = Node(tree.root, Expected("p5.48xlarge"))
-    for gather in (check_neuron.gather_devices, check_neuron.gather_errors):
-        with pytest.raises(NotHere):
-            gather(node.machine)
-
-
-def test_a_folder_that_cannot_be_listed(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(folder: str) -> list[str]:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("hpctl.agent.checks.check_neuron.os.listdir", broken)
-    with pytest.raises(CannotTell, match="Input/output error"):
-        check_neuron.gather_errors(Node(tree.root).machine)
-
-
 PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", False),
           ("info/health/errors", False), ("ecc", True)]  # fmt: skip
 
@@ -108,24 +91,11 @@ def test_errors_are_found_wherever_the_driver_keeps_them(
     ]
 
 
-def test_an_error_from_before_the_agents_start_counts(tree: SysfsTree) -> None:
-    tree.add_neuron(0)
-    tree.neuron_file(0, "sram_ecc_uncorrected").write_text("1\n")
-    assert errors(Node(tree.root)) == [("sram_uncorrected", "neuron0")]
-
-
 def test_a_driver_without_counters_is_silent(tree: SysfsTree) -> None:
     tree.add_neuron(0)
     for name in check_neuron.COUNTERS:
         tree.neuron_file(0, name).unlink()
     assert errors(Node(tree.root)) == []
-
-
-def test_a_driver_that_lacks_one_counter(tree: SysfsTree) -> None:
-    tree.add_neuron(0)
-    tree.neuron_file(0, "mem_ecc_repairable_uncorrected").unlink()
-    tree.neuron_file(0, "mem_ecc_uncorrected").write_text("1\n")
-    assert errors(Node(tree.root)) == [("mem_uncorrected", "neuron0")]
 
 
 def test_a_driver_of_another_release_is_looked_at_anew(tree: SysfsTree) -> None:
@@ -137,17 +107,6 @@ def test_a_driver_of_another_release_is_looked_at_anew(tree: SysfsTree) -> None:
     (device / "health/sram_ecc_uncorrected").write_text("1\n")
     assert errors(node) == []
     assert errors(node) == [("sram_uncorrected", "neuron0")]
-
-
-def test_a_device_that_vanishes_is_no_error_of_the_others(tree: SysfsTree) -> None:
-    for number in range(2):
-        tree.add_neuron(number)
-    node = Node(tree.root)
-    assert errors(node) == []
-    device = tree.root / "sys/devices/virtual/neuron_device"
-    (device / "neuron0").rename(tree.root / "aside")
-    assert errors(node) == []
-    assert set(check_neuron.names(node.machine)) == {"neuron1"}
 
 
 def test_the_search_is_bounded(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,12 +63,6 @@ def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
     assert end == "has ended"
 
 
-def test_half_a_message_is_none(start: Start) -> None:
-    messages, end = read(start(frame(EVENT) + frame(SWEPT)[:-1]))
-    assert len(messages) == 1
-    assert end == "has ended"
-
-
 @pytest.mark.parametrize(
     ("words", "end"),
     [
@@ -82,12 +76,6 @@ def test_what_is_no_message_ends_the_child(start: Start, words: bytes, end: str)
     messages, ended = read(start(frame(EVENT) + words))
     assert len(messages) == 1
     assert ended.startswith(end)
-
-
-def test_the_childs_last_words_are_kept(start: Start) -> None:
-    child = start(frame(b'{"kind":"failed","text":"no module named pynvml"}'))
-    read(child)
-    assert child.words == "no module named pynvml"
 
 
 # --- the page of calls -------------------------------------------------------------------------
@@ -112,14 +100,6 @@ def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
     other.close()
 
 
-def test_the_call_that_lasts_longest_is_told(page: InFlight) -> None:
-    page.begin(EVENTS, "nvmlEventSetWait")
-    page.begin(SWEEP, "nvmlDeviceGetCount")
-    assert (page.oldest() or (0, ""))[1] == "nvmlEventSetWait"
-    page.end(EVENTS)
-    assert (page.oldest() or (0, ""))[1] == "nvmlDeviceGetCount"
-
-
 def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: InFlight) -> None:
     page.begin(EVENTS, "nvmlEventSetWait", lasts_s=100.0)
     page.begin(SWEEP, "nvmlDeviceGetCount")
@@ -136,11 +116,3 @@ def test_a_sweep_as_a_whole_is_timed_and_its_call_named(page: InFlight) -> None:
     assert page.oldest() == (began, "nvmlDeviceGetName gpu3")
     page.end(SWEEP)
     assert page.oldest() == (began, "a sweep")
-
-
-def test_a_long_name_is_cut_and_no_other_slot_is_hurt(page: InFlight) -> None:
-    page.begin(EVENTS, "second", lasts_s=1.0)
-    page.begin(SWEEP, "n" * 200)
-    assert page.oldest() == (pytest.approx(time.monotonic(), abs=1.0), "n" * 48)
-    page.end(SWEEP)
-    assert (page.oldest() or (0, ""))[1] == "second"

@@ -137,14 +137,6 @@ def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
     assert max(nvml.batches) <= BATCH
 
 
-def test_a_slow_sweep_comes_when_it_is_due(page: InFlight) -> None:
-    nvml = Nvml()
-    sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=0.0)
-    sweep.read()
-    assert sweep.read()["slow_at"] > 0
-    assert nvml.asked["nvmlDeviceGetRowRemapperHistogram"] == 4
-
-
 def test_a_lost_gpu_repeats_nothing_of_old(page: InFlight) -> None:
     nvml = Nvml()
     sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
@@ -157,31 +149,6 @@ def test_a_lost_gpu_repeats_nothing_of_old(page: InFlight) -> None:
     del nvml.answers["nvmlDeviceGetUtilizationRates"]
     nvml.answers["nvmlDeviceGetUtilizationRates"] = Anything()
     assert "nvlinks" in sweep.read()["gpus"][0]
-
-
-def test_each_call_is_on_record_while_it_runs(page: InFlight) -> None:
-    seen = []
-
-    class Watched(Nvml):
-        def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
-            seen.append(page.oldest())
-            return 1
-
-    Sweep(Driver(Watched(), page, SWEEP)).read()
-    assert [call for _since, call in seen] == [
-        "nvmlDeviceGetPowerUsage gpu0",
-        "nvmlDeviceGetPowerUsage gpu1",
-    ]
-    assert page.oldest() is None
-
-
-def test_the_record_is_ended_by_an_error_too(page: InFlight) -> None:
-    nvml = Nvml()
-    nvml.answers["nvmlDeviceGetCount"] = NVMLError(9)
-    with pytest.raises(NvmlFailed) as failed:
-        Sweep(Driver(nvml, page, SWEEP))
-    assert (failed.value.code, failed.value.call) == (9, "nvmlDeviceGetCount")
-    assert page.oldest() is None
 
 
 def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpctl.agent.outside.hma import UNIT, HealthAgentJournal, HealthAgentWatch, Line
+from hpctl.agent.outside.hma import UNIT, HealthAgentJournal
 from hpctl.agent.outside.hma_records import Detection, Malformed, read
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears
 
 HEARD = datetime(2026, 7, 20, 23, tzinfo=UTC)
 MARKED = {"HealthMonitoringAgentDetectionEvent": "HealthEvent"}
-NVRM = "NVRM: Xid (PCI:0000:b9:00): 71, pid=<unknown>, name=<unknown>, NVLink: fatal error"
-
-
-DEADLOCK = "task python:123 blocked for more than 300 seconds."
 
 
 def record(**fields: Any) -> str:
@@ -43,87 +40,23 @@ def dcgm(condition: str, data: dict[str, Any], colon: str = "") -> str:
     return record(msg="DCGM Policy Violation found ", **more)
 
 
-def event(key: str = "Event detail", **detail: Any) -> str:
-    return record(**{key: {"Type": "NvidiaGPUUnhealthy", **detail}})
-
-
 def condition(kind: str, status: str = "True") -> str:
     details = {"type": kind, "status": status, "message": "GPU count mismatch"}
     return record(msg="NPD caught positive condition", **{"condition details": details})
 
 
-def now_true(kind: str) -> str:
-    return f'Node condition {kind} is now: True, reason: XidHardwareFailure, message: "{NVRM}"'
+ROWS = Path(__file__).with_name("hma_lines.txt").read_text().splitlines()
+CASES = [row.split(" | ", 5) for row in ROWS if not row.startswith("#")]
 
 
-REPLACE, REBOOT = "NvidiaGpuXidErrorPendingReplacement", "NvidiaGpuCountMismatchPendingReboot"
-GPU = "0000:b9:00.0"
-
-
-# (the line), (check, code, device, detail, verdict)
-CASES = {
-    "slurm, with colons": (
-        dcgm("XID Error", {"ErrNum": 79}, ": "),
-        ("hma.xid", "79", "", "", "fail"),
-    ),
-    "slurm, without": (dcgm("XID Error", {"ErrNum": 13}), ("hma.xid", "13", "", "", "fail")),
-    "another policy": (
-        dcgm("PCIe Error", {"Replays": 9}, ": "),
-        ("hma.dcgm", "PCIe_Error", "", '{"Replays":9}', "fail"),
-    ),
-    "a number as text": (dcgm("XID Error", {"ErrNum": "79"}), ("hma.xid", "79", "", "", "fail")),
-    "a whole float": (dcgm("XID Error", {"ErrNum": 79.0}), ("hma.xid", "79", "", "", "fail")),
-    "behind syslog's words": (
-        "Jul 20 22:53:17 ip-10-1-0-5 hma[812]: " + dcgm("XID Error", {"ErrNum": 79}),
-        ("hma.xid", "79", "", "", "fail"),
-    ),
-    "npd, reboot": (
-        npd(reason="XidHardwareFailure", message=now_true("NvidiaErrorReboot")),
-        ("hma.npd", "XidHardwareFailure", GPU, "reboot: Xid 71", "fail"),
-    ),
-    "npd, terminate, with colons": (
-        npd("details: ", reason="XidHardwareFailure", message=now_true("NvidiaErrorTerminate")),
-        ("hma.npd", "XidHardwareFailure", GPU, "replace: Xid 71", "fail"),
-    ),
-    "npd without a condition": (
-        npd(reason="XidHardwareFailure", message=NVRM),
-        ("hma.npd", "XidHardwareFailure", GPU, "Xid 71", "fail"),
-    ),
-    "npd, the application's": (
-        npd(reason="XidUserAppError", message=NVRM.replace("71", "31")),
-        ("hma.npd", "XidUserAppError", GPU, "none: Xid 31", "warn"),
-    ),
-    "npd, deadlock": (
-        npd(reason="KernelDeadlock", message=DEADLOCK),
-        ("hma.npd", "KernelDeadlock", "", f"none: {DEADLOCK}", "warn"),
-    ),
-    "event, replace": (
-        event(Action="replace", Reason=REPLACE, Message=NVRM),
-        ("hma.event", REPLACE, GPU, "replace: NvidiaGPUUnhealthy", "fail"),
-    ),
-    "event, the application's": (
-        event("Event detail: ", Action="", Reason="NvidiaGpuXidRestartApp"),
-        ("hma.event", "NvidiaGpuXidRestartApp", "", "none: NvidiaGPUUnhealthy", "warn"),
-    ),
-    "event, reboot by its reason": (
-        event(Reason=REBOOT),
-        ("hma.event", REBOOT, "", "reboot: NvidiaGPUUnhealthy", "fail"),
-    ),
-    "condition": (
-        condition("NvidiaErrorReboot"),
-        ("hma.condition", "NvidiaErrorReboot", "", "reboot: GPU count mismatch", "fail"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("line", "expected"), CASES.values(), ids=list(CASES))
-def test_every_shape(line: str, expected: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(("check", "code", "device", "detail", "verdict", "line"), CASES)
+def test_every_shape(
+    check: str, code: str, device: str, detail: str, verdict: str, line: str
+) -> None:
     finding = found(line).finding(HEARD)
-    assert (
-        finding.check, finding.code, finding.device, finding.detail, finding.verdict
-    ) == expected  # fmt: skip
-    assert finding.clears is Clears.BOOT
-    assert finding.evidence == line[:512]
+    said = (finding.check, finding.code, finding.device or "-", finding.detail or "-")
+    assert (*said, finding.verdict) == (check, code, device, detail, verdict)
+    assert (finding.clears, finding.evidence) == (Clears.BOOT, line[:512])
 
 
 def test_its_time_is_the_event_s_then_the_record_s_then_ours() -> None:
@@ -158,26 +91,6 @@ def test_a_time_that_no_clock_shows_is_none(when: object) -> None:
     line = json.dumps({"ts": when, "condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})
     assert found(line).at is None
     assert found(line).finding(HEARD).first == HEARD
-
-
-@pytest.mark.parametrize("when", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59-05:00"])
-def test_such_a_record_is_reported_and_so_is_one_that_is_refused(when: str) -> None:
-    class Log:
-        cut = 0
-
-        def read(self, wait_s: float) -> list[Line]:
-            record = {"ts": when, "condition": "XID Error", "data": {"ErrNum": 79}, **MARKED}
-            wrong = {"ts": when, "condition": "XID Error", "data": {"ErrNum": True}, **MARKED}
-            return [Line(json.dumps(record)), Line(json.dumps(wrong))]
-
-        def close(self) -> None:
-            pass
-
-    watch = HealthAgentWatch(Log(), HEARD, lambda: None)
-    assert watch.turn(0.0)
-    assert [(f.check, f.code) for f in watch.findings()] == [
-        ("hma.xid", "79"), ("hma.log", "malformed"),
-    ]  # fmt: skip
 
 
 def test_a_journal_s_stamp_that_no_clock_shows_ends_nothing() -> None:

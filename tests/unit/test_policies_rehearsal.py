@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hpctl.core.run_policy import RunPolicy
 from hpctl.jobs.rehearsal import Played, ScenarioError, parse, play, restarts
 from hpctl.policies import merged
 from hpctl.policies import parse as policy_of
@@ -41,16 +40,6 @@ def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
         (120, "slow"),
         (180, "slow"),
     ]
-
-
-def test_a_preempted_run_is_started_again_by_slurm() -> None:
-    text = "nodes: 2\nevents: [{at: 1, kind: preempted}, {at: 2, kind: crash, progress: 1}]"
-    assert lines(text) == [("none", 2), ("step", 2)]
-
-
-def test_a_launcher_restarts_processes_while_all_nodes_live() -> None:
-    text = "nodes: 2\nprocess: true\nevents: [{at: 1, kind: crash, progress: 1}]"
-    assert lines(text) == [("process", 2)]
 
 
 def test_a_run_without_nodes_waits_for_one() -> None:
@@ -108,11 +97,6 @@ events:
     dear = text + "restart_cost_s: 5d\n"
     assert lines(dear, "nodes: 2-4")[-1] == ("none", 3)
     assert lines(text)[0] == ("requeue", 0)
-
-
-def test_playing_is_pure() -> None:
-    story = parse("nodes: 2\nevents: [{at: 1, kind: network, node: n1, repeat: 9}]")
-    assert play(RunPolicy(), story) == play(RunPolicy(), story)
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,6 @@ def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note
     assert len(book.ranks) <= 6
 
 
-@given(TALK)
-@settings(deadline=None)
-def test_the_same_talk_gives_the_same_troubles(talk: list[tuple[Note, float]]) -> None:
-    assert told(talk)[1] == told(talk)[1]
-
-
 @given(TALK, st.floats(0.0, 59.9))
 @settings(deadline=None)
 def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait: float) -> None:

@@ -53,21 +53,6 @@ def test_a_phase_without_steps_gets_what_its_past_explains() -> None:
     hang(b, last + 301)
 
 
-def test_a_phase_with_steps_in_it_changes_nothing() -> None:
-    b = book()
-    b.add(said(0, phase="train"), 1001.0)
-    last = run(b, 50, 1.0, at=1001.0)
-    assert b.trouble(last + 59) is None
-    hang(b, last + 61)
-
-
-def test_a_phase_that_took_long_to_its_first_step_does_not_either() -> None:
-    b = book()
-    b.add(said(0, phase="train"), 1001.0)
-    last = run(b, 50, 1.0, at=1300.0)
-    hang(b, last + 61)
-
-
 def test_an_evaluation_between_steps_is_no_pause_of_theirs() -> None:
     b = book()
     last = run(b, 50, 1.0)
@@ -100,15 +85,6 @@ def test_a_second_start_is_judged_by_the_first() -> None:
     second.add(said(0, 10), 5050.0)
     assert second.trouble(5050.0 + 59) is None
     hang(second, 5050.0 + 61)
-
-
-def test_a_start_that_took_long_may_take_long_again() -> None:
-    first = book()
-    first.add(said(0, 1), 1000.0 + 500)
-    run(first, 20, 2.0, at=1500.0, start=2)
-    second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
-    assert second.trouble(5000.0 + 1499) is None
-    hang(second, 5000.0 + 1501)
 
 
 def test_slow_first_steps_may_be_slow_again() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpctl.jobs.ras import report as document
 from hpctl.jobs.ras import report as text
 from hpctl.jobs.ras.report import Absence, CountGroup, RasError, RasMember, RasReport
-from tests.stubs.ras.job import as_json, as_text, job
+from tests.stubs.ras.job import as_text, job
 
 DOCUMENTED_JSON = b"""{
   "nccl_version": "2.29.1",
@@ -195,11 +195,3 @@ def test_a_text_with_lines_lost_or_mangled_never_breaks_the_reader(data: st.Data
         text.read_text(b"".join(mangled))
     except RasError:
         return
-
-
-def test_json_of_4096_ranks_is_read_whole() -> None:
-    told = job(nodes=512, gpus=8)
-    told.communicators[0].step(but=(4095,))
-    report = document.read_json(as_json(told, "2.30.7").encode())
-    low, high = report.communicators[0].counts["AllReduce"]
-    assert (low.size, high.size) == (1, 4095)

@@ -43,35 +43,11 @@ def test_the_rank_that_launched_fewer_is_behind(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", list(RELEASES))
-def test_several_may_be_behind(release: str) -> None:
-    told = job()
-    told.communicators[0].step(times=3)
-    told.communicators[0].step(but=(4, 5, 6))
-    assert ranks(still(told, release)) == [4, 5, 6]
-
-
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_a_rank_that_never_began_is_behind(release: str) -> None:
-    told = job()
-    told.communicators[0].step(but=(2,))
-    assert ranks(still(told, release)) == [2]
-
-
-@pytest.mark.parametrize("release", list(RELEASES))
 def test_counts_that_grow_are_no_hang(release: str) -> None:
     told = job()
     told.communicators[0].step(but=(5,))
     first = answer(told, release)
     told.communicators[0].step(but=(6,))
-    assert judged(first, answer(told, release)).cause is HangCause.MOVING
-
-
-@pytest.mark.parametrize("release", OLD)
-def test_in_the_text_a_difference_that_is_gone_is_a_movement(release: str) -> None:
-    told = job()
-    told.communicators[0].step(but=(5,))
-    first = answer(told, release)
-    told.communicators[0].counts[5] = {"AllReduce": 1}
     assert judged(first, answer(told, release)).cause is HangCause.MOVING
 
 
@@ -182,12 +158,6 @@ def small_tensor_groups(everyone: bool) -> Job:
 def test_victims_in_a_larger_group_are_not_blamed(release: str, everyone: bool) -> None:
     finding = still(small_tensor_groups(everyone), release)
     assert finding.cause is HangCause.BEHIND
-    assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
-
-
-@pytest.mark.parametrize("release", ["2.26.2", "2.28.3"])
-def test_victims_are_told_apart_in_the_text_too(release: str) -> None:
-    finding = still(tensor_parallel(), release)
     assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
 
 

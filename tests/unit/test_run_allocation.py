@@ -72,12 +72,6 @@ def test_an_operators_drain_lets_the_job_finish_on_the_node() -> None:
     assert fitness((A, B), states, {}).healthy == (A, B)
 
 
-def test_a_suspect_is_out_whatever_slurmctld_says() -> None:
-    fit = fitness((A, B), {A: node(A), B: node(B)}, {A: "silent"})
-    assert fit.healthy == (B,)
-    assert fit.unfit == {A: "silent"}
-
-
 def test_survivors_come_before_the_spare_and_the_spare_before_offenders() -> None:
     assert choose_nodes((A, B, C), 2, before=(B, D)) == (A, B)
     assert choose_nodes((A, B, C), 2, before=(B, C)) == (B, C)
@@ -105,15 +99,6 @@ class Said:
 
 def ground(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
     return AllocationState(cast(AllocationQueries, Said(*jobs)), lambda _: None, restart)
-
-
-def test_its_own_run_is_its_own() -> None:
-    mine = ground(OURS, replace(OURS, comment="more"))
-    assert mine.glance()
-    assert mine.alive
-    assert mine.glance()
-    assert mine.alive
-    assert mine.other == ""
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
     evidence = Evidence(137, ends=ends)
     assert code_of(evidence, POLICY) == 93
     trouble = judged(evidence)
-    assert trouble is not None
     assert (trouble.kind, trouble.rank, trouble.exit_code) == (Kind.FINAL, 1, 93)
 
 
@@ -70,7 +69,6 @@ def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
 
 def test_a_lost_node_explains_any_other_code() -> None:
     trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={NodeName("n2"): "DOWN"}))
-    assert trouble is not None
     assert (trouble.kind, trouble.node) == (Kind.NODE, "n2")
 
 
@@ -80,7 +78,6 @@ def test_93_is_passed_on_although_a_node_is_lost_too() -> None:
 
 def test_a_node_that_cannot_be_launched_on_is_named() -> None:
     trouble = judged(Evidence(1, failed=[NotLaunched(N1, "Communication connection failure")]))
-    assert trouble is not None
     assert (trouble.kind, trouble.node) == (Kind.NODE, "n1")
 
 
@@ -88,7 +85,6 @@ def test_a_crash_names_rank_node_and_checkpoint() -> None:
     trouble = judged(
         Evidence(137, ends=[TaskEnd(N1, 6, 5, "")], tail=["boom"], after=SEVEN, step=9)
     )
-    assert trouble is not None
     assert trouble.kind is Kind.CRASH
     assert (trouble.rank, trouble.node, trouble.exit_code) == (6, "n1", 5)
     assert (trouble.progress, trouble.step) == (7, 9)

@@ -53,14 +53,6 @@ def test_every_torn_last_line_is_passed_over_and_written_after(tmp_path: Path) -
         assert JobHistory.open(path).records == [*torn.records]
 
 
-def test_a_line_of_another_making_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(b'{"type":"later","x":1}\n\xff\xfe\n[]\n')
-    history = JobHistory.open(path)
-    history.add(START)
-    assert JobHistory.open(path).records == [START]
-
-
 def test_no_bytes_of_a_damaged_file_keep_a_run_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(b'{"type":"ended","attempt":1,"why":"\xff"}\n\0\0\0\n')
@@ -96,12 +88,6 @@ def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path: Path) 
     assert (away / ".hpctl" / "run.jsonl").exists()
     JobHistory.open(tmp_path / "a" / "b" / "run.jsonl", parents=True).add(START)
     assert (tmp_path / "a" / "b" / "run.jsonl").exists()
-
-
-def test_without_a_place_it_is_remembered_all_the_same() -> None:
-    history = JobHistory.open(None)
-    history.add(START)
-    assert history.attempts == 1
 
 
 def test_the_table_tells_each_attempt() -> None:

@@ -28,10 +28,6 @@ def test_options_end_where_the_command_begins() -> None:
     assert words.given["cpus-per-task"] == "2"
 
 
-def test_a_double_dash_ends_the_options() -> None:
-    assert parse_srun(["--label", "--", "-strange"]).command == ("-strange",)
-
-
 @pytest.mark.parametrize(
     "pin", [["-w", "n1"], ["--nodelist=n1"], ["-x", "n1"], ["-r", "1"], ["--nodefile", "f"]]
 )
@@ -50,11 +46,6 @@ def test_letters_in_one_word_are_read_as_srun_does(options: list[str], given: st
     assert words.options == tuple(options)
     assert words.given.get("ntasks") == given
     assert words.lives_on == (given is None)
-
-
-def test_without_a_command_it_says_how_to_write_one() -> None:
-    with pytest.raises(HpctlError, match="no command"):
-        parse_srun(["-n", "4"])
 
 
 def test_the_supervisors_words_stand_after_the_users_and_before_the_command() -> None:

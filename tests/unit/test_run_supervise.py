@@ -35,7 +35,6 @@ HOUR = Room(have=6, inside=8, left_s=3600, restart_s=60)
 
 def test_a_node_that_is_back_is_used_where_it_pays() -> None:
     answer = grown(ELASTIC, 8, HOUR)
-    assert answer is not None
     assert (answer.action, answer.size) == (Action.STEP, 8)
 
 
@@ -55,7 +54,6 @@ def test_else_it_goes_on_as_it_is(room: Room) -> None:
 def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay() -> None:
     outside = replace(HOUR, inside=6, idle=2, missing=2, left_s=4 * 3 * (60 + REQUEUE_S))
     answer = grown(ELASTIC, 8, outside)
-    assert answer is not None
     assert answer.action is Action.REQUEUE
     assert grown(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
 
@@ -101,14 +99,9 @@ def test_the_allocation_is_given_up_for_another_one(text: str, most: int) -> Non
     one = supervisor()
     for _ in range(most):
         again = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
-        assert again is not None
-        assert again.answer is not None
         assert (again.trouble, again.answer.action) == (None, Action.STEP)
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
     last = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
-    assert last is not None
-    assert last.trouble is not None
-    assert last.answer is not None
     assert (last.trouble.kind, last.answer.action) == (Kind.NODE, Action.REQUEUE)
     assert last.why == f"Slurm creates no step in this allocation any more: {text}"
 
@@ -117,8 +110,6 @@ def test_a_job_that_cannot_be_requeued_is_held_for_somebody() -> None:
     one = supervisor(recoverable=False)
     one.refusals = MOST_NO_GRES
     last = StepSupervisor._uncreated(one, STEP, refused(NO_GRES), FIT)
-    assert last is not None
-    assert last.answer is not None
     assert last.answer.action is Action.HOLD
 
 

@@ -63,13 +63,3 @@ def test_it_is_told_once_and_only_to_who_can_save(tmp_path: Path) -> None:
     assert clocks.time_limit(ground, NOW) is not None
     assert clocks.time_limit(ground, NOW) is None
     assert StepTimers(given(tmp_path, saves=False)).time_limit(ground, NOW) is None
-
-
-def test_the_loop_is_never_late_for_a_kill(tmp_path: Path) -> None:
-    clocks = StepTimers(given(tmp_path))
-    assert clocks.wait_s(0.5) == 0.5
-    clocks.kill_by(0.1)
-    assert clocks.wait_s(0.5) <= 0.1
-    assert not clocks.kill_due()
-    clocks.kill_by(0)
-    assert clocks.kill_due()

@@ -14,13 +14,6 @@ MODEL = botocore.session.get_session().get_service_model("sagemaker")
 A, B, C = (InstanceId(f"i-{c * 17}") for c in "abc")
 
 
-def test_some_of_what_was_asked_for_is_accepted() -> None:
-    made = {"InstanceGroupName": "w", "NodeLogicalId": "n-1", "Status": "Pending"}
-    failed = {"InstanceGroupName": "w", "ErrorCode": "x", "FailedCount": 1}
-    found = sagemaker.of_add("w", 2, {"Successful": [made], "Failed": [failed]})
-    assert found == Outcome.accepted("1 of 2: n-1")
-
-
 def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not() -> None:
     for code, transient in (
         ("InvalidInstanceGroupStatus", True),
@@ -87,14 +80,6 @@ def test_a_flexible_group_is_restated_in_the_words_of_the_request() -> None:
         "InstanceRequirements": {"InstanceTypes": ["ml.p5.48xlarge", "ml.p5e.48xlarge"]},
         "AutoPatchConfig": {"PatchingStrategy": "WhenIdle"},
     }
-
-
-def test_each_id_of_a_deletion_gets_its_own_answer() -> None:
-    busy = {"NodeId": B, "Code": "NodeIdInUse", "Message": "wait"}
-    found = sagemaker.of_delete([A, B, C], {"Successful": [A], "Failed": [busy]})
-    assert found[A] == Outcome.accepted()
-    assert found[B] == Outcome.rejected("NodeIdInUse", "wait", transient=True)
-    assert found[C].kind is OutcomeKind.AMBIGUOUS
 
 
 def test_a_cluster_that_is_not_continuous_grows_by_its_size(

@@ -144,7 +144,9 @@ def _daemon_config(path: str) -> Config | None:
     """The daemon's configuration; None where nobody named one and there is none."""
     if path == DEFAULT_CONFIG and not os.access(path, os.R_OK):
         return None
-    return output.load_config(path)
+    from hpctl.config import load
+
+    return load(path)
 
 
 def _resource_config() -> Mapping[str, Any] | None:

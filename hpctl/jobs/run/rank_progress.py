@@ -45,6 +45,7 @@ class RankProgress:
         self._looked = 0.0
         self.progress: RunProgress | None = None
         self.heard = False
+        """Whether a step of this run has reported anything: from then on, so does each of them."""
         self.listen_error = ""
         """Why nothing can be heard, where that is so."""
 
@@ -80,7 +81,11 @@ class RankProgress:
         self._logged.append(ReceivedNote(note, time.monotonic()))
 
     def look(self) -> Trouble | None:
-        """Take in what was reported; what is wrong by it. Silence counts after the first report."""
+        """Take in what was reported; what is wrong by it.
+
+        Silence counts after the run's first report, in a later step from its start: ranks may hang
+        before their first step.
+        """
         if self.progress is None or self._inquiry is None:
             return None
         now = time.monotonic()
@@ -145,7 +150,7 @@ class RankProgress:
         source, self._source = self._source, None
         # The progress goes too, and with it what an inquiry into the old step still finds.
         self.progress = self._inquiry = None
-        self.heard, self._asking = False, None
+        self._asking = None
         self._logged.clear()
         if source is not None:
             # It may take a second to let go, which the next step need not wait for.

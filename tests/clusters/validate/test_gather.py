@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from hpctl.clusters import policies
 from hpctl.clusters import spec as specs
 from hpctl.clusters.spec import cluster
 from hpctl.clusters.validate import Verdict, validate
-from hpctl.clusters.validate.role import simulate
-from hpctl.clusters.validate.verdict import Level, Unanswered
+from hpctl.clusters.validate.verdict import Level
 from tests.clusters.validate.account import Account, Bed, denied
 
 
@@ -190,14 +188,6 @@ def test_a_simulation_names_what_the_role_lacks(bed: Bed) -> None:
     assert f"secretsmanager:GetSecretValue on {bed.secret['ARN']}" in failed["iam.allowed"]
 
 
-def test_a_role_that_is_not_there_is_not_taken_for_allowed(bed: Bed) -> None:
-    iam = bed.account().service("iam")
-    statements = policies.operator(policies.scope())
-    found = simulate(iam, "arn:aws:iam::123456789012:role/nope", statements)
-    assert isinstance(found, Unanswered)
-    assert "role/nope" in found.why
-
-
 def test_the_zone_of_a_training_plan_is_held_against_the_subnets(bed: Bed) -> None:
     def with_plan(arn: str, count: int = 2) -> specs.ClusterSpec:
         spec = file(bed)
@@ -215,8 +205,3 @@ def test_the_zone_of_a_training_plan_is_held_against_the_subnets(bed: Bed) -> No
     assert "has 8 instances left, and the file wants 9 new ones" in few["capacity.plan-fits"]
     none = said(bed.account(), with_plan(here.replace("p5-", "p6-")))
     assert "there is no training plan" in none["capacity.plan"]
-
-
-def test_offline_asks_nobody(bed: Bed) -> None:
-    found = validate(None, file(bed))
-    assert {v.family for v in found} <= {"spec", "scripts"}

@@ -43,16 +43,6 @@ def test_all_traffic(permissions: list[Any], by_ip: bool, by_group: bool) -> Non
     assert security_groups.everything(permissions, NODES, by_group=True) is by_group
 
 
-def test_a_rule_for_one_group_says_nothing_of_another() -> None:
-    """The mistake of a well-known validator: any pair of groups was taken for a self-reference."""
-    from_other = [rule(UserIdGroupPairs=OTHER)]
-    assert not security_groups.everything(from_other, NODES, by_group=True)
-
-
-def test_without_known_networks_no_block_counts() -> None:
-    assert not security_groups.everything([rule(IpRanges=blocks("0.0.0.0/0"))], Peers({"sg-nodes"}))
-
-
 @pytest.mark.parametrize(
     ("permissions", "open_"),
     [

@@ -11,7 +11,7 @@ from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
 from hpctl.clusters.validate.verdict import Level
 from hpctl.clusters.validate.wanted import of_spec
-from tests.clusters.validate.world import World, facts
+from tests.clusters.validate.world import facts
 
 
 def write(path: Path, text: bytes, mode: int = 0o755) -> None:
@@ -57,19 +57,6 @@ def test_a_script_is_parsed_by_its_own_interpreter(good: Path) -> None:
     assert "SyntaxError" in trouble(good)["readable"][0]
 
 
-def test_line_ends_are_named_with_their_line(good: Path) -> None:
-    write(good / "steps" / "users.py", b"#!/usr/bin/env python3\nprint(1)\nprint(2)\r\n")
-    assert "steps/users.py has Windows line ends (first on line 3)" in trouble(good)["readable"][0]
-
-
-def test_modes_are_those_of_the_files(good: Path) -> None:
-    (good / "on_init_complete.sh").chmod(0o644)
-    (good / "steps" / "users.py").chmod(0o644)
-    said = trouble(good)
-    assert said["entry-point"] == ["on_init_complete.sh is not executable"]
-    assert said["modes"] == ["steps/users.py has a #! line and is not executable"]
-
-
 def test_what_is_no_script_is_not_read_whole(good: Path) -> None:
     write(good / "on_init_complete.sh", b"\0" * (scripts.LARGEST + 1))
     assert "that is no script" in trouble(good)["entry-point"][0]
@@ -82,8 +69,3 @@ def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch: pytest.Monk
 
 def test_hpctls_own_scripts_pass() -> None:
     assert trouble(lifecycle_scripts()) == {}
-
-
-def test_an_account_is_not_needed() -> None:
-    assert FAMILY.offline
-    assert not World().trouble()

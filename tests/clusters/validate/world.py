@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -255,6 +255,17 @@ class World:
     def group(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = next(g for g in self.file["instance_groups"] if g["name"] == name)
         return found
+
+    def say(self, part: str, **more: object) -> None:
+        """Let the account answer otherwise of one part."""
+        changed: dict[str, Any] = {part: replace(getattr(self.facts, part), **more)}
+        self.facts = replace(self.facts, **changed)
+
+    def limit(self, quota: str, value: float) -> None:
+        """Let a quota be another."""
+        known = self.facts.quota.limits
+        assert isinstance(known, dict)
+        self.say("quota", limits=known | {quota: value})
 
     def legacy(self, **said: Any) -> None:
         """The other style: scripts set Slurm up from provisioning_parameters.json."""

@@ -61,17 +61,6 @@ def test_when_the_call_comes_back_its_sweep_counts_and_a_fresh_child_takes_over(
     assert not alive(pid)
 
 
-@pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetHandleByIndex_v2"])
-def test_a_driver_that_hangs_from_the_start_is_told_too(
-    stub: Stub, connect: Connect, call: str
-) -> None:
-    stub.gpus(2).hang(call)
-    client = connect()
-    assert until(lambda: hung(client)).call in ("nvmlInit", "nvmlDeviceGetHandleByIndex gpu0")
-    stub.mend()
-    assert len(until(lambda: newest(client)).gpus) == 2
-
-
 def test_many_slow_calls_are_a_hang_as_well(stub: Stub, connect: Connect) -> None:
     stub.gpus(4).set(None, delay_ms=30)
     client = connect()
@@ -181,16 +170,6 @@ def test_a_child_that_crashes_is_started_again_more_and_more_seldom(
     assert last - before_last > 0.7, "the pauses do not grow"
     stub.mend()
     assert until(lambda: fresh(client).gpus)[1].recovery_action == 0
-
-
-def test_a_child_that_is_killed_is_started_again(stub: Stub, connect: Connect) -> None:
-    stub.gpus(1)
-    client = connect()
-    client.wait(PATIENCE_S)
-    pid = client.child_pid()
-    os.kill(pid, signal.SIGKILL)
-    assert fresh(client).gpus[0].recovery_action == 0
-    assert client.child_pid() != pid
 
 
 def test_while_there_is_no_sweep_nothing_is_claimed(

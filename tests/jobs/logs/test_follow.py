@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.errors import Unavailable
-from hpctl.jobs.logs.follow import BLOCK, LONGEST_LINE, Follower, LineCutter, NotALog
+from hpctl.jobs.logs.follow import LONGEST_LINE, Follower, LineCutter, NotALog
 
 
 def drained(follower: Follower) -> bytes:
@@ -41,15 +41,6 @@ def test_what_is_appended_is_read_once_and_only_in_whole_lines(log: Path) -> Non
     append(log, b"last")
     assert drained(follower) == b""
     assert follower.finish() == b"last\n"
-    follower.close()
-
-
-def test_at_the_end_passes_over_what_was_there(log: Path) -> None:
-    append(log, b"old\n" * 100)
-    follower = Follower(log, at_end=True)
-    assert drained(follower) == b""
-    append(log, b"new\n")
-    assert drained(follower) == b"new\n"
     follower.close()
 
 
@@ -93,17 +84,6 @@ def test_a_hole_that_a_truncation_leaves_under_a_writer_is_no_line(log: Path) ->
     follower.close()
 
 
-def test_blocks_are_bounded_and_say_when_more_is_there(log: Path) -> None:
-    append(log, b"x" * 99 + b"\n")
-    log.write_bytes(log.read_bytes() * 30_000)
-    follower = Follower(log)
-    lines, done = follower.read()
-    assert not done
-    assert BLOCK - 100 <= len(lines) <= BLOCK
-    assert len(lines) + len(drained(follower)) == 3_000_000
-    follower.close()
-
-
 def test_what_is_no_file_is_refused_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
@@ -120,25 +100,6 @@ def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path: Path) ->
     loop.unlink()
     loop.write_bytes(b"there\n")
     assert drained(follower) == b"there\n"
-    follower.close()
-
-
-def test_a_file_system_that_fails_for_a_moment_loses_no_line(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append(log, b"one\n")
-    follower = Follower(log)
-    assert drained(follower) == b"one\n"
-    append(log, b"two\n")
-
-    def stale(*_: object) -> os.stat_result:
-        raise OSError(116, "Stale file handle")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", stale)
-        with pytest.raises(Unavailable, match="Stale"):
-            follower.read()
-    assert drained(follower) == b"two\n"
     follower.close()
 
 
@@ -179,11 +140,3 @@ def test_a_huge_line_is_cut_at_the_bound_and_its_rest_passed_over(step: int) -> 
         made.append(cutter.cut(data[begin : begin + step]))
         assert len(cutter._carry) <= LONGEST_LINE
     assert b"".join(made) == b"x" * LONGEST_LINE + b"\nnext\n"
-
-
-def test_an_unfinished_line_waits_and_can_be_forgotten() -> None:
-    cutter = LineCutter()
-    assert cutter.cut(b"half") == b""
-    cutter.forget()
-    assert cutter.cut(b"whole\n") == b"whole\n"
-    assert cutter.finish() == b""

@@ -95,21 +95,3 @@ def test_a_hang_is_told_for_the_moment_it_was_due(name: str) -> None:
 @pytest.mark.parametrize("name", ["hf", "lightning"])
 def test_a_finished_run_is_not_due_any_more(name: str) -> None:
     assert played(name).engine.look(1e12) == []
-
-
-def test_both_forms_of_nemos_line_are_known() -> None:
-    bar = (
-        b"Epoch 0: : 2%|x| 2/100 [00:10<08:00, v_num=1, reduced_train_loss=nan, "
-        b"global_step=1.0, train_step_timing in s=4.5]\n"
-    )
-    from hpctl.jobs.logs.engine import Engine
-
-    engine = Engine(rules.preset("nemo"), 0.0)
-    assert [v.what for v in engine.feed(bar, 0.0)] == ["nan"]
-    assert [watch.matched for watch in engine.watches] == [1, 1, 1, 1]
-
-
-def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(rules.NoSuchPreset) as caught:
-        rules.preset("megatron-lm")
-    assert "megatron" in caught.value.hint

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.rules import RulesError, load, parse
+from hpctl.jobs.logs.rules import RulesError, parse
 
 OPERATOR = r"""
 logMonitoringConfiguration:
@@ -50,13 +50,6 @@ def test_the_block_is_found_where_the_job_has_it_and_a_bare_list_too() -> None:
 def test_the_example_in_the_documentation_is_read() -> None:
     page = (Path(__file__).parents[3] / "docs" / "logs.md").read_text()
     assert len(parse(page.split("```yaml\n")[1].split("```")[0]).rules) == 4
-
-
-def test_thresholds_may_have_fractions() -> None:
-    (rule,) = parse(
-        r"[{name: l, logPattern: 'loss (\S+)', metricThreshold: 2.5e-3, operator: gt}]"
-    ).rules
-    assert rule.metricThreshold == 0.0025
 
 
 def test_every_error_is_told_at_once_with_its_place_and_the_nearest_word() -> None:
@@ -124,11 +117,3 @@ def test_rules_that_make_no_sense_are_refused(keys: str, says: str) -> None:
 def test_files_that_are_no_rules_are_refused(text: str, says: str) -> None:
     with pytest.raises(RulesError, match=says):
         parse(text)
-
-
-def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    (tmp_path / "big").write_bytes(b" " * (1 << 21))
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name, says in (("none", "No such file"), ("big", "over"), ("binary", "UTF-8")):
-        with pytest.raises(RulesError, match=says):
-            load(tmp_path / name)

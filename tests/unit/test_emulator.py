@@ -1,0 +1,366 @@
+"""The emulator's wire and its walks: the service model held against it, faults, shortages."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.sandbox.emulator.launch import Timings
+from hpctl.sandbox.machines import Machine
+from tests.contract.provider.beds import Client, cluster, counts, group
+from tests.unit.emulator_calls import code, created, described, nodes, settled, until, update
+
+PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/none"
+
+
+@pytest.fixture
+def machines() -> NullMachines:
+    return NullMachines()
+
+
+@pytest.fixture
+def make(machines: NullMachines) -> Iterator[Callable[..., Client]]:
+    made: list[Emulator] = []
+
+    def one(**more: Any) -> Client:
+        made.append(Emulator(machines, **{"boot_time_s": 0.0, **more}))
+        made[-1].start()
+        return Client(made[-1])
+
+    yield one
+    for emulator in made:
+        emulator.stop()
+
+
+@pytest.fixture
+def demo(make: Callable[..., Client]) -> Iterator[Client]:
+    api = make(boot_time_s=0.02)
+    created(api)
+    yield api
+    assert api.emulator.response_errors == []
+
+
+@pytest.fixture
+def emulator(make: Callable[..., Client]) -> Emulator:
+    return make().emulator
+
+
+# --- the wire -----------------------------------------------------------------------------------
+
+
+def client(emulator: Emulator) -> Any:
+    return boto3.client(
+        "sagemaker",
+        endpoint_url=emulator.endpoint_url,
+        region_name="us-west-2",
+        aws_access_key_id="sandbox",
+        aws_secret_access_key="sandbox",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=10),
+    )
+
+
+def ask(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """A bare HTTP request; (status, decoded body)."""
+    where = urlsplit(emulator.endpoint_url)
+    assert where.hostname is not None
+    link = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    try:
+        data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        link.request(method, path, data, {k.replace("_", "-"): v for k, v in headers.items()})
+        answer = link.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ({"ClusterStatus": "InService"}, "Missing required parameter"),
+        ({"ClusterStatus": "Splendid"}, "enum value set"),
+        ({"ClusterArn": "arn:aws:s3:::bucket"}, "regular expression"),
+        ({"Colour": "blue"}, "Unknown parameter"),
+        ({"InstanceGroups": [{"TargetCount": 9999}]}, "less than or equal to 6758"),
+    ],
+)
+def test_an_answer_that_drifts_from_the_model_is_caught(
+    emulator: Emulator, answer: dict[str, Any], found: str
+) -> None:
+    emulator.handlers["DescribeCluster"] = lambda _request: answer
+    with pytest.raises(ClientError, match="emulator bug") as caught:
+        client(emulator).describe_cluster(ClusterName="demo")
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
+    assert any(found in line for line in emulator.response_errors)
+
+
+def test_operations_that_are_not_offered_say_so(emulator: Emulator) -> None:
+    with pytest.raises(ClientError, match="does not offer") as caught:
+        client(emulator).list_training_jobs()
+    assert caught.value.response["Error"]["Code"] == "UnknownOperationException"
+    assert "no operation 'Dance'" in str(emulator.handle("Dance", {}).body)
+
+
+SIGNED = {
+    "X_Amz_Target": "SageMaker.ListClusters",
+    "Authorization": "AWS4-HMAC-SHA256 Credential=x",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "error"),
+    [
+        (b"{}", {"X_Amz_Target": "EC2.Run"}, 400, "UnknownOperationException"),
+        (b"{}", {"X_Amz_Target": "SageMaker.ListClusters"}, 403, "MissingAuthenticationToken"),
+        (b"{", SIGNED, 400, "Serial"),
+        (b"[]", SIGNED, 400, "Serial"),
+    ],
+)
+def test_what_is_no_call_is_refused(
+    emulator: Emulator, body: bytes, headers: dict[str, str], status: int, error: str
+) -> None:
+    got, answer = ask(emulator, "POST", "/", body, **headers)
+    assert (got, answer["__type"].startswith(error)) == (status, True)
+
+
+def test_another_process_reads_calls_and_sets_faults(emulator: Emulator) -> None:
+    status, answer = ask(emulator, "POST", "/_emulator/faults", {"kind": "throttle", "calls": 1})
+    assert (status, answer["faults"][0]["left"]) == (200, 1)
+    with pytest.raises(ClientError, match="Rate exceeded"):
+        client(emulator).list_clusters()
+    client(emulator).list_clusters()
+    _, log = ask(emulator, "GET", "/_emulator/calls")
+    assert [c["error"] for c in log["calls"]] == ["ThrottlingException", ""]
+    assert ask(emulator, "GET", "/_emulator/calls/DescribeCluster") == (200, {"calls": []})
+    ask(emulator, "POST", "/_emulator/faults", {"kind": "stuck"})
+    assert ask(emulator, "DELETE", "/_emulator/faults/stuck") == (200, {"faults": []})
+    assert ask(emulator, "GET", "/_emulator/health") == (200, {"response_errors": []})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/_emulator/faults", {"kind": "gremlins"}, 400),
+        ("POST", "/_emulator/faults", b"{", 400),
+        ("POST", "/_emulator/act", {}, 400),
+        ("DELETE", "/_emulator/faults/gremlins", None, 400),
+        ("GET", "/_emulator/nothing", None, 404),
+        ("GET", "/", None, 404),
+    ],
+)
+def test_the_admin_route_refuses_with_a_reason(
+    emulator: Emulator, method: str, path: str, body: Any, status: int
+) -> None:
+    got, answer = ask(emulator, method, path, body)
+    assert (got, bool(answer["error"])) == (status, True)
+
+
+# --- walks --------------------------------------------------------------------------------------
+
+
+def node(api: Client, **which: str) -> dict[str, Any]:
+    return dict(api("DescribeClusterNode", ClusterName="demo", **which)["NodeDetails"])
+
+
+def test_a_replacement_walks_through_its_states(demo: Client, machines: NullMachines) -> None:
+    demo.emulator.launches.timings = Timings(shutdown_s=0.05, boot_s=0.05)
+    old = node(demo, NodeId=nodes(demo)[0]["InstanceId"])
+    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[old["InstanceId"]])
+    seen: list[tuple[str, str]] = []
+
+    def done() -> bool:
+        now = node(demo, NodeLogicalId=old["NodeLogicalId"])
+        at = (now["InstanceId"], now["InstanceStatus"]["Status"])
+        if not seen or seen[-1] != at:
+            seen.append(at)
+        return at[1] == "Running"
+
+    until(demo, done)
+    new = node(demo, NodeLogicalId=old["NodeLogicalId"])
+    assert [s for _, s in seen] == ["ShuttingDown", "Pending", "Running"]
+    assert [i for i, _ in seen] == [old["InstanceId"], new["InstanceId"], new["InstanceId"]]
+    same = ("PrivatePrimaryIp", "PrivateDnsHostname", "InstanceGroupName", "InstanceType")
+    assert {k: new[k] for k in same} == {k: old[k] for k in same}
+    assert new["LaunchTime"] > old["LaunchTime"]
+    assert machines.done[-2:] == [("destroy", old["InstanceId"]), ("boot", new["InstanceId"])]
+
+
+def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
+    demo: Client, machines: NullMachines
+) -> None:
+    victim = demo.emulator.machines_of("demo")[1]
+    demo.emulator.faults.add("stuck")
+    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[victim.instance_id])
+    demo("DeleteCluster", ClusterName="demo")
+    until(demo, lambda: not demo.emulator.world.clusters)
+    booted = [i for verb, i in machines.done if verb == "boot"]
+    destroyed = {i for verb, i in machines.done if verb == "destroy"}
+    assert set(booted) <= destroyed, "no machine may outlive its cluster"
+
+
+def test_what_is_unhealthy_is_replaced_only_with_automatic_recovery(demo: Client) -> None:
+    one = nodes(demo)[0]["InstanceId"]
+    assert not demo.emulator.mark_unhealthy(one)
+    demo("UpdateCluster", ClusterName="demo", NodeRecovery="Automatic")
+    assert demo.emulator.mark_unhealthy(one)
+    settled(demo)
+    assert one not in [n["InstanceId"] for n in nodes(demo)]
+
+
+def test_deep_checks_on_start_come_before_running(make: Callable[..., Client]) -> None:
+    api = make(health_check_time_s=0.1)
+    workers = group("workers", "Compute", 1, OnStartDeepHealthChecks=["InstanceConnectivity"])
+    api.emulator.create(
+        cluster("demo", InstanceGroups=[group("controller", "Controller", 1), workers])
+    )
+    for status in ("DeepHealthCheckInProgress", "Running"):
+        until(api, lambda: {n["InstanceStatus"]["Status"] for n in nodes(api)} == {status})  # noqa: B023
+
+
+# --- capacity -----------------------------------------------------------------------------------
+
+
+def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(
+    make: Callable[..., Client],
+) -> None:
+    api = make(retry_time_s=0.05)
+    api.emulator.capacity.set({"groups": {"demo/workers": 3}})
+    api.emulator.create(cluster("demo"))
+    until(api, lambda: (counts(api)["workers"], described(api)["Status"]) == ((3, 4), "Degraded"))
+
+    def waiting() -> list[dict[str, Any]]:
+        return [n["InstanceStatus"] for n in nodes(api, IncludeNodeLogicalIds=True)
+                if not n["InstanceId"]]  # fmt: skip
+
+    until(api, lambda: bool([w for w in waiting() if "Insufficient" in w.get("Message", "")]))
+    assert [w["Status"] for w in waiting()] == ["Pending"]
+    api.emulator.capacity.set({"groups": {"demo/workers": None}})
+    until(api, lambda: counts(api)["workers"] == (4, 4))
+
+
+def test_a_flexible_group_takes_its_types_in_order(make: Callable[..., Client]) -> None:
+    api, types = make(), ["ml.p5.48xlarge", "ml.p5e.48xlarge"]
+    api.emulator.capacity.set({"types": {types[0]: 1}})
+    flexible = group("workers", "Compute", 3, InstanceRequirements={"InstanceTypes": types})
+    del flexible["InstanceType"]
+    created(api, group("controller", "Controller", 1), flexible)
+    assert sorted(n["InstanceType"] for n in nodes(api)) == [types[0], types[1], types[1]]
+    told = described(api)["InstanceTypeDetails"]
+    assert [(d["InstanceType"], d["CurrentCount"]) for d in told] == [(types[0], 1), (types[1], 2)]
+
+
+def test_a_spot_instance_is_interrupted_after_a_notice(make: Callable[..., Client]) -> None:
+    api = make(retry_time_s=0.3)
+    workers = group("workers", "Compute", 1, CapacityRequirements={"Spot": {}})
+    created(api, group("controller", "Controller", 1), workers)
+    [head], [old] = nodes(api, "controller"), nodes(api, IncludeNodeLogicalIds=True)
+    assert not api.emulator.interrupt(head["InstanceId"])
+    assert api.emulator.interrupt(old["InstanceId"], 0.05)
+    warned = api("ListClusterEvents", ClusterName="demo")["Events"][0]
+    assert (warned["EventLevel"], warned["InstanceId"]) == ("Warn", old["InstanceId"])
+    until(api, lambda: not nodes(api))
+    until(api, lambda: [n["InstanceStatus"]["Status"] for n in nodes(api)] == ["Running"])
+    [new] = nodes(api, IncludeNodeLogicalIds=True)
+    assert new["InstanceId"] != old["InstanceId"]
+    assert new["NodeLogicalId"] == old["NodeLogicalId"]
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def test_additions_that_do_not_suit_the_group_are_refused_one_by_one(demo: Client) -> None:
+    def added(**entry: Any) -> str:
+        wanted = {"InstanceGroupName": "workers", "IncrementTargetCountBy": 1, **entry}
+        answer = demo("BatchAddClusterNodes", ClusterName="demo", NodesToAdd=[wanted])
+        return str(answer["Failed"][0]["ErrorCode"]) if answer["Failed"] else ""
+
+    assert added(InstanceGroupName="nope") == "InstanceGroupNotFound"
+    assert added(InstanceTypes=["ml.p5e.48xlarge"]) == "IncompatibleInstanceTypes"
+    assert added(AvailabilityZones=["us-west-2c"]) == "IncompatibleAvailabilityZones"
+    assert added(InstanceTypes=["ml.p5.48xlarge"], AvailabilityZones=["us-west-2a"]) == ""
+    demo.emulator.world.cluster("demo").groups["workers"].phase = "SystemUpdating"
+    assert added() == "InvalidInstanceGroupStatus"
+
+
+VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        *(
+            ({"InstanceGroups": [{**group("workers", "Compute", 4), **change}]}, message)
+            for change, message in (
+                ({"InstanceType": "ml.p5e.48xlarge"}, "InstanceType of an existing instance group"),
+                ({"ThreadsPerCore": 2}, "ThreadsPerCore of an existing instance group"),
+                ({"OverrideVpcConfig": VPC}, "OverrideVpcConfig of an existing"),
+                ({"SlurmConfig": {"NodeType": "Login"}}, "NodeType cannot be changed"),
+                ({"ImageReleaseVersion": "9.9.9"}, "no HyperPod AMI release 9.9.9"),
+                ({"MinInstanceCount": 5}, "MinInstanceCount exceeds InstanceCount"),
+                ({"CapacityRequirements": {"Spot": {}, "OnDemand": {}}}, "are Spot or OnDemand"),
+            )
+        ),
+        ({"InstanceGroupsToDelete": ["nope"]}, "ResourceNotFound"),
+        ({"InstanceGroupsToDelete": ["controller"]}, "ValidationException"),
+        (
+            {
+                "InstanceGroups": [group("workers", "Compute", 1)],
+                "InstanceGroupsToDelete": ["workers"],
+            },
+            "ValidationException",
+        ),
+        ({"InstanceGroups": [group("controller", "Controller", 0)]}, "ValidationException"),
+        ({"InstanceGroups": [group("controller", "Controller", 2)]}, "ValidationException"),
+        ({"Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}, "ValidationException"),
+        (
+            {"InstanceGroups": [group("w", "Compute", 1, TrainingPlanArn=PLAN)]},
+            "ResourceNotFound",
+        ),
+    ],
+)
+def test_what_cannot_change_is_refused_and_nothing_is_done(
+    demo: Client, request_: dict[str, Any], error: str
+) -> None:
+    answer = update(demo, **{"NodeRecovery": "Automatic", **request_})
+    assert code(answer)
+    assert error in str(answer)
+    assert demo("DescribeCluster", ClusterName="demo")["NodeRecovery"] == "None"
+    assert counts(demo) == {"controller": (1, 1), "workers": (4, 4)}
+
+
+def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
+    demo: Client, machines: NullMachines
+) -> None:
+    gate, boot = threading.Event(), machines.boot
+
+    def slow(machine: Machine) -> None:
+        gate.wait(5)
+        boot(machine)
+
+    machines.boot = slow  # type: ignore[method-assign]
+    update(demo, group("workers", "Compute", 6))
+    assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
+    assert counts(demo)["workers"] == (4, 6)
+    assert described(demo)["ActiveOperations"] == {"Scaling": 1}
+    update(demo, group("workers", "Compute", 8))
+    second, first, _ = demo("ListClusterOperations", ClusterName="demo")[
+        "ClusterOperationSummaries"
+    ]
+    assert (second["Status"], first["Status"]) == ("InProgress", "Superseded")
+    gate.set()
+    until(demo, lambda: counts(demo)["workers"] == (8, 8))
+    until(demo, lambda: "ActiveOperations" not in described(demo))
+    which = {"ClusterName": "demo", "OperationId": second["OperationId"]}
+    detail = demo("DescribeClusterOperation", **which)
+    assert detail["Status"] == "Done"
+    assert detail["ScalingDetails"][0]["Original"] == {"CurrentCount": 4, "TargetCount": 6}
+    assert detail["ScalingDetails"][0]["Desired"] == {"CurrentCount": 4, "TargetCount": 8}
