@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.progress.listen import listen
-from hpctl.jobs.progress.notes import parse
+from hpctl.jobs.progress.notes import listen, parse
 
 RUNS = 5
 CALLS = 2_000

@@ -17,14 +17,12 @@ from types import ModuleType
 from benchmarks.table import Outcome, Row, median
 from hpctl.agent.checks import (
     kernel_gpu,
-    kernel_memory,
-    kernel_network,
     kernel_platform,
     kernel_processor,
     kernel_storage,
 )
 from hpctl.agent.checks.kernel_log import Kernel
-from hpctl.agent.fold import Findings
+from hpctl.agent.findings import Findings
 from hpctl.agent.kmsg import KernelFile, format_record, parse
 
 LINES = 30_000
@@ -34,8 +32,8 @@ ROUNDS = 10
 """Of the same lines with other numbers in them, for the memory."""
 _FAMILIES: Sequence[ModuleType] = (
     kernel_gpu,
-    kernel_memory,
-    kernel_network,
+    kernel_processor,
+    kernel_platform,
     kernel_platform,
     kernel_processor,
     kernel_storage,

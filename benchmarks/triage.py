@@ -185,14 +185,12 @@ def _stretched() -> Iterator[bytes]:
 def _shapes() -> list[re.Pattern[str]]:
     from hpctl.agent.checks import (
         kernel_gpu,
-        kernel_memory,
-        kernel_network,
         kernel_platform,
         kernel_processor,
         kernel_storage,
     )
 
-    modules = (kernel_gpu, kernel_memory, kernel_network)
+    modules = (kernel_gpu, kernel_processor, kernel_platform)
     modules += (kernel_platform, kernel_processor, kernel_storage)
     values = [value for module in modules for value in vars(module).values()]
     return [value for value in values if isinstance(value, re.Pattern)]

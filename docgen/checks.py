@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpctl.agent.budget import CPU_PERCENT, MEMORY_MB
+from hpctl.agent.runner import CPU_PERCENT, MEMORY_MB
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.faults.table import KERNEL_CHECKS, TIMED, rows_of
 from hpctl.core.model import Clears

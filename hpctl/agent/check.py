@@ -3,12 +3,12 @@
 A module `hpctl.agent.checks.check_*` holds the checks of one thing, two functions for each:
 
     def gather(machine: Machine) -> Sample: ...
-    def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]: ...
+    def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged: ...
 
 `Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where
 rates are wanted. `before` is what the last gather of this run of the agent gave. A judge states
 what is so now: how often it must be so, for how long it stays known and when it is too early to
-say are its CheckSpec's (`hpctl.core.faults`, `hpctl.agent.conditions`). How bad it is, the head
+say are its CheckSpec's (`hpctl.core.faults`, `hpctl.agent.findings`). How bad it is, the head
 node's catalogue decides, by `<check with dashes>-<code>`.
 """
 
@@ -18,13 +18,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.core.model import Clears, Verdict
 
 METADATA_URL = "http://169.254.169.254"
 """EC2's instance metadata service."""
+_Count = Annotated[int, Meta(ge=0, le=1024)]
 
 Limits = Mapping[str, float]
 """The limits in force, by name, in the units of the check's Spec."""
@@ -68,19 +71,32 @@ class Observation:
     gone_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What this machine should have; None is not known. From settings and instance type.
+Judged = Iterable[Observation]
+"""What a judge says."""
+
+
+def fail(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+    """What speaks against the node."""
+    return Observation(code, device, Verdict.FAIL, detail, evidence)
+
+
+def warn(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+    """What is worth watching."""
+    return Observation(code, device, Verdict.WARN, detail, evidence)
+
+
+class Expected(Struct, frozen=True, forbid_unknown_fields=True):
+    """What this machine should have, by `expected` of agent.yaml; None: by its instance type.
 
     `spot`: EC2 may take it back, and says so at `metadata_url`.
     """
 
     instance_type: str = ""
-    gpus: int | None = None
-    efa_devices: int | None = None
-    neuron_devices: int | None = None
+    gpus: _Count | None = None
+    efa_devices: _Count | None = None
+    neuron_devices: _Count | None = None
     spot: bool = False
-    metadata_url: str = METADATA_URL
+    metadata_url: Annotated[str, Meta(pattern=r"^http://[^\s/]+$")] = METADATA_URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +109,7 @@ class Functions:
     """
 
     gather: Callable[[Machine], Any]
-    judge: Callable[[Any, Any, Limits], Iterable[Observation]]
+    judge: Callable[[Any, Any, Limits], Judged]
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.agent import budget
-from hpctl.agent.check import METADATA_URL, Expected
+from hpctl.agent import runner
+from hpctl.agent.check import Expected
 from hpctl.agent.outside.sources import Places
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import BootId, InstanceId, NodeName
@@ -27,19 +27,7 @@ from hpctl.protocol.heads import Head
 CONFIG = Path("/etc/hpctl/agent.yaml")
 MAX_BYTES = 256 * 1024
 
-_Count = Annotated[int, Meta(ge=0, le=1024)]
 _Positive = Annotated[float, Meta(gt=0)]
-
-
-class ExpectedConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the machine should have. What is left out is taken from its instance type."""
-
-    instance_type: str = ""
-    gpus: _Count | None = None
-    efa_devices: _Count | None = None
-    neuron_devices: _Count | None = None
-    spot: bool = False
-    metadata_url: Annotated[str, Meta(pattern=r"^http://[^\s/]+$")] = METADATA_URL
 
 
 class CheckConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,20 +42,16 @@ class CheckConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class BudgetConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What the agent may use before it sheds checks: percent of one core, megabytes."""
 
-    cpu_percent: _Positive = budget.CPU_PERCENT
-    memory_mb: _Positive = budget.MEMORY_MB
+    cpu_percent: _Positive = runner.CPU_PERCENT
+    memory_mb: _Positive = runner.MEMORY_MB
 
 
 class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    expected: ExpectedConfig = msgspec.field(default_factory=ExpectedConfig)
+    expected: Expected = msgspec.field(default_factory=Expected)
     checks: dict[str, CheckConfig] = msgspec.field(default_factory=dict)
     budget: BudgetConfig = msgspec.field(default_factory=BudgetConfig)
-
-    def machine(self) -> Expected:
-        """What the machine should have, as the checks ask for it."""
-        return Expected(**msgspec.structs.asdict(self.expected))
 
 
 def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
@@ -139,7 +123,7 @@ def _guess(word: str, known: Any) -> str:
 def _near(message: str) -> str:
     """A field that does not exist is most often a slip of the pen."""
     word = message.partition("unknown field `")[2].partition("`")[0]
-    kinds = (AgentConfig, ExpectedConfig, CheckConfig, BudgetConfig)
+    kinds = (AgentConfig, Expected, CheckConfig, BudgetConfig)
     names = {name for kind in kinds for name in kind.__struct_fields__}
     return _guess(word, names) if word else ""
 

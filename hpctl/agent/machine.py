@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 import hpctl
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 
@@ -17,12 +19,13 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Devices of one instance type; None is not known here, and is then not checked."""
+    """What one instance type has; None is not known here, and is then not checked."""
 
     efa_devices: int | None = None
     gpus: int | None = None
     neuron_devices: int | None = None
     nvme_disks: int | None = None
+    memory_gib: int | None = None
 
 
 _GPUS = {1: ("", "2", "4", "8", "16"), 4: ("12", "24"), 8: ("48",)}
@@ -38,19 +41,22 @@ SHAPES: Mapping[str, Shape] = {
         for gpus, sizes in _GPUS.items()
         for size in sizes
     },
+    "g5.48xlarge": Shape(gpus=8, memory_gib=768),
+    "g6.48xlarge": Shape(gpus=8, memory_gib=768),
+    "g6e.48xlarge": Shape(gpus=8, memory_gib=1536),
     # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1; instance
     # storage: Amazon EC2 instance types, accelerated computing.
-    "p4d.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),
-    "p4de.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8),
-    "p5.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8),
-    "p5e.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8),
-    "p5en.48xlarge": Shape(efa_devices=16, gpus=8, nvme_disks=8),
-    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8, nvme_disks=8),
+    "p4d.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8, memory_gib=1152),
+    "p4de.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8, memory_gib=1152),
+    "p5.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p5e.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p5en.48xlarge": Shape(efa_devices=16, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8, nvme_disks=8, memory_gib=2048),
     # AWS Neuron documentation: EFA set-up guide (trn1), Trainium2 architecture, instance pages.
     "trn1.2xlarge": Shape(neuron_devices=1, nvme_disks=1),
-    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16, nvme_disks=4),
-    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
-    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16, nvme_disks=4, memory_gib=512),
+    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4, memory_gib=512),
+    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4, memory_gib=2048),
     "trn2u.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
     "inf2.24xlarge": Shape(neuron_devices=6),
     "inf2.48xlarge": Shape(neuron_devices=12),
@@ -129,4 +135,4 @@ def machine(root: Path, said: Expected) -> Machine:
             kind = bare.text(PRODUCT_NAME)
     shape = shape_of(kind)
     gpus = shape.gpus if said.gpus is None else said.gpus
-    return replace(bare, expected=replace(said, instance_type=kind, gpus=gpus))
+    return replace(bare, expected=structs.replace(said, instance_type=kind, gpus=gpus))

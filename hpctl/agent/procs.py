@@ -65,6 +65,10 @@ class Scan:
             if task is not None:
                 yield task
 
+    def a_step_runs(self, machine: Machine) -> bool:
+        """Whether Slurm runs a job here. Raises CannotTell."""
+        return any(task.comm == "slurmstepd" for task in self.tasks(machine))
+
     def _task(self, path: str, pid: int) -> Task | None:
         fields = stat_fields(path)
         if fields is None:

@@ -8,20 +8,34 @@ from __future__ import annotations
 
 import heapq
 import logging
+import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpctl.agent.budget import Budget
-from hpctl.agent.check import CannotTell, Limits, Machine, NotHere, Observation
+from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, Observation
+from hpctl.agent.checks import (
+    check_efa,
+    check_gpu_driver,
+    check_gpu_links,
+    check_gpu_memory,
+    check_gpu_processes,
+    check_gpu_speed,
+    check_host_disks,
+    check_host_ec2,
+    check_host_filesystems,
+    check_host_memory,
+    check_host_processes,
+    check_host_services,
+    check_neuron,
+    check_rdma,
+)
 from hpctl.agent.checks.kernel_log import Kernel
-from hpctl.agent.checks.registry import FUNCTIONS
-from hpctl.agent.conditions import Conditions
-from hpctl.agent.fold import Findings
+from hpctl.agent.findings import Conditions, Findings
 from hpctl.agent.kmsg import open_log
 from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
@@ -46,6 +60,14 @@ AGENT_CHECKS = CheckSpec(
     every_s=10.0,
     gone_s=0.0,
 )
+_MODULES = (
+    *(check_efa, check_rdma, check_neuron),
+    *(check_gpu_driver, check_gpu_links, check_gpu_memory, check_gpu_processes, check_gpu_speed),
+    *(check_host_disks, check_host_ec2, check_host_filesystems, check_host_memory),
+    *(check_host_processes, check_host_services),
+)
+FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in module.CHECKS.items()}
+"""All checks that run at intervals, by their names in `hpctl.core.faults`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +76,7 @@ class Check:
 
     spec: CheckSpec
     gather: Callable[[Machine], Any]
-    judge: Callable[[Any, Any, Limits], Iterable[Observation]]
+    judge: Callable[[Any, Any, Limits], Judged]
     limits: Limits
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
@@ -209,23 +231,6 @@ def _jitter(seconds: float) -> float:
     return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
 
 
-def once(checks: Sequence[Check], machine: Machine) -> list[tuple[Check, list[Finding] | NotHere]]:
-    """Run each check now, N of M and grace aside: what it says, or that it is not for here."""
-    results: list[tuple[Check, list[Finding] | NotHere]] = []
-    for check in checks:
-        now = datetime.now(UTC)
-        try:
-            sample = check.gather(machine)
-            seen = list(check.judge(sample, None, check.limits))
-            results.append((check, [_plain(check.spec, o, now) for o in seen]))
-        except NotHere as error:
-            results.append((check, error))
-        except CannotTell as error:
-            unknown = Observation("cannot_tell", verdict=Verdict.UNKNOWN, detail=str(error)[:256])
-            results.append((check, [_plain(check.spec, unknown, now)]))
-    return results
-
-
 def _plain(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
     clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
     return Finding(
@@ -256,8 +261,8 @@ class CheckRow:
 
 
 def look(checks: Sequence[Check], machine: Machine) -> list[CheckRow]:
-    """Run the checks, one after the other."""
-    return [_row(check, result) for check, result in once(checks, machine)]
+    """Run each check now, one after the other, N of M and grace aside."""
+    return [_row(check, machine) for check in checks]
 
 
 def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
@@ -280,12 +285,105 @@ def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
     return findings.all(), source.lost
 
 
-def _row(check: Check, result: Sequence[Finding] | NotHere) -> CheckRow:
-    if isinstance(result, NotHere):
-        return CheckRow(check.spec.name, "absent", str(result))
-    return CheckRow(check.spec.name, _worst(result), check.spec.what, tuple(result))
+def _row(check: Check, machine: Machine) -> CheckRow:
+    spec, now = check.spec, datetime.now(UTC)
+    try:
+        seen = list(check.judge(check.gather(machine), None, check.limits))
+    except NotHere as error:
+        return CheckRow(spec.name, "absent", str(error))
+    except CannotTell as error:
+        seen = [Observation("cannot_tell", "", Verdict.UNKNOWN, str(error)[:256])]
+    findings = tuple(_plain(spec, one, now) for one in seen)
+    return CheckRow(spec.name, _worst(findings), spec.what, findings)
 
 
 def _worst(findings: Sequence[Finding]) -> str:
     verdicts = {finding.verdict for finding in findings}
     return next((verdict.value for verdict in _WORST if verdict in verdicts), Verdict.OK.value)
+
+
+# --- budget ----------
+# The agent watches itself: over its budget, it sheds optional checks and says that it did.
+
+CPU_PERCENT = 0.5
+"""Of one core, over a window."""
+MEMORY_MB = 40.0
+"""Resident, of the agent's own process."""
+WINDOW_S = 60.0
+OVER_WINDOWS = 3
+"""So many windows over the budget shed one more level."""
+CALM_WINDOWS = 10
+"""So many windows under half of the CPU and 0.9 of the memory take one level back."""
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the process has used: CPU seconds so far, resident memory now in MB."""
+
+    cpu_s: float
+    memory_mb: float
+
+
+def usage() -> Usage:
+    """Of this process, all threads, without its children."""
+    times = os.times()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return Usage(times.user + times.system, resident / _MB)
+
+
+class Budget:
+    """Decides which levels of checks (Spec.shed) are shed. `levels` are those in use."""
+
+    def __init__(
+        self,
+        levels: Collection[int],
+        cpu_percent: float = CPU_PERCENT,
+        memory_mb: float = MEMORY_MB,
+        measure: Callable[[], Usage] = usage,
+    ) -> None:
+        self._levels = sorted({level for level in levels if level > 0}, reverse=True)
+        self._cpu_percent, self._memory_mb, self._measure = cpu_percent, memory_mb, measure
+        self._last: tuple[float, Usage] | None = None
+        self._over = self._calm = 0
+        self._shed = 0
+        self.cpu_percent = 0.0
+        self.memory_mb = 0.0
+
+    def shed(self, level: int) -> bool:
+        """Whether checks of that level are not to run now."""
+        return level in self._levels[: self._shed]
+
+    def look(self, now: float) -> None:
+        """Measure where a window is over. `now` is monotonic, in seconds."""
+        if self._last is None:
+            self._last = (now, self._measure())
+            return
+        since, before = self._last
+        if now - since < WINDOW_S:
+            return
+        used = self._measure()
+        self._last = (now, used)
+        self.cpu_percent = 100 * (used.cpu_s - before.cpu_s) / (now - since)
+        self.memory_mb = used.memory_mb
+        cpu, memory = self.cpu_percent / self._cpu_percent, self.memory_mb / self._memory_mb
+        self._over = self._over + 1 if max(cpu, memory) > 1 else 0
+        self._calm = self._calm + 1 if cpu < 0.5 and memory < 0.9 else 0
+        if self._over >= OVER_WINDOWS and self._shed < len(self._levels):
+            self._shed, self._over = self._shed + 1, 0
+        elif self._calm >= CALM_WINDOWS and self._shed:
+            self._shed, self._calm = self._shed - 1, 0
+
+    def observations(self, left_out: Collection[str]) -> list[Observation]:
+        """What to report of itself: which checks it left out, and why."""
+        if not self._shed:
+            return []
+        used = f"{self.cpu_percent:.2f} % of a core, {self.memory_mb:.0f} MB"
+        return [
+            Observation(
+                "shed",
+                verdict=Verdict.WARN,
+                detail=f"not run to save resources: {', '.join(sorted(left_out))}",
+                evidence=f"used {used}; allowed {self._cpu_percent:g} % and {self._memory_mb:g} MB",
+            )
+        ]

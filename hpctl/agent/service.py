@@ -13,19 +13,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from types import FrameType
 
-from hpctl.agent.budget import Budget
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.config import AgentSettings, apply
-from hpctl.agent.fold import Findings
+from hpctl.agent.findings import Findings
 from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.agent.machine import boot_age_s, machine, upgraded
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.agent.outside.sources import Sources, theirs
 from hpctl.agent.procs import Jobs
-from hpctl.agent.runner import AGENT_CHECKS, Runner, load
-from hpctl.agent.send import Pace, Sender
-from hpctl.agent.spool import Spool
+from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load
+from hpctl.agent.send import Pace, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import Clears, Finding, Generation, Verdict
@@ -52,7 +50,7 @@ class Checks:
     ) -> None:
         self._nvml = Client(root=settings.root)
         self._patience_s = FIRST_SWEEP_S
-        bare = machine(settings.root, settings.config.machine())
+        bare = machine(settings.root, settings.config.expected)
         chosen = apply(settings.config, CHECKS)
         allowed = settings.config.budget
         self._runner = Runner(

@@ -204,7 +204,7 @@ def look(
         rows.append(row)
     nvml = Client(root=root)
     try:
-        here = replace(machine(root, settings.machine()), nvml=partial(nvml.wait, FIRST_SWEEP_S))
+        here = replace(machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S))
         rows += runner.look(checks, here)
     finally:
         nvml.close()

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from hpctl.clusters.joining import joined_now
-from hpctl.clusters.trouble import understand
+from hpctl.clusters.progress import understand
 from hpctl.core import model
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined

@@ -138,7 +138,7 @@ def check(
     """
     from hpctl.clusters.policies import PERSONAS, document
     from hpctl.clusters.validate.role import NoRole, simulate
-    from hpctl.clusters.validate.verdict import Unanswered
+    from hpctl.clusters.validate.wanted import Unanswered
     from hpctl.errors import Absent
 
     aws = open_aws(**account)

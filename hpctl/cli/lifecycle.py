@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hpctl.clusters.bundle import Bundle, S3Prefix
-    from hpctl.clusters.bundle_checks import Problem
-    from hpctl.clusters.bundle_trial import RunState, StepState, Trial
+    from hpctl.clusters.bundle_checks import Problem, RunState, StepState, Trial
     from hpctl.clusters.bundle_wheels import Target
 
 
@@ -193,7 +192,7 @@ def _room_beside(output: Path) -> Iterator[Path]:
 def _told(made: Path, spec_file: Path | None) -> str:
     """Give the bundle the roles of the groups; what is said of it. Raises HpctlError."""
     from hpctl.clusters import spec
-    from hpctl.clusters.provisioning import write_roles
+    from hpctl.clusters.request import write_roles
 
     path = spec_file or Path(DEFAULT_SPEC)
     if not path.is_file():
@@ -310,7 +309,8 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
     Slurm. What needs systemd, mounts or accounts is left out: hpctl lifecycle show says so.
     """
     from hpctl.clusters import bundle as bundles
-    from hpctl.clusters import bundle_checks, bundle_trial
+    from hpctl.clusters import bundle_checks
+    from hpctl.clusters import bundle_checks as bundle_trial
 
     directory = directory.absolute()
     read = bundles.read(directory)
@@ -362,7 +362,7 @@ def _with_slurm(directory: Path) -> str:
 @json_option
 def show(root: Path, as_json: bool) -> None:
     """What became of each step on this node."""
-    from hpctl.clusters.bundle_trial import state_of
+    from hpctl.clusters.bundle_checks import state_of
 
     run = state_of(root)
     if run is None:

@@ -19,8 +19,7 @@ from hpctl.core.compat import UTC
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.jobs.logs.engine import RuleWatch
-    from hpctl.jobs.logs.replay import Replay
+    from hpctl.jobs.logs.engine import Replay, RuleWatch
     from hpctl.jobs.logs.rules import RuleSet
 
 
@@ -90,8 +89,8 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     cannot be read.
     """
     from hpctl.errors import Unavailable
+    from hpctl.jobs.logs.engine import replay
     from hpctl.jobs.logs.follow import NotALog
-    from hpctl.jobs.logs.replay import replay
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
         raise click.UsageError("give a file of rules and one log, or --preset and one log")

@@ -21,7 +21,7 @@ from hpctl.cli import output
 from hpctl.cli.arguments import complete_file
 from hpctl.core.registration import COMMENT_PREFIX
 from hpctl.errors import HpctlError
-from hpctl.jobs import script as scripts
+from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs import submit_context
 from hpctl.jobs.sbatch_options import (
     HPCTL_OPTIONS,

@@ -54,7 +54,7 @@ def _srun(_directory: Path, policy: str, words: list[str]) -> list[str]:
     for name in ("hpctl.cli.run", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
     from hpctl.jobs.run.settings import settings
-    from hpctl.jobs.run.srun_options import parse_srun
+    from hpctl.jobs.run.srun import parse_srun
 
     settings(parse_srun(words), os.environ)
     options: list[str] = []

@@ -21,10 +21,10 @@ import msgspec
 from hpctl.agent.checks import kernel_platform
 from hpctl.agent.checks.kernel_line import judge, of_a_process
 from hpctl.agent.checks.kernel_log import LONGEST, Kernel
-from hpctl.agent.fold import Findings
+from hpctl.agent.findings import Findings
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.agent.logtext import Entry, LogText
-from hpctl.agent.outside import hma_records
+from hpctl.agent.outside import hma
 from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import columns, wrapped
@@ -159,8 +159,8 @@ class _Reader:
         else:
             self.others += 1
         try:
-            detection = hma_records.read(entry.raw)
-        except hma_records.Malformed:
+            detection = hma.read_detection(entry.raw)
+        except hma.Malformed:
             return []
         return [] if detection is None else [detection.finding(entry.record.at)]
 

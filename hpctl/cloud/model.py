@@ -10,7 +10,7 @@ from typing import Any
 from botocore.model import ListShape, MapShape, ServiceModel, Shape, StructureShape
 from botocore.session import get_session
 
-from hpctl.cloud.session import loader
+from hpctl.cloud.aws import loader
 
 Place = tuple[str | int, ...]
 

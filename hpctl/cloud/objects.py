@@ -29,8 +29,8 @@ from botocore.exceptions import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from hpctl.cloud.aws import open_session
 from hpctl.cloud.classify import DENIED, EXPIRED, NEVER_SENT, NO_CREDENTIALS, UNSIGNED, code_of
-from hpctl.cloud.session import open_session
 from hpctl.errors import HpctlError
 
 CONNECTIONS = 20

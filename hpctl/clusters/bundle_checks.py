@@ -1,18 +1,24 @@
-"""What can be known of a bundle before a node pays for it."""
+"""What can be known of a bundle before a node pays for it.
+
+Running a bundle as a node of each role would, below a directory and as an ordinary process.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
+from hpctl.errors import HpctlError
 
 PYTHON_FLOOR = (3, 8)
 """Of Ubuntu 20.04, the oldest AMI."""
@@ -139,3 +145,177 @@ def _of_settings(directory: Path) -> list[Problem]:
         return [Problem("lifecycle", said.stderr.strip().splitlines()[-1])]
     lines = (str(problem).partition(": ") for problem in json.loads(said.stdout))
     return [Problem(path, what) for path, _, what in lines]
+
+
+ROLES = ("controller", "login", "compute")
+STATE = "var/lib/hpctl/lifecycle"
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What became of a step of a node: done, failed, running, not_applicable or off, and why.
+
+    `weight` is required, optional or off; `tries` counts processes, `seconds` waits as well.
+    """
+
+    step: str
+    state: str
+    weight: str
+    tries: int
+    seconds: float
+    started: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What became of a node's last run: done, failed or running. `bundle` is the digest."""
+
+    node: str
+    role: str
+    group: str
+    instance_id: str
+    mode: str
+    bundle: str
+    state: str
+    why: str
+    at: str
+    steps: tuple[StepState, ...]
+
+
+def state_of(root: Path) -> RunState | None:
+    """What the runner wrote down below a root; None where it never ran. Raises HpctlError."""
+    directory = root / STATE
+    run = _object(directory / "run.json")
+    if run is None:
+        return None
+    found = [_object(path) for path in directory.glob("*.json") if path.name != "run.json"]
+    steps = sorted((one for one in found if one), key=lambda one: int(one.get("order", 0)))
+    names = ("node", "role", "group", "instance_id", "mode", "bundle", "state", "why", "at")
+    return RunState(
+        **{name: str(run.get(name, "")) for name in names}, steps=tuple(map(_step, steps))
+    )
+
+
+def _step(one: Mapping[str, Any]) -> StepState:
+    words = {name: str(one.get(name, "")) for name in ("step", "state", "weight", "started", "why")}
+    tries, seconds = int(one.get("tries", 0)), float(one.get("seconds", 0.0))
+    return StepState(**words, tries=tries, seconds=seconds)
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise HpctlError(f"{path}: {error}", "run it as root, or run the scripts again") from error
+    return data if isinstance(data, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a bundle: the node's states, and the last line of its log."""
+
+    role: str
+    code: int
+    last: str
+    run: RunState | None
+
+
+def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
+    """Run the entry script as a node of a role, below an empty directory.
+
+    Groups are those of the bundle's provisioning_parameters.json, where it has one. What needs
+    systemd, mounts or accounts does not run: a directory has none.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    groups = _groups(bundle)
+    resources = root / "resource_config.json"
+    resources.write_text(json.dumps(_resources(groups)))
+    script = "on_create.sh" if mode == "OnCreate" else "on_init_complete.sh"
+    environment = {
+        **os.environ,
+        "SAGEMAKER_RESOURCE_CONFIG_PATH": str(resources),
+        "HPCTL_LIFECYCLE_ROOT": str(root),
+        "HPCTL_LIFECYCLE_IP": _address(role),
+        "HPCTL_LIFECYCLE_BACKOFF_S": "0.1",
+    }
+    try:
+        done = subprocess.run(
+            ["sh", str(bundle / script)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HpctlError(f"{script} took more than {LIMIT_S:.0f} s", "see its site.d") from error
+    lines = done.stdout.strip().splitlines()
+    return Trial(role, done.returncode, lines[-1] if lines else "", state_of(root))
+
+
+def _address(role: str) -> str:
+    return f"10.77.{ROLES.index(role)}.5"
+
+
+def _groups(bundle: Path) -> dict[str, str]:
+    """Role -> a group's name, as the cluster that the bundle is for has them."""
+    given = _object(bundle / "provisioning_parameters.json") or {}
+    workers = given.get("worker_groups") or [{}]
+    roles = (_object(bundle / "config.json") or {}).get("roles") or {}
+    named = {
+        role: next((group for group, its in roles.items() if its == role), None) for role in ROLES
+    }
+    named = (
+        named
+        if not given
+        else {
+            "controller": given.get("controller_group"),
+            "login": given.get("login_group"),
+            "compute": workers[0].get("instance_group_name"),
+        }
+    )
+    return {role: str(name or role) for role, name in named.items() if name or not given}
+
+
+def roles(bundle: Path) -> tuple[str, ...]:
+    """The roles that the bundle's cluster has."""
+    return tuple(role for role in ROLES if role in _groups(bundle))
+
+
+def _resources(groups: Mapping[str, str]) -> dict[str, Any]:
+    """resource_config.json of a cluster with one node of each role, and an empty group."""
+    arn = "arn:aws:sagemaker:us-east-1:000000000000:cluster/trial0000000"
+    kinds = {"controller": "Controller", "login": "Login", "compute": "Compute"}
+    listed: list[dict[str, Any]] = [
+        {
+            "Name": name,
+            "InstanceType": "ml.p5.48xlarge" if role == "compute" else "ml.m5.xlarge",
+            "SlurmConfig": {"NodeType": kinds[role]},
+            "Instances": [
+                {
+                    "InstanceName": f"{name}-1",
+                    "AgentIpAddress": "172.16.0.9",
+                    "CustomerIpAddress": _address(role),
+                    "InstanceId": f"i-{number:017d}",
+                    "InstanceLabel": None,
+                }
+            ],
+        }
+        for number, (role, name) in enumerate(groups.items(), 1)
+    ]
+    empty = {"Name": "empty", "InstanceType": "ml.m5.xlarge", "Instances": None}
+    return {
+        "ClusterConfig": {"ClusterArn": arn, "ClusterName": "trial"},
+        "ClusterType": "Slurm",
+        "SlurmConfig": {
+            "PrimaryControllerIp": _address("controller"),
+            "SecondaryControllerIps": [],
+        },
+        "InstanceGroups": [*listed, empty],
+    }

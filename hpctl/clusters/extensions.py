@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from hpctl.clusters.ordering import Patience, ordered
+from hpctl.clusters.apply import Patience, ordered
 from hpctl.errors import Absent, HpctlError, Refused
 from hpctl.ports import Aws
 

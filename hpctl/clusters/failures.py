@@ -13,8 +13,15 @@ from datetime import datetime
 from typing import Any
 
 from hpctl.clusters.names import NodeRow
-from hpctl.clusters.progress import NodeProgress
-from hpctl.clusters.trouble import Cause, Trouble, Where, cause_of, understand, where_of_group
+from hpctl.clusters.progress import (
+    Cause,
+    NodeProgress,
+    Trouble,
+    Where,
+    cause_of,
+    understand,
+    where_of_group,
+)
 from hpctl.errors import Absent, HpctlError, Unavailable
 from hpctl.ports import Aws
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from hpctl.clusters import diff, provisioning
+from hpctl.clusters import diff
+from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import to_yaml
 from hpctl.clusters.request import CAPACITY, NODE_TYPES, create_request, group_request
 from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked

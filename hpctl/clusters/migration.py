@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hpctl.clusters.bundle import MANIFEST
-from hpctl.clusters.provisioning import FILE, LARGEST, places, read_back, read_object
-from hpctl.clusters.request import NODE_TYPES
+from hpctl.clusters.request import FILE, LARGEST, NODE_TYPES, places, read_back, read_object
 from hpctl.errors import Absent, HpctlError, InDoubt
 from hpctl.ports import Aws
 

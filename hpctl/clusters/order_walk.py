@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from hpctl.clusters import failures
 from hpctl.clusters.names import NodeRow, node_rows, targets_of
 from hpctl.clusters.node_orders import MOVING, Plan, Target, Verb, after_doubt, began, mend, send
-from hpctl.clusters.trouble import Cause, Where, understand
+from hpctl.clusters.progress import Cause, Where, understand
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, SchedulerView, SlurmJob
 from hpctl.core.view import jobs_on

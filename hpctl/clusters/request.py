@@ -1,11 +1,29 @@
-"""A cluster file as the requests that the service takes."""
+"""A cluster file as the requests that the service takes.
+
+provisioning_parameters.json: how Slurm is told of the groups where the API does not do it.
+
+The file lies beside the lifecycle scripts, which read it from their own directory.
+
+A node cannot find out that it is a login node where the API sets Slurm up: resource_config.json
+says who the controllers are and no more, and login nodes run slurmd as compute nodes do. So the
+bundle is given the roles of the groups (`write_roles`).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.spec import ClusterSpec, GroupSpec
+from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.ports import Service
+
+if TYPE_CHECKING:
+    from hpctl.ports import Aws
+
 
 NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}
 CAPACITY = {"spot": "Spot", "on_demand": "OnDemand"}
@@ -111,3 +129,162 @@ def _slurm(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
         return None
     partitions = {"PartitionNames": [group.partition]} if group.partition else {}
     return {"NodeType": NODE_TYPES[group.role], **partitions}
+
+
+LARGEST = 1 << 20
+"""Bytes that are read: scripts and settings are far smaller."""
+
+
+def read_object(s3: Service, bucket: str, key: str) -> bytes:
+    """The first MiB of an object. Raises Absent, Refused, Unavailable."""
+    body = s3.read("get_object", Bucket=bucket, Key=key)["Body"]
+    try:
+        return bytes(body.read(LARGEST))
+    # The HTTP libraries below have no error in common, and this layer must not know them.
+    except Exception as error:
+        raise Unavailable(f"s3://{bucket}/{key} could not be read to its end: {error}") from error
+
+
+FILE = "provisioning_parameters.json"
+VERSION = "1.0.0"
+
+_KEYS = (
+    "version", "workload_manager", "controller_group", "login_group", "worker_groups",
+    "fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "slurm_configurations",
+)  # fmt: skip
+_HEADS = {
+    "slurm_database_secret_arn": "database_secret_arn",
+    "slurm_database_endpoint": "database_endpoint",
+    "slurm_database_user": "database_user",
+    "slurm_shared_directory": "shared_directory",
+    "slurm_sns_arn": "sns_arn",
+}
+
+
+def render(spec: ClusterSpec) -> dict[str, Any]:
+    """The file's content. Raises HpctlError for a spec that does not use it."""
+    if spec.slurm_config != "provisioning_parameters":
+        raise HpctlError(
+            f"{spec.name} has slurm_config: {spec.slurm_config}, and needs no {FILE}",
+            "the two cannot be mixed",
+        )
+    roles = {group.role: group.name for group in spec.groups}
+    if "controller" not in roles:
+        raise HpctlError(
+            f"{spec.name} names no controller group", "give each instance group its role"
+        )
+    more = spec.provisioning_parameters or ProvisioningParameters()
+    said: dict[str, Any] = {
+        "version": VERSION,
+        "workload_manager": "slurm",
+        "controller_group": roles["controller"],
+        "login_group": roles.get("login"),
+        "worker_groups": [
+            {"instance_group_name": group.name, "partition_name": group.partition}
+            for group in spec.groups
+            if group.role == "compute"
+        ],
+        "fsx_dns_name": more.fsx_lustre and more.fsx_lustre.dns_name,
+        "fsx_mountname": more.fsx_lustre and more.fsx_lustre.mount_name,
+        "fsx_openzfs_dns_name": more.fsx_openzfs and more.fsx_openzfs.dns_name,
+        "slurm_configurations": _heads(more.head_nodes) if more.head_nodes else None,
+    }
+    return merged({key: value for key, value in said.items() if value is not None}, more.raw)
+
+
+def _heads(heads: HeadNodes) -> dict[str, str]:
+    values = {key: getattr(heads, ours) for key, ours in _HEADS.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def read_back(
+    content: Mapping[str, Any],
+) -> tuple[dict[str, tuple[str, str | None]], dict[str, Any]]:
+    """What a file says: role and partition by group, and the `provisioning_parameters` section."""
+    roles: dict[str, tuple[str, str | None]] = {}
+    for worker in content.get("worker_groups") or ():
+        if isinstance(worker, Mapping) and worker.get("instance_group_name"):
+            roles[str(worker["instance_group_name"])] = ("compute", worker.get("partition_name"))
+    for key, role in (("login_group", "login"), ("controller_group", "controller")):
+        if content.get(key):
+            roles[str(content[key])] = (role, None)
+    section: dict[str, Any] = {}
+    if content.get("fsx_dns_name"):
+        section["fsx_lustre"] = {
+            "dns_name": content["fsx_dns_name"],
+            "mount_name": content.get("fsx_mountname"),
+        }
+    if content.get("fsx_openzfs_dns_name"):
+        section["fsx_openzfs"] = {"dns_name": content["fsx_openzfs_dns_name"]}
+    if heads := content.get("slurm_configurations"):
+        section["head_nodes"] = {ours: heads[key] for key, ours in _HEADS.items() if key in heads}
+    raw = {key: value for key, value in content.items() if key not in _KEYS}
+    if more := {k: v for k, v in (heads or {}).items() if k not in _HEADS}:
+        raw["slurm_configurations"] = more
+    if raw:
+        section["raw"] = raw
+    return roles, section
+
+
+def places(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Bucket and key of the file beside each group's lifecycle scripts, once each."""
+    uris = [
+        group.get("LifeCycleConfig", {}).get("SourceS3Uri") for group in describe["InstanceGroups"]
+    ]
+    found = []
+    for uri in dict.fromkeys(str(one) for one in uris if one):
+        if uri.startswith("s3://"):
+            bucket, _, path = uri.removeprefix("s3://").partition("/")
+            found.append((bucket, f"{path.rstrip('/')}/{FILE}".lstrip("/")))
+    return list(dict.fromkeys(found))
+
+
+def beside(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+    """The file beside a living cluster's lifecycle scripts; else None, and why there is none.
+
+    Where the API configures Slurm there is none, and nothing to be said about it.
+    """
+    if any("SlurmConfig" in group for group in describe["InstanceGroups"]):
+        return None, ""
+    there = places(describe)
+    if not there:
+        return None, "no group has lifecycle scripts in S3"
+    bucket, key = there[0]
+    try:
+        content = json.loads(read_object(aws.service("s3"), bucket, key))
+    except HpctlError as error:
+        return None, str(error)
+    except ValueError as error:
+        return None, f"s3://{bucket}/{key} is not JSON: {error}"
+    if not isinstance(content, dict):
+        return None, f"s3://{bucket}/{key} holds no JSON object"
+    return content, ""
+
+
+CONFIG = "config.json"
+
+
+def write_roles(directory: Path, spec: ClusterSpec) -> str:
+    """Write the roles into a bundle that is laid; the file that has them, empty for none.
+
+    That is config.json, or provisioning_parameters.json where the cluster has it. What somebody
+    wrote there already stays. Raises HpctlError.
+    """
+    roles = {group.name: group.role for group in spec.groups if group.role}
+    if not roles:
+        return ""
+    if spec.slurm_config == "provisioning_parameters":
+        path = directory / FILE
+        if not path.exists():
+            path.write_text(json.dumps(render(spec), indent=2) + "\n")
+        return FILE
+    path = directory / CONFIG
+    try:
+        said = json.loads(path.read_text())
+        said["roles"] = {**roles, **said.get("roles", {})}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise HpctlError(
+            f"{CONFIG} cannot be given the groups' roles: {error}", "mend it"
+        ) from error
+    path.write_text(json.dumps(said, indent=2) + "\n")
+    return CONFIG

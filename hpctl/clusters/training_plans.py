@@ -13,8 +13,8 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
+from hpctl.clusters.apply import Patience, seen
 from hpctl.clusters.capacity import plan_name
-from hpctl.clusters.ordering import Patience, seen
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused
 from hpctl.ports import Aws
 

@@ -17,14 +17,17 @@ from hpctl.clusters.events import failure_message
 from hpctl.clusters.progress import (
     DELETED,
     RUNNING,
+    Cause,
     EventLine,
     GroupProgress,
     NodeProgress,
     Progress,
+    Trouble,
     Until,
     Verdict,
+    Where,
+    types_of,
 )
-from hpctl.clusters.trouble import Cause, Trouble, Where, types_of
 from hpctl.core.compat import UTC
 from hpctl.errors import Absent, Refused, Unavailable
 from hpctl.ports import Aws, Service

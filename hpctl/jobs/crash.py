@@ -431,18 +431,17 @@ def _unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
 
 
 def _of_code(code: int | None) -> _Hit:
-    """What an exit code alone says."""
+    name, kind = _signal(code), Kind.CRASH
     if code is None:
-        return _Hit(-1, PatternTier.WRAPPER, Kind.CRASH, "it ended, and nobody knows how", "")
-    name = _signal(code)
-    if not name:
-        return _Hit(
-            -1, PatternTier.WRAPPER, Kind.CRASH, f"it ended with exit code {code}", f"exit {code}"
-        )
-    if name in _DIED:
-        return _Hit(-1, PatternTier.WRAPPER, Kind.CRASH, f"it died of {name}", name)
-    extra = ": no handler saved on it" if name in _SAVES else ""
-    return _Hit(-1, PatternTier.WRAPPER, Kind.KILLED, f"it was killed by {name}{extra}", name)
+        why, signature = "it ended, and nobody knows how", ""
+    elif not name:
+        why, signature = f"it ended with exit code {code}", f"exit {code}"
+    elif name in _DIED:
+        why, signature = f"it died of {name}", name
+    else:
+        extra = ": no handler saved on it" if name in _SAVES else ""
+        why, signature, kind = f"it was killed by {name}{extra}", name, Kind.KILLED
+    return _Hit(-1, PatternTier.WRAPPER, kind, why, signature)
 
 
 def _signal(code: int | None) -> str:

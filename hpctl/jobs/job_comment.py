@@ -7,6 +7,7 @@ WCKey is for accounting).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,14 +37,7 @@ class JobRegistration:
 
     def fields(self) -> dict[str, object]:
         """The values that are set, with the Comment's keys, in its order."""
-        values: dict[str, object] = {
-            "ckpt": self.ckpt,
-            "tiers": list(self.tiers),
-            "policy": dict(self.policy),
-            "spares": self.spares,
-            "save_signal": self.save_signal,
-            "supervised": self.supervised,
-        }
+        values = dataclasses.asdict(self) | {"tiers": list(self.tiers)}
         return {key: value for key, value in values.items() if value}
 
 

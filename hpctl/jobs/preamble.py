@@ -1,5 +1,7 @@
 """The shell lines that `hpctl sbatch` puts into a script: find the checkpoint, export it.
 
+The lines themselves are in preamble.sh.
+
 They run as the user, on a compute node, at every start of the job, under whatever options the
 `#!` line sets (`-eu` included), in any POSIX shell. Who decides what, when things go wrong:
 
@@ -25,6 +27,8 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.trouble import STOP_EXIT_CODE
@@ -42,83 +46,6 @@ FETCH_S = 3600
 """The same where the newest may be in S3, and is then copied into the checkpoint directory."""
 
 _EXPORTED = "    : exports\n"
-_BEGIN = r"""# --- begin: put in by hpctl sbatch, see `hpctl sbatch --help` ---
-hpctl_preamble() {
-    # Not those of another job, in which this one was submitted.
-    unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
-        HPCTL_SAVE_SIGNAL
-    export HPCTL_PYTHON=@PYTHON@
-    export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
-    # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
-    # with them, until the time limit.
-    export SLURM_KILL_BAD_EXIT="${SLURM_KILL_BAD_EXIT:-1}"
-"""
-_MAKE = r"""    for hpctl_pause in 2 5 10 0; do
-        if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then return 0; fi
-        sleep "$hpctl_pause"
-    done
-    echo "hpctl: @BASE_TEXT@ is not there on this node" >&2
-    return @STOP@
-"""
-_RESUME = r"""    if [ "${HPCTL_RESUME:-}" = scratch ]; then
-        echo "hpctl: HPCTL_RESUME=scratch: starting from the beginning" >&2
-        if [ -d @BASE@ ]; then mkdir -p "$HPCTL_CHECKPOINT_DIR" || :; fi
-        return 0
-    fi
-    hpctl_limit=
-    if command -v timeout >/dev/null 2>&1; then hpctl_limit="timeout @LIMIT@"; fi
-    for hpctl_pause in 2 5 10 0; do
-        hpctl_line="unreadable @BASE_TEXT@ is not there on this node"
-        if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then
-            hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" @SAFE_PATH@ hpctl \
-                checkpoint last --export --tell "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
-        fi
-        case $hpctl_line in unreadable*) sleep "$hpctl_pause" ;; *) break ;; esac
-    done
-    case $hpctl_line in
-    "found /"*|"found s3://"*)
-        export HPCTL_RESUME_FROM="${hpctl_line#found }"
-        echo "hpctl: resuming from $HPCTL_RESUME_FROM" >&2
-        return 0 ;;
-    none)
-        echo "hpctl: no checkpoint in $HPCTL_CHECKPOINT_DIR: starting from the beginning" >&2
-        return 0 ;;
-    incomplete*|unreadable*)
-        echo "hpctl: $hpctl_line" >&2
-        echo "hpctl: not starting from scratch over what is in $HPCTL_CHECKPOINT_DIR. Repair it," \
-            "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
-        return @STOP@ ;;
-    esac
-    hpctl_best=-1
-    for hpctl_dir in "$HPCTL_CHECKPOINT_DIR"/*/manifest.json; do
-        [ -s "$hpctl_dir" ] || continue
-        hpctl_dir=${hpctl_dir%/manifest.json}
-        hpctl_step=${hpctl_dir##*/}
-        case $hpctl_step in *.*) continue ;; esac
-        hpctl_step=${hpctl_step##*[!0-9]}
-        if [ -n "$hpctl_step" ] && [ "$hpctl_step" -gt "$hpctl_best" ]; then
-            hpctl_best=$hpctl_step
-            export HPCTL_RESUME_FROM="$hpctl_dir"
-        fi
-    done
-    if [ "$hpctl_best" -lt 0 ] && [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
-        echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
-            "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Repair it," \
-            "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
-        return @STOP@
-    fi
-    echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON); the newest checkpoint by name is:" \
-        "${HPCTL_RESUME_FROM:-none, starting from the beginning}" >&2
-"""
-_END = r"""}
-hpctl_preamble || exit $?
-unset -f hpctl_preamble
-unset hpctl_limit hpctl_pause hpctl_line hpctl_best hpctl_dir hpctl_step
-# SIGUSR1 asks for a checkpoint. It reaches this shell as well, which it must not end; the
-# programs that the shell starts still get its default action.
-trap : @SIGNALS@
-# --- end: put in by hpctl sbatch ---
-"""
 _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
@@ -146,9 +73,10 @@ def render(parts: Parts) -> str:
     """The lines, with a last newline."""
     directory = parts.directory or ""
     root = base(directory) if directory else ""
-    text = _BEGIN + _EXPORTED
+    sections = _sections()
+    text = sections["begin"]
     if directory:
-        text += _RESUME if parts.resume else _MAKE
+        text += sections["resume" if parts.resume else "make"]
     signals = ["USR1"]
     if parts.save_signal and parts.save_signal not in (*_NOT_TRAPPED, "USR1"):
         signals.append(parts.save_signal)
@@ -166,8 +94,15 @@ def render(parts: Parts) -> str:
         "STOP": str(STOP_EXIT_CODE),
         "SIGNALS": " ".join(signals),
     }
-    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + _END)
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["end"])
     return text.replace(_EXPORTED, _exports(parts))
+
+
+@cache
+def _sections() -> dict[str, str]:
+    text = files(__package__).joinpath("preamble.sh").read_text(encoding="utf-8")
+    named = re.split(r"^#@ (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(named[1::2], named[2::2], strict=True))
 
 
 def _exports(parts: Parts) -> str:

@@ -12,15 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
-from hpctl.core.run_policy import (
-    RESTARTS,
-    Action,
-    Means,
-    Past,
-    RunPolicy,
-    decide,
-    worth_growing,
-)
+from hpctl.core.run_policy import RESTARTS, Action, Means, Past, RunPolicy, decide, worth_growing
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.policies import Count, Seconds, SecondsOrNone
 from hpctl.yaml import errors as yaml_errors

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -136,11 +137,8 @@ def advise(
 
 def median(values: Iterable[float]) -> float | None:
     """The middle one, None of none."""
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    found = list(values)
+    return statistics.median(found) if found else None
 
 
 def _gamma_quantile(shape: int, probability: float) -> float:

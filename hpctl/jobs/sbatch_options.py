@@ -1,4 +1,4 @@
-"""The options of `hpctl sbatch`: hpctl's own, and sbatch's as sbatch reads them.
+"""The options of `hpctl sbatch`, hpctl's own and sbatch's, on the command line and in a script.
 
 hpctl passes every option of sbatch through untouched; it must only know which of them take the next
 word, so that it does not mistake a value for the script. The table is src/common/slurm_opt.c's
@@ -6,6 +6,9 @@ word, so that it does not mistake a value for the script. The table is src/commo
 
 hpctl's own options are the same on the command line and in `#HPCTL` lines. Their values are checked
 here, once; every error names its place: the option, and for a directive the file and the line.
+
+sbatch reads a script's `#SBATCH` lines up to the first line that is neither blank nor a comment;
+`#HPCTL` lines are read from the same block. What is put in goes right after it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -230,38 +234,46 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM", "URG", "CONT")
 """Those that sbatch's --signal has names for and that a program can catch and go on from."""
 
 
-def _names(words: str) -> tuple[str, ...]:
+def names_in(words: str) -> tuple[str, ...]:
+    """The words of a table."""
     return tuple(words.split())
 
 
-_TAKE_A_VALUE = _names("""
-    account acctg-freq array autocomplete batch bb bbf begin chdir cluster cluster-constraint
-    clusters comment constraint container container-id container-type context core-spec
-    cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
-    distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus
-    gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name
-    kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
-    mem-per-gpu mem-update mincpus network nodefile nodelist nodes ntasks ntasks-per-core
+SHARED_VALUED = names_in("""
+    account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint
+    container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task
+    deadline delay-boot dependency distribution error exclude export export-file extra
+    extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
+    gres-flags hint input job-name licenses mail-type mail-user mcs-label mem mem-bind
+    mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core
     ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition
-    power prefer priority profile qos reservation resources runtime segment signal
-    sockets-per-node switches tasks-per-node thread-spec threads-per-core time time-min tmp
-    tres-bind tres-per-task uid wait-all-nodes wckey wrap
+    power prefer priority profile qos reservation segment signal sockets-per-node switches
+    tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid
+    wckey
+""")
+"""What takes a value in sbatch and in srun alike."""
+_TAKE_A_VALUE = SHARED_VALUED + names_in("""
+    array autocomplete batch cluster container-type context kill-on-invalid-dep mem-update
+    resources runtime wait-all-nodes wrap
 """)
 # Optional values come only after `=`, so they never take the next word.
-_FLAGS = _names("""
+_FLAGS = names_in("""
     consolidate-segments contiguous exclusive external get-user-env help hold ignore-pbs nice
     no-kill no-requeue oom-kill-step overcommit oversubscribe parsable propagate quiet reboot
     requeue resv-ports spread-job spread-segments stepmgr test-only usage use-min-nodes verbose
     version wait
 """)
-_SHORT = {
-    "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint",
-    "S": "core-spec", "c": "cpus-per-task", "d": "dependency", "m": "distribution", "e": "error",
-    "x": "exclude", "B": "extra-node-info", "G": "gpus", "i": "input", "J": "job-name",
-    "L": "licenses", "F": "nodefile", "w": "nodelist", "N": "nodes", "n": "ntasks",
-    "o": "output", "p": "partition", "q": "qos", "t": "time", "h": "help", "H": "hold",
-    "k": "no-kill", "O": "overcommit", "s": "oversubscribe", "Q": "quiet", "v": "verbose",
-    "V": "version", "W": "wait",
+SHARED_SHORT = {
+    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile",
+    "G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes",
+    "S": "core-spec", "W": "wait", "c": "cpus-per-task", "d": "dependency", "e": "error",
+    "i": "input", "m": "distribution", "n": "ntasks", "o": "output", "p": "partition",
+    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+"""The letters that sbatch and srun have in common."""
+_SHORT = SHARED_SHORT | {
+    "H": "hold", "O": "overcommit", "Q": "quiet", "V": "version", "a": "array", "b": "begin",
+    "h": "help", "k": "no-kill", "s": "oversubscribe", "v": "verbose",
 }  # fmt: skip
 
 
@@ -382,3 +394,110 @@ def _complete(typed: str) -> str | None:
         return typed
     begun = [name for name in _KNOWN if name.startswith(typed)]
     return begun[0] if len(begun) == 1 else None
+
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh"})
+_HET = re.compile(r"\s*(hetjob|packjob)(\s|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScript:
+    """A script's text and what its leading block asks for.
+
+    `given` is its `#SBATCH` options by long name, `own` what its `#HPCTL` lines say, `late` the
+    lines of `#HPCTL` that come after the first command, which nobody reads.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    block: int
+    given: dict[str, str]
+    own: dict[str, tuple[OptionValue, ...]]
+    het: bool
+    late: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.lines)
+
+    @property
+    def shell(self) -> str:
+        """The interpreter's name in the `#!` line, seen through env; "" where there is none."""
+        first = self.lines[0] if self.lines else ""
+        if not first.startswith("#!"):
+            return ""
+        parts = [w.rpartition("/")[2] for w in first[2:].split()]
+        if parts[:1] == ["env"]:
+            parts = [w for w in parts[1:] if not w.startswith("-") and "=" not in w]
+        return parts[0] if parts else ""
+
+    def with_inserted(self, text: str) -> str:
+        """The script with `text` put in before its first command."""
+        head = "".join(self.lines[: self.block])
+        if head and not head.endswith("\n"):
+            head += "\n"
+        return head + text + "".join(self.lines[self.block :])
+
+
+def read(name: str, text: str) -> BatchScript:
+    """Read a script. Raises HpctlError, with the line, for an `#HPCTL` line that means nothing."""
+    # Not splitlines: it also breaks at a form feed, a lone \r or U+2028. In the middle of a comment
+    # the rest of that line would become a command, and the #SBATCH lines below it be lost.
+    lines = [line + "\n" for line in text.split("\n")]
+    lines[-1] = lines[-1].removesuffix("\n")
+    block = _block(lines)
+    options: list[str] = []
+    own: dict[str, tuple[OptionValue, ...]] = {}
+    het = False
+    for number, line in enumerate(lines[:block], start=1):
+        if line.startswith("#SBATCH"):
+            het = het or _HET.match(line[7:]) is not None
+            options += _split(line[7:])
+        elif line.startswith("#HPCTL"):
+            for option, values in _directive(f"{name}:{number}", line[6:]).items():
+                own[option] = (*own.get(option, ()), *values)
+    return BatchScript(
+        name=name,
+        lines=tuple(lines),
+        block=block,
+        given=parse_command_line(options).given,
+        own=own,
+        het=het,
+        late=tuple(
+            number
+            for number, line in enumerate(lines[block:], start=block + 1)
+            if line.startswith("#HPCTL")
+        ),
+    )
+
+
+def _block(lines: list[str]) -> int:
+    for index, line in enumerate(lines):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return index
+    return len(lines)
+
+
+def _split(rest: str) -> list[str]:
+    try:
+        return shlex.split(rest, comments=True)
+    except ValueError:
+        return []  # an open quote: sbatch names file and line itself
+
+
+def _directive(place: str, rest: str) -> dict[str, tuple[OptionValue, ...]]:
+    try:
+        options = shlex.split(rest, comments=True)
+    except ValueError as error:
+        raise HpctlError(
+            f"{place}: #HPCTL{rest.rstrip()}: {error}", "Close the quotation mark."
+        ) from None
+    return parse_directive(options, place)
+
+
+def wrapped(command: str) -> BatchScript:
+    """The script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
+    text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
+    lines = tuple(text.splitlines(keepends=True))
+    return BatchScript("wrap", lines, block=3, given={}, own={}, het=False, late=())

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from hpctl.errors import HpctlError
 from hpctl.jobs import job_comment, preamble, submit_checks
 from hpctl.jobs.job_comment import JobRegistration
-from hpctl.jobs.sbatch_options import SAVE_BEFORE_S, CommandLine, HpctlOptions
-from hpctl.jobs.script import BatchScript, wrapped
+from hpctl.jobs.sbatch_options import SAVE_BEFORE_S, BatchScript, CommandLine, HpctlOptions, wrapped
 from hpctl.jobs.submit_checks import EffectiveOptions, node_range
 from hpctl.jobs.submit_context import SubmitContext
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import preamble
-from hpctl.jobs.sbatch_options import CommandLine
-from hpctl.jobs.script import SHELLS, BatchScript
+from hpctl.jobs.sbatch_options import SHELLS, BatchScript, CommandLine
 from hpctl.jobs.submit_context import local
 
 # The names that do not follow from the option's (sbatch(1), INPUT ENVIRONMENT VARIABLES).

@@ -264,7 +264,7 @@ def environment(spec: Spec) -> Mapping[str, str]:
         env["PATH"] = f"{spec.prefix}/bin:{spec.prefix}/sbin:{os.environ.get('PATH', '')}"
     emulator = f"http://127.0.0.1:{spec.ports.emulator}"
     # What moto does not have, the emulator answers.
-    others = ("SAGEMAKER", "SSM", "SERVICE_QUOTAS")
+    others = ("SAGEMAKER", "SERVICE_QUOTAS")
     return {
         **env,
         **{f"AWS_ENDPOINT_URL_{name}": emulator for name in others},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.failures import log_place
-from hpctl.clusters.provisioning import FILE
+from hpctl.clusters.request import FILE
 from hpctl.core.model import InstanceStatus, NodeName
 from hpctl.errors import HpctlError
 from hpctl.sandbox.bootplan import resource_config

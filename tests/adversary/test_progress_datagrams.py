@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpctl.jobs.progress.listen import listen
+from hpctl.jobs.progress.notes import listen
 from tests.adversary.bed import attack
 from tests.integration.progress_talk import heard, sender
 

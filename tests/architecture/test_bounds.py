@@ -16,9 +16,8 @@ FILES = tuple(map(Path, FOUND))
 BANNED = ("fromtimestamp", "utcfromtimestamp", "fromisoformat", "strptime", "astimezone")
 
 ALLOWED = {
-    "hpctl/cloud/details.py int": 1,
     "hpctl/cloud/objects.py int": 5,
-    "hpctl/cloud/sagemaker.py int": 2,
+    "hpctl/cloud/sagemaker.py int": 3,
     "hpctl/core/autoscale.py int": 2,
     "hpctl/core/faults/row.py int": 2,
     "hpctl/core/compat.py fromisoformat": 1,

@@ -13,11 +13,21 @@ from rich.console import Console
 from rich.live import Live
 
 from hpctl.cli import output
-from hpctl.cli.cluster import change, screen
+from hpctl.cli.cluster import change
+from hpctl.cli.cluster import change as screen
 from hpctl.cli.cluster.change import CallView, ClusterChangeView, RemovalView, followed
 from hpctl.clusters.diff import Change, Kind
-from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
-from hpctl.clusters.trouble import Cause, Trouble, Where, understand
+from hpctl.clusters.progress import (
+    Cause,
+    EventLine,
+    GroupProgress,
+    NodeProgress,
+    Progress,
+    Trouble,
+    Verdict,
+    Where,
+    understand,
+)
 from hpctl.core.compat import UTC
 from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
 from tests.cli.test_golden import compare

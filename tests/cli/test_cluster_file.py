@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from hpctl.clusters import provisioning
+from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import parse, read

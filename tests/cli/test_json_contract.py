@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpctl.cli import doctor
 from hpctl.cli.doctor import CheckView
@@ -21,42 +22,8 @@ ROW = re.compile(r"^(\w+): ([^#]+?)(?:  # .*)?$")
 LINK = re.compile(r"\(#([\w.]+)\)")
 
 HERE = Path(__file__).parent
-CHECKPOINTS, STORY = HERE / "checkpoints", HERE / "policy" / "story.yaml"
-TRAINING = HERE.parent / "jobs" / "logs" / "samples" / "megatron.txt"
-SHOWS = {
-    "status": ["status"],
-    "nodes": ["nodes"],
-    "jobs": ["jobs --all"],
-    "recoveries": ["recoveries --all"],
-    "lemons": ["lemons --all"],
-    "explain": ["explain n-44444444", "explain ip-10-1-0-5", "explain 4545"],
-    "requests": ["pause --no-wait"],
-    "audit": ["audit"],
-    "audit-verify": ["audit verify"],
-    "preview": ["replace ip-10-1-0-3 --dry-run"],
-    "cluster-list": ["cluster list"],
-    "cluster-describe": ["cluster describe"],
-    "cluster-nodes": ["cluster nodes --details"],
-    "cluster-events": ["cluster events"],
-    "cluster-order": ["cluster replace ip-10-1-0-3 --dry-run"],
-    "cluster-maintenance": ["cluster health-check ip-10-1-0-3 --yes --every 0.05s"],
-    "doctor": ["doctor"],
-    "agent-check": [f"agent check --kmsg {HERE}/kmsg --only kernel"],
-    "triage": [f"triage {HERE}/last_line"],
-    "logs-test": [f"logs test --preset megatron {TRAINING}"],
-    "policy-test": [f"policy test --scenario {STORY}"],
-    "policy-check": [f"policy check {STORY}"],
-    "policy-show": ["policy show"],
-    "cluster-validate": [f"cluster validate {HERE}/validate/cluster.yaml --offline"],
-    "iam": ["iam head-node", "iam operator"],
-    "iam-check": [f"iam check {CHECKED} --as head-node"],
-    "cluster-init": [f"cluster init {' '.join(PLAIN)} --dry-run"],
-    "checkpoint-ls": [f"checkpoint ls {CHECKPOINTS}"],
-    "checkpoint-verify": [f"checkpoint verify {CHECKPOINTS}/step-8"],
-    "checkpoint-last": [f"checkpoint last {CHECKPOINTS} --tier {__file__}"],
-    "advise": [f"checkpoint advise {CHECKPOINTS} --nodes 4 --save-cost 30s"],
-}
-"""What a head node with a history prints, by the name of its schema."""
+SAID = (GOLDEN / "schemas.yaml").read_text()
+SHOWS = yaml.safe_load(SAID.format(here=HERE, plain=" ".join(PLAIN), role=CHECKED))
 
 
 def sections() -> dict[str, dict[str, str]]:

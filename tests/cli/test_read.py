@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.budget import Budget, Usage
+from hpctl.agent.runner import Budget, Usage
 from hpctl.cli import explain, nodes
 from hpctl.cli.explain import explain_view
 from hpctl.cli.output import Exit

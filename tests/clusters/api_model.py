@@ -45,7 +45,7 @@ def described(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(request: Mapping[str, Any]) -> dict[str, Any]:
-    said = {"ThreadsPerCore": 1, "Status": "InService", **request}
+    said = {"Status": "InService", **request}
     said["TargetCount"] = said["CurrentCount"] = said.pop("InstanceCount")
     if minimum := said.pop("MinInstanceCount", None):
         said["MinCount"] = minimum

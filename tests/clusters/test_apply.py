@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hpctl.clusters import apply
+from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import diff
-from hpctl.clusters.ordering import Patience, there
 from hpctl.errors import HpctlError, InDoubt
 from hpctl.ports import Aws
-from hpctl.sandbox.emulator.errors import ApiError
+from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until
 

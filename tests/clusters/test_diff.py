@@ -44,6 +44,8 @@ def described() -> dict[str, Any]:
     """The cluster of REQUEST as the service tells of it; it keeps no order of subnets."""
     made = api_model.described(copy.deepcopy(REQUEST))
     made["VpcConfig"]["Subnets"].reverse()
+    for one in made["InstanceGroups"]:
+        one["ThreadsPerCore"] = 1
     return {**made, "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from hpctl.cloud.aws import AwsAccount
-from hpctl.clusters import provisioning
+from hpctl.clusters import request as provisioning
 from hpctl.clusters.diff import diff
 from hpctl.clusters.imported import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
 from hpctl.clusters.request import create_request

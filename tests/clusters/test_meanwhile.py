@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpctl.clusters import apply
+from hpctl.clusters.apply import there
 from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_walk import Phase
-from hpctl.clusters.ordering import there
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER, AwsBed

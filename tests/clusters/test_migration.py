@@ -323,3 +323,18 @@ def test_jobs_are_in_the_way_of_what_rewrites_slurm_conf(strategy: str) -> None:
     for running in ([1], None):
         with pytest.raises(HpctlError, match="rewrites slurm"):
             jobs_in_the_way(strategy, running)
+
+
+def test_a_command_that_was_killed_is_run_again(old: Old) -> None:
+    """Its backup stands for the file that it took away."""
+    assert old.run("--dry-run").exit_code == 0
+    old.backup.mkdir()
+    (old.backup / "sagemaker-x%2Fscripts%2Fprovisioning_parameters.json").write_bytes(
+        old.s3.objects.pop((BUCKET, KEY))
+    )
+    old.emulator.world.outdated = frozenset({"1.0.0"})
+    assert old.run("--yes").exit_code == 1
+    assert json.loads(old.s3.objects[BUCKET, KEY]) == FILE
+    old.emulator.world.outdated = frozenset()
+    assert old.run("--yes").exit_code == 0
+    assert old.migrated

@@ -12,6 +12,7 @@ from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import Phase
 from hpctl.core.model import NodeName
+from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 
@@ -290,3 +291,10 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk: Desk) -> Non
     walk = desk.walk(order)
     (one,) = next(walk.looks())
     assert one.phase is Phase.ORDERED
+
+
+def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk: Desk) -> None:
+    desk.slurm.denied = True
+    with pytest.raises(Refused, match="cannot be drained: denied; nothing was ordered"):
+        desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
+    assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]

@@ -7,12 +7,12 @@ from typing import get_args
 
 import pytest
 
-from hpctl.clusters import provisioning
+from hpctl.clusters import request as provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, create_request
 from hpctl.clusters.spec import ClusterSpec, words
 from hpctl.clusters.spec.reading import broken
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.errors import ApiError
+from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.api_model import files, model, paths, said, shape
 from tests.clusters.mixtures import MIXTURES, Mixture
 

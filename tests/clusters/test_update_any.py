@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import apply
+from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import Kind, diff
 from hpctl.clusters.names import node_rows
 from hpctl.clusters.node_orders import key
-from hpctl.clusters.ordering import Patience, there
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.ports import Aws

@@ -14,10 +14,19 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from hpctl.clusters import failures, progress
-from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, Verdict
-from hpctl.clusters.trouble import Cause, Where, cause_of, understand
+from hpctl.clusters.progress import (
+    Cause,
+    GroupProgress,
+    NodeProgress,
+    Progress,
+    Verdict,
+    Where,
+    cause_of,
+    understand,
+)
 from hpctl.clusters.watch import watch
 from hpctl.core.compat import UTC
+from hpctl.errors import Unavailable
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 
@@ -279,14 +288,21 @@ def test_the_line_that_tells_most_is_picked(lines: list[str], step: str, line: s
     assert (found.unread == "the log is empty") is (not lines)
 
 
-def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed: AwsBed) -> None:
-    clock = Clock()
-    verdicts = iter([Verdict.WAITING, Verdict.REACHED])
+def test_a_look_that_fails_is_told_and_the_wait_goes_on(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sagemaker, asked = bed.aws.service("sagemaker"), itertools.count(1)
+    read = sagemaker.read
 
-    def judge(_: Progress) -> progress.Judged:
-        bed.emulator.faults.add("access_denied", operations=["DescribeCluster"], calls=1)
-        return next(verdicts), ""
+    def second_fails(operation: str, **request: Any) -> Any:
+        if next(asked) == 2:
+            raise Unavailable("no answer")
+        return read(operation, **request)
 
-    looks = list(watch(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep))
-    assert [bool(look.unread) for look in looks] == [False, True, False]
+    monkeypatch.setattr(
+        type(sagemaker), "read", lambda _self, *args, **kw: second_fails(*args, **kw)
+    )
+    verdicts = iter([(Verdict.WAITING, ""), (Verdict.REACHED, "")])
+    looks = followed(bed, lambda _: next(verdicts))
+    assert [look.unread for look in looks] == ["", "no answer", ""]
     assert looks[1].nodes == looks[0].nodes

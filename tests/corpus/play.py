@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.agent.check import CannotTell, DriverHung, Expected, Machine, NotHere
-from hpctl.agent.conditions import Conditions
-from hpctl.agent.fold import Findings
+from hpctl.agent.findings import Conditions, Findings
 from hpctl.agent.nvml.client import DEADLINE_S, MISSES
 from hpctl.agent.nvml.snapshot import Gpu, NvmlError, Snapshot
 from hpctl.agent.runner import Check, load

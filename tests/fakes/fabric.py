@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpctl.agent.check import Expected, Machine, Observation
-from hpctl.agent.counters import Reading, Sweep, Trace
+from hpctl.agent.rdma import Reading, Sweep, Trace
 from hpctl.core.faults.fabric import CHECKS as FABRIC
 
 BORN = (64768, 4711)

@@ -20,7 +20,7 @@ from hpctl import config, policies
 from hpctl.agent import kmsg
 from hpctl.agent.check import CannotTell as NoVerdict
 from hpctl.agent.checks.kernel_log import Kernel
-from hpctl.agent.outside import hma_records, plugins, reported
+from hpctl.agent.outside import hma, plugins, reported
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.core import hostlist, model
 from hpctl.core.bounds import duration_s
@@ -31,7 +31,7 @@ from hpctl.core.registration import registration
 from hpctl.core.run_policy import RunPolicy
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
-from hpctl.jobs import crash, job_comment, script
+from hpctl.jobs import crash, job_comment, sbatch_options
 from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
@@ -219,8 +219,8 @@ TARGETS: dict[str, Target] = {
     "kmsg": Target(kmsg.parse, (), (b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n",)),
     "kernel-lines": Target(_kernel, (), _files("tests/cli/kmsg") + _files("tests/corpus/cases/*")),
     "hma": Target(
-        _on_text(hma_records.read),
-        (hma_records.Malformed,),
+        _on_text(hma.read_detection),
+        (hma.Malformed,),
         (b'{"HealthMonitoringAgentDetectionEvent":"HealthEvent","msg":"DCGM Policy Violation "'
          b',"condition: ":"XID Error","data: ":{"ErrNum":79},"ts":"0001-01-01T00:00:00Z"}',),
     ),
@@ -260,7 +260,7 @@ TARGETS: dict[str, Target] = {
         (checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),),
     ),
     "batch-script": Target(
-        _on_text(partial(script.read, "job.sh")),
+        _on_text(partial(sbatch_options.read, "job.sh")),
         (HpctlError,),
         (b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n",),
     ),

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpctl import progress
-from hpctl.jobs.progress.listen import NoteFileReader, NoteListener, ReceivedNote
-from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress.notes import Note, NoteFileReader, NoteListener, ReceivedNote
 
 ROOT = Path(__file__).resolve().parents[2]
 

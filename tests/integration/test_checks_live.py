@@ -20,7 +20,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
 from hpctl.sandbox.proctree import descendants
 from hpctl.wiring import open_store
-from tests.integration.chaos import Chaos, cluster, stays
+from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 from tests.stubs import nvml
 
@@ -172,40 +172,6 @@ def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> Non
     assert children == 1, "and started nothing beside the child that hangs"
     healed(live, asking, "gpu-recovery-reboot")
     healed(live, silent, "gpu-hung-hung")
-
-
-@pytest.mark.nightly
-def test_what_is_benign_is_shown_and_left_alone(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    job = live.start("srun sleep 600", f"--nodelist={victim}")
-    live.mark(victim)
-    bits = {"gpu*.nvmlDeviceGetCurrentClocksEventReasons": str(0x8 | 0x20 | 0x40)}
-    live.sandbox.inject(victim, "gpu", answers=bits)
-    live.sandbox.inject(victim, "xid", code=13)
-    live.sandbox.inject(victim, "kmsg", text=OOM)
-    until(lambda: reports(live, victim, "kernel.xid-13", "kernel.oom-job"), 10, "reported")
-    stays(lambda: not live.of(victim) and not live.node(victim).drained, 6, "left alone")
-    row = shown(live, victim)
-    assert row["condition"] == "healthy"
-    assert "xid-13" in row["why"]
-    assert "kernel-oom-job" in row["why"]
-    assert live.running(job)
-    assert live.job(job).restarts == 0
-
-
-@pytest.mark.nightly
-def test_a_warning_that_goes_makes_a_suspect_healthy_again(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    live.mark(victim)
-    live.sandbox.inject(victim, "file", path=f"{LINK}/state", text="1: DOWN")
-    until(lambda: reports(live, victim, "efa.link-down"), 15, "reported")
-    row = shown(live, victim)
-    assert row["condition"] == "suspect"
-    assert "efa-link-down" in row["why"]
-    live.sandbox.inject(victim, "file", path=f"{LINK}/state", text="4: ACTIVE")
-    until(lambda: not reports(live, victim, "efa.link-down"), 15, "gone")
-    assert shown(live, victim)["condition"] == "healthy"
-    assert live.of(victim) == []
 
 
 @pytest.mark.nightly

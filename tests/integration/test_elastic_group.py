@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from hpctl.core.trouble import Kind
-from hpctl.errors import Unavailable
-from hpctl.jobs.elastic.tell import tell
+from hpctl.jobs.elastic.wire import tell
 from tests.integration.elastic_bed import Launchers, Start, all_wait, scripted, until_gone
 
 
@@ -86,9 +85,11 @@ if rank == 1 and first:
     said = {"message": "ValueError: loss of 3 is odd",
             "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1"}}
     pathlib.Path(get("TORCHELASTIC_ERROR_FILE")).write_text(json.dumps({"message": said}))
-    time.sleep(0.2)
+    put("told", "")
+    time.sleep(0.5)
     fail(1)
-time.sleep(0.1)
+while not (save / "told").exists():
+    time.sleep(0.01)
 fail(1) if first else None
 """
     group = start(body)
@@ -187,24 +188,6 @@ wait()
     assert group.wait() == [143, 143]
     assert len(list(group.save.glob("saved-*"))) == 4
     assert group.account().verdict == "stopped"
-
-
-def test_sigterm_ends_a_launcher_that_still_waits_for_the_others(start: Start) -> None:
-    group = start("", "--join-timeout=300")
-    other = group.processes.pop()
-    other.kill()
-    other.wait()
-
-    def gathers() -> bool:
-        try:
-            said = tell("127.0.0.1", group.run_id, group.secret, "status")
-        except Unavailable:
-            return False
-        return said == "ok: generation 0, gathering"
-
-    group.await_(gathers, "launcher that waits")
-    group.processes[0].send_signal(signal.SIGTERM)
-    assert group.wait() == [143]
 
 
 def test_sigusr1_reaches_only_ranks_that_catch_it(start: Start) -> None:

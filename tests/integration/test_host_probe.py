@@ -17,7 +17,7 @@ from hpctl.agent.check import Machine
 from hpctl.agent.checks import check_host_filesystems, check_host_processes
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.agent.procs import Scan
-from hpctl.agent.runner import load, once
+from hpctl.agent.runner import load, look
 from hpctl.core.faults.host import CHECKS as HOST
 from hpctl.core.model import Verdict
 from tests.waiting import until
@@ -74,12 +74,6 @@ def test_what_cannot_be_killed_yet_gets_no_second_child(probes: Probes) -> None:
         assert children() - before == {pid}
 
 
-def test_others_answer_beside_one_that_hangs(probes: Probes) -> None:
-    said = probes.ask({"fsx": NEVER, "efs": ("stat", "--format=%F", "--", "/")}, 0.2)
-    assert isinstance(said["fsx"], Waiting)
-    assert said["efs"] == Answer(0, "directory\n", "")
-
-
 def test_a_hanging_mount_is_reported_and_nothing_piles_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probes: Probes
 ) -> None:
@@ -94,15 +88,15 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(
     check = load(next(spec for spec in HOST if spec.name == "host.mounts"), {"silent_s": 0.5})
     before = children()
     began = time.monotonic()
-    ((_, found),) = once([check], Machine(tmp_path))
-    assert isinstance(found, list)
-    assert [(f.code, f.device, f.verdict) for f in found] == [("hangs", "/fsx", Verdict.FAIL)]
+    (row,) = look([check], Machine(tmp_path))
+    assert [(f.code, f.device, f.verdict) for f in row.findings] == [
+        ("hangs", "/fsx", Verdict.FAIL)
+    ]
     assert time.monotonic() - began < 2.0
     for _ in range(8):
         began = time.monotonic()
-        ((_, found),) = once([check], Machine(tmp_path))
-        assert isinstance(found, list)
-        assert [f.device for f in found] == ["/fsx"]
+        (row,) = look([check], Machine(tmp_path))
+        assert [f.device for f in row.findings] == ["/fsx"]
         assert time.monotonic() - began < 1.0
         assert len(children() - before) <= 1
 
@@ -197,15 +191,8 @@ def test_a_task_in_state_d_is_seen_with_its_age_and_place(
 
 def test_this_machine_passes_every_host_check() -> None:
     """As `hpctl agent check` runs them. A WARN may be so; nothing here is broken."""
-    results = once([load(spec) for spec in HOST], Machine())
-    bad = [
-        (check.spec.name, found.code, found.detail)
-        for check, findings in results
-        if isinstance(findings, list)
-        for found in findings
-        if found.verdict is Verdict.FAIL
-    ]
-    assert bad == []
-    assert {"host.disk", "host.zombies", "host.memory"} <= {
-        check.spec.name for check, findings in results if isinstance(findings, list)
+    rows = {row.check: row for row in look([load(spec) for spec in HOST], Machine())}
+    assert [row for row in rows.values() if row.state == Verdict.FAIL.value] == []
+    assert "absent" not in {
+        rows[name].state for name in ("host.disk", "host.zombies", "host.memory")
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.spool import Spool
+from hpctl.agent.send import Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Report, Verdict
 from hpctl.daemon.gatekeeper import IntakeSettings
@@ -180,21 +180,6 @@ def test_a_node_that_is_not_believed_keeps_trying_until_it_is(
     assert agent.log().count("unknown_node") == 1
     head.address_of = believed
     head.wait(lambda: head.codes() == {"79"})
-
-
-def test_a_forging_agent_is_counted_and_never_believed(
-    head: Inbox, tmp_path: Path, munges: Realm
-) -> None:
-    forger = AgentProcess(tmp_path, head.server.url, munges.n2).start()
-    try:
-        deadline = time.monotonic() + 15
-        while not head.refused():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert set(head.refused()) == {"forged_node"}
-        assert head.accepted == []
-    finally:
-        forger.end()
 
 
 @pytest.mark.nightly

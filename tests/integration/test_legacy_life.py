@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpctl.clusters.provisioning import FILE
+from hpctl.clusters.request import FILE
 from hpctl.sandbox.api import Sandbox
 from tests.integration import provision
 from tests.integration.provision import NAME, client, counts, hpctl, script, states, until

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.outside import ask as asking
 from hpctl.agent.outside import local
 from hpctl.agent.outside.ask import Refused, ask
 from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
@@ -121,24 +120,6 @@ def test_a_stuck_agent_costs_a_prolog_half_a_second(tmp_path: Path) -> None:
     assert told.returncode == 0
     assert "did not answer within 0.5 s" in told.stderr
     assert time.monotonic() - begun < 5
-
-
-def test_something_else_at_the_socket_is_no_agent(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(tmp_path / "other.sock"))
-        other.listen(1)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "hpctl", "agent", "verdict", "--strict"],
-            cwd=ROOT,
-            env={**os.environ, asking.SOCKET_VARIABLE: str(tmp_path / "other.sock")},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        link, _ = other.accept()
-        link.sendall(b"HTTP/1.1 400\n")
-        link.close()
-        assert "is not an hpctl agent" in child.communicate(timeout=30)[1]
-    assert child.returncode == 3
 
 
 # --- the verdict ------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine, Observation
-from hpctl.agent.outside import child as children
 from hpctl.agent.outside import plugins, trust
+from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
 
@@ -87,13 +87,6 @@ def test_it_describes_itself(checks_d: Path) -> None:
     spec = plugin.spec
     assert (spec.what, spec.every_s, spec.seen, spec.clears) == ("scratch", 300, (2, 3), "boot")
     assert (spec.gone_s, spec.grace_s, plugin.timeout_s) == (90, 120, 2.5)
-
-
-@pytest.mark.parametrize("body", ["exit 0", "echo '{\"findings\": []}'"])
-def test_one_that_knows_no_describe_gets_the_defaults(checks_d: Path, body: str) -> None:
-    put(checks_d, "simple", body)
-    ((plugin,), _) = load(checks_d)
-    assert plugin.spec.every_s == 60.0
 
 
 @pytest.mark.parametrize(
@@ -199,11 +192,6 @@ def test_its_surroundings_are_plain(checks_d: Path, monkeypatch: pytest.MonkeyPa
 # --- the directory ----------------------------------------------------------------------------
 
 
-def test_no_directory_is_no_trouble(tmp_path: Path) -> None:
-    found, directory = load(tmp_path / "none")
-    assert (found, seen(directory)) == ([], [])
-
-
 def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> None:
     proof = tmp_path / "was-run"
     body = f"touch {proof}; echo '{{\"findings\": []}}'"
@@ -303,12 +291,3 @@ def test_those_that_hang_at_describe_are_asked_at_the_same_time(
     assert time.monotonic() - begun < 3
     assert [plugin.path.name for plugin in found] == ["well"]
     assert all("not done within 0.5 s" in why for why in refused(directory).values())
-
-
-def test_one_too_many_is_told_so(checks_d: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "MAX_PLUGINS", 1)
-    put(checks_d, "a", printing({"findings": []}))
-    put(checks_d, "b", printing({"findings": []}))
-    found, directory = load(checks_d)
-    assert [plugin.path.name for plugin in found] == ["a"]
-    assert "the limit is 1" in refused(directory)["b"]

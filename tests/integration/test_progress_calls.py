@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpctl import progress
-from hpctl.jobs.progress.listen import NoteListener, listen
+from hpctl.jobs.progress.notes import NoteListener, listen
 from tests.integration.progress_talk import CALLS, environment, heard, python
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.progress.listen import NoteFileReader, listen
-from hpctl.jobs.progress.notes import in_log
+from hpctl.jobs.progress.notes import NoteFileReader, in_log, listen
 from tests.integration.progress_talk import ROOT, environment, heard
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.progress.listen import NoteFileReader, listen
+from hpctl.jobs.progress.notes import NoteFileReader, listen
 from tests.integration.progress_talk import heard, python, sender
 
 
@@ -55,7 +55,7 @@ def test_whatever_arrives_the_listener_goes_on(peers: list[str]) -> None:
 
 
 def test_what_is_not_taken_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.progress.listen.KEPT", 10)
+    monkeypatch.setattr("hpctl.jobs.progress.notes.KEPT", 10)
     with listen() as listener, sender(listener.address) as send:
         for n in range(50):
             send(b"step=%d" % n)

@@ -11,7 +11,7 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.notes import Note
 from hpctl.jobs.progress.run_progress import RunProgress
 from hpctl.jobs.ras.client import Address
-from hpctl.jobs.ras.explain import Inquiry, addresses
+from hpctl.jobs.ras.judge import Inquiry, addresses
 from tests.stubs.ras.job import Job, job
 from tests.stubs.ras.service import Fault, Service
 
@@ -23,7 +23,7 @@ def hung(told: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
     """All eight ranks stepped in lockstep, and say no more."""
     began = time.monotonic() - 100.0
     policy = RunPolicy(hang_floor_s=bound, hang_factor=3.0)
-    book = RunProgress(policy, began, datetime.now(UTC), ranks=len(told.processes))
+    book = RunProgress(policy, began, datetime.now(UTC))
     for step in range(20):
         for rank, process in enumerate(told.processes):
             pid = process.pid if notes else None

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 SUPERVISOR = """
 import sys
 from hpctl.cli.main import main
-from hpctl.jobs.run.timers import StepTimers
+from hpctl.jobs.run.supervise import StepTimers
 StepTimers.GROW_S = 1.0  # a minute outside of tests
 sys.argv[0] = "hpctl"
 main()

@@ -8,15 +8,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.live import EAGER, unkilled, until
+from tests.integration.live import EAGER, until
 from tests.integration.test_training import ROOT, Run, final
 
 pytestmark = pytest.mark.slurm
@@ -116,37 +115,6 @@ def job(slurm: Sandbox) -> Iterator[Job]:
     shutil.rmtree(one.dir, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def quiet(slurm: Sandbox) -> Iterator[dict[str, Job]]:
-    """Jobs that break no nodes, all at once: each of them waits for most of its time."""
-    jobs = {}
-    for name, submit in QUIET.items():
-        jobs[name] = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
-        submit(jobs[name])
-    yield jobs
-    slurm.run(["scancel", *(str(job.id) for job in jobs.values())], check=False)
-    for job in jobs.values():
-        shutil.rmtree(job.dir, ignore_errors=True)
-
-
-def _hang(job: Job) -> None:
-    rank = job.dir / "hang.py"
-    rank.write_text(
-        "import os, signal, sys, time\n"
-        "from hpctl import progress\n"
-        "first = os.environ['HPCTL_ATTEMPT'] == '1'\n"
-        "for step in range(1, 8):\n"
-        "    progress.step(step, loss=1.0)\n"
-        "    time.sleep(0.1)\n"
-        "    if first and step == 5:\n"
-        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "open(os.environ['DIR'] + '/finished', 'w').close()\n"
-    )
-    policy = job.dir / "policy.yaml"
-    policy.write_text("hang_floor_s: 2\nhang_start_s: 30\n")
-    job.submit_command(f"{sys.executable} {rank}", run=f"--spares 1 --policy {policy}")
-
-
 def _signals(job: Job) -> None:
     job.submit(
         """trap 'echo saved > "$DIR/saved.$SLURM_PROCID"' USR1
@@ -155,9 +123,6 @@ touch "$DIR/ready.$SLURM_PROCID"
 while :; do sleep 0.1; done
 """
     )
-
-
-QUIET: dict[str, Callable[[Job], None]] = {"signals": _signals, "hang": _hang}
 
 
 def _all_idle(slurm: Sandbox) -> None:
@@ -182,8 +147,8 @@ def quarantine(slurm: Sandbox, node: str) -> float:
 
 
 @pytest.mark.nightly
-def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
-    job = quiet["signals"]
+def test_signals_reach_the_ranks(job: Job) -> None:
+    _signals(job)
 
     def both(name: str) -> bool:
         return all((job.dir / f"{name}.{rank}").exists() for rank in (0, 1))
@@ -195,22 +160,6 @@ def test_signals_reach_the_ranks(quiet: dict[str, Job]) -> None:
     until(lambda: both("ended"), SETTLED_S, "SIGTERM arrives")
     until(lambda: job.field("JobState") not in ("RUNNING", "COMPLETING"), 10, "the job ends")
     assert not (job.dir / "first.2.0").exists()
-
-
-@pytest.mark.nightly
-def test_a_hang_is_ended_and_run_again(quiet: dict[str, Job]) -> None:
-    job = quiet["hang"]
-    log = job.ended()
-    assert "hang -> step" in log
-    past = job.past()
-    treated = next(line for line in past if line["type"] == "treated")
-    again = [line for line in past if line["type"] == "started"][1]
-    trouble = treated["trouble"]
-    assert isinstance(trouble, dict)
-    seen = datetime.fromisoformat(str(trouble["at"]))
-    took = (datetime.fromisoformat(str(again["at"])) - seen).total_seconds()
-    assert took < 5 or unkilled(job.slurm, log)
-    assert (job.dir / "finished").exists()
 
 
 def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:

@@ -9,13 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hpctl.core.registration import parted
-from hpctl.jobs import script as scripts
+from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs.job_comment import LONGEST, decode
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
 from hpctl.jobs.submit import plan
@@ -60,33 +59,6 @@ def shared() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="hpctl-sbatch-live-"))
     yield path
     shutil.rmtree(path)
-
-
-@dataclass(frozen=True)
-class Limited:
-    """A job whose time limit is two minutes away, and where it writes."""
-
-    job: str
-    place: Path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def limited(slurm: Sandbox) -> Iterator[Limited]:
-    """Starts before the module's tests, so that they need not wait for it."""
-    with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-live-") as name:
-        place = Path(name)
-        (place / "rank.sh").write_text(
-            f"trap 'echo saved >{place}/saved; exit 0' USR1; n=0;"
-            " while [ $n -lt 1100 ]; do sleep 0.1; n=$((n+1)); done\n"
-        )
-        (place / "job.sh").write_text(
-            "#!/bin/sh\n#SBATCH -N1 --time=2\n#HPCTL --save-signal USR1@115\n"
-            f"srun /bin/sh {place}/rank.sh\n"
-        )
-        words = ("-o", str(place / "out"), str(place / "job.sh"))
-        job = hpctl_sbatch(slurm, *words).stdout.strip()
-        yield Limited(job, place)
-        slurm.run(["scancel", job], check=False)
 
 
 def options_of(slurm: Sandbox) -> Iterator[tuple[str, str, bool]]:
@@ -250,10 +222,3 @@ def test_spares_are_not_taken_back_by_ntasks(slurm: Sandbox) -> None:
     done = slurm.run(["sbatch", "-H", "--parsable", "-N3", "--ntasks-per-node=1", "--wrap=true"])
     assert field(slurm, done.stdout.strip(), "NumNodes") == "3-3"
     slurm.run(["scancel", done.stdout.strip()])
-
-
-@pytest.mark.nightly
-def test_a_save_is_asked_for_before_the_time_limit(slurm: Sandbox, limited: Limited) -> None:
-    """slurmctld looks at limits every 30 s or so, and gives the signal up to a minute early."""
-    wait_for_text(limited.place / "saved", "saved", timeout=90)
-    assert wait(slurm, limited.job, "COMPLETED", "FAILED", "TIMEOUT") == "COMPLETED"

@@ -117,15 +117,3 @@ def test_killed_and_resumed_gives_the_same_bits(tmp_path: Path, runs: list[Run],
     assert got["steps_lost"] == lost
     assert len(got["attempts"]) == 4
     assert sum(got["resumed_from"]) > 0, "no attempt resumed: nothing was tested"
-
-
-def test_sigusr1_saves_at_the_next_step(tmp_path: Path, runs: list[Run]) -> None:
-    words = ("--steps", "40", "--checkpoint-every", "1000", "--step-s", "0.03")
-    runs.append(Run(tmp_path, 2, *words))
-    runs[-1].wait_for_step(5)
-    runs[-1].ranks[1].send_signal(signal.SIGUSR1)  # one rank's wish is everyone's
-    codes, output = runs[-1].wait()
-    assert codes == [0, 0], output
-    saved = sorted(int(p.name.removeprefix("step-")) for p in tmp_path.glob("step-*"))
-    assert len(saved) == 2
-    assert 5 < saved[0] < 40

@@ -41,10 +41,7 @@ MISSING = booted.missing() or (
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.slurm,
-    pytest.mark.skipif(
-        bool(MISSING),
-        reason=f"LIFECYCLE NOT TESTED WITH SYSTEMD: {MISSING}",
-    ),
+    pytest.mark.skipif(bool(MISSING), reason=f"LIFECYCLE NOT TESTED WITH SYSTEMD: {MISSING}"),
 ]
 
 KILLED = {

@@ -18,8 +18,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(
-        bool(booted.missing()),
-        reason=f"LIFECYCLE NOT TESTED WITH SYSTEMD: {booted.missing()}",
+        bool(booted.missing()), reason=f"LIFECYCLE NOT TESTED WITH SYSTEMD: {booted.missing()}"
     ),
 ]
 

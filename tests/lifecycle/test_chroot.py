@@ -81,8 +81,7 @@ def last_line(out: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "role",
-    [r if r != "login" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES],
+    "role", [r if r != "login" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES]
 )
 def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, role: str) -> None:
     name = "ip-" + ADDRESSES[role].replace(".", "-")

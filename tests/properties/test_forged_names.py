@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hpctl.agent.checks import (
     kernel_gpu,
-    kernel_memory,
     kernel_platform,
     kernel_processor,
     kernel_storage,
@@ -90,7 +89,7 @@ WITH_A_NAME_INSIDE = [
 LINES = [case[0] for case in CASES]
 SHAPES = [
     value
-    for module in (kernel_gpu, kernel_memory, kernel_platform, kernel_processor, kernel_storage)
+    for module in (kernel_gpu, kernel_processor, kernel_platform, kernel_processor, kernel_storage)
     for value in vars(module).values()
     if isinstance(value, re.Pattern)
 ]

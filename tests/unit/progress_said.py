@@ -12,8 +12,8 @@ BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
 
 
-def book(ranks: int | None = None, policy: RunPolicy = POLICY) -> RunProgress:
-    return RunProgress(policy, 1000.0, BEGAN, ranks=ranks)
+def book(policy: RunPolicy = POLICY) -> RunProgress:
+    return RunProgress(policy, 1000.0, BEGAN)
 
 
 def run(
@@ -33,7 +33,9 @@ def said(rank: int, step: int | None = None, **more: object) -> Note:
     )  # type: ignore[arg-type]
 
 
-def hang(b: RunProgress, at: float) -> Trouble:
+def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
+    """The hang that is told at one time, and none at another before it."""
+    assert none_at is None or b.trouble(none_at) is None
     trouble = b.trouble(at)
     assert trouble.kind is Kind.HANG
     return trouble

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hpctl.agent.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage, usage
+from hpctl.agent.runner import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage, usage
 
 
 class Meter:

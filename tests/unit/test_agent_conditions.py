@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hpctl.agent.check import Observation
-from hpctl.agent.conditions import MAX_THINGS, Conditions
+from hpctl.agent.findings import MAX_THINGS, Conditions
 from hpctl.core.compat import UTC
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
@@ -162,3 +162,32 @@ def test_a_check_gone_mad_is_bounded() -> None:
     conditions = Conditions(replace(SPEC, seen=(1, 1)))
     conditions.saw([Observation(f"c{i}") for i in range(10_000)], at(0))
     assert len(conditions.findings()) == MAX_THINGS
+
+
+# --- One thing that a check sees may end otherwise than its CheckSpec says.
+
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PLUGIN = CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
+
+
+def said(conditions: Conditions) -> set[str]:
+    return {finding.code for finding in conditions.findings()}
+
+
+def test_its_own_time_and_its_own_way_to_clear() -> None:
+    conditions = Conditions(PLUGIN)
+    conditions.saw(
+        [
+            Observation("plain"),
+            Observation("long", gone_s=3600.0),
+            Observation("boot", clears=Clears.BOOT),
+        ],
+        NOON,
+    )
+    assert said(conditions) == {"plain", "long", "boot"}
+    conditions.saw([], NOON + timedelta(seconds=60))
+    assert said(conditions) == {"long", "boot"}
+    conditions.saw([], NOON + timedelta(hours=1))
+    assert said(conditions) == {"boot"}
+    assert conditions.findings()[0].clears is Clears.BOOT

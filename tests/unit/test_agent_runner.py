@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from hpctl.agent import runner as runners
-from hpctl.agent.budget import Budget, Usage
 from hpctl.agent.check import CannotTell, Machine, NotHere, Observation
-from hpctl.agent.runner import Check, Runner, once
+from hpctl.agent.runner import Budget, Check, Runner, Usage, look
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Finding, Verdict
 
@@ -56,14 +55,6 @@ def until(test: Callable[[], object], what: str, timeout_s: float = 5) -> None:
 
 def named(runner: Runner) -> dict[str, Finding]:
     return {f"{f.check}:{f.code}": f for f in runner.findings()}
-
-
-def test_checks_run_again_and_again_and_news_is_told(started: Any) -> None:
-    told = threading.Event()
-    runner = started(check("a.a"), check("b.b"), changed=told.set)
-    assert told.wait(5)
-    until(lambda: len(named(runner)) == 2, "both found something")
-    until(lambda: named(runner)["a.a:bad"].count > 3, "and go on")
 
 
 def test_a_judge_is_given_what_was_seen_before(started: Any) -> None:
@@ -192,7 +183,7 @@ def test_numbers_that_are_old_are_not_told_as_those_of_now(
 def test_over_the_budget_the_optional_check_is_left_out_and_told(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpctl.agent.budget.WINDOW_S", 0.05)
+    monkeypatch.setattr("hpctl.agent.runner.WINDOW_S", 0.05)
     greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
     until(lambda: "agent.checks:shed" in named(runner), "it says so")
@@ -204,7 +195,7 @@ def test_over_the_budget_the_optional_check_is_left_out_and_told(
     assert named(runner)["a.a:bad"].count > before
 
 
-def test_once_tells_what_is_not_here_from_what_is_well() -> None:
+def test_a_look_tells_what_is_not_here_from_what_is_well() -> None:
     def absent(machine: Machine) -> None:
         raise NotHere("no GPU")
 
@@ -212,8 +203,7 @@ def test_once_tells_what_is_not_here_from_what_is_well() -> None:
         raise CannotTell("no answer")
 
     well = check("a.a", judge=lambda *_: [])
-    rows = once([well, check("b.b"), check("c.c", absent), check("d.d", blind)], Machine())
-    assert rows[0][1] == []
-    assert [f.code for f in rows[1][1]] == ["bad"]  # type: ignore[union-attr]
-    assert isinstance(rows[2][1], NotHere)
-    assert [f.verdict for f in rows[3][1]] == [Verdict.UNKNOWN]  # type: ignore[union-attr]
+    rows = look([well, check("b.b"), check("c.c", absent), check("d.d", blind)], Machine())
+    assert [row.state for row in rows] == ["ok", "fail", "absent", "unknown"]
+    assert [[f.code for f in row.findings] for row in rows] == [[], ["bad"], [], ["cannot_tell"]]
+    assert rows[2].why == "no GPU"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
-from hpctl.agent.send import REPEATS_EVERY, Answer, Reply, Sender
-from hpctl.agent.spool import Spool
+from hpctl.agent.send import REPEATS_EVERY, Answer, Pace, Reply, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
 from hpctl.protocol import reports as wire
@@ -179,18 +181,49 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) ->
     assert bench.line.held == wire.digest((XID, OTHER))
 
 
-def test_a_short_absence_without_news_needs_no_report(bench: Bench) -> None:
-    bench.see(XID)
-    bench.deliver(2)
-    bench.line.away = True
-    bench.deliver(5)
-    bench.line.away = False
-    assert bench.deliver(2) == ["brief", "brief"]
+# --- When the sender is woken: at once, then seldom, and nothing is forgotten.
 
 
-def test_a_lost_answer_costs_one_more_report(bench: Bench) -> None:
-    bench.line.away = True
-    bench.see(XID)
-    assert bench.deliver(2) == ["full", "full"]
-    bench.line.away = False
-    assert bench.deliver(2) == ["full", "brief"]
+def test_what_is_new_goes_out_at_once_and_only_once() -> None:
+    pace = Pace()
+    assert not pace.due(100.0)
+    pace.news()
+    pace.news()
+    assert pace.due(100.0)
+    assert not pace.due(100.0)
+    assert pace.wait_s(100.0) is None
+
+
+def test_after_a_burst_news_wait_for_each_other() -> None:
+    pace = Pace(burst=2, every_s=0.5)
+    sent = []
+    for tenth in range(40):
+        pace.news()
+        if pace.due(100 + tenth / 10):
+            sent.append(tenth)
+    assert sent[:2] == [0, 1]
+    assert len(sent) == 2 + 7
+    assert min(b - a for a, b in pairwise(sent[1:])) >= 4
+
+
+def test_a_wait_ends_when_the_next_wake_is_due() -> None:
+    pace = Pace(burst=1, every_s=0.5)
+    pace.news()
+    assert pace.due(100.0)
+    pace.news()
+    assert not pace.due(100.1)
+    wait = pace.wait_s(100.1)
+    assert wait is not None
+    assert 0.39 < wait < 0.41
+    assert pace.due(100.1 + wait + 1e-6)
+
+
+@given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
+def test_no_flood_wakes_more_often_than_the_bucket_allows(steps: list[float]) -> None:
+    pace, now, woken = Pace(), 1000.0, 0
+    for step in steps:
+        now += step
+        pace.news()
+        woken += pace.due(now)
+    assert woken <= 10 + (now - 1000) / 0.5
+    assert pace.wait_s(now) is None or pace.due(now + 0.51)

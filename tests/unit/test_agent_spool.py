@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.spool import Recalled, Spool
+from hpctl.agent.send import Recalled, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
 

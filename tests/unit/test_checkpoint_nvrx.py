@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import search as last
-from hpctl.jobs.checkpoints.search import Checkpoint, CheckpointTier, PassedOver
+from hpctl.jobs.checkpoints.search import CheckpointTier, PassedOver
 from tests.unit.checkpoint_files import dcp_files, instance, torch_save, write
 
 
@@ -83,17 +83,6 @@ def test_without_the_number_of_ranks_nobody_can_tell(tmp_path: Path) -> None:
     more = run("last", "--export", "--world-size", "16", str(tmp_path))
     assert (more.exit_code, more.stdout) == (1, "none\n")
     assert "lacks the share of ranks 8-15 of 16" in more.stderr
-
-
-def test_sessions_lie_beside_other_checkpoints(tmp_path: Path) -> None:
-    save(tmp_path / "mine", 40, range(2), world=2)
-    save(tmp_path / "mine", 60, range(2), world=2)
-    write(tmp_path / "step-50", dcp_files())
-    steps = [row.step for row in last.every(tmp_path) if isinstance(row, Checkpoint)]
-    assert steps == [60, 50, 40]
-    row = last.judge(tmp_path / "mine", deep=True)
-    assert isinstance(row, Checkpoint)
-    assert (row.step, row.deep) == (60, True)
 
 
 def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpctl.cli import explain, sbatch
+from hpctl.cli import sbatch
 from hpctl.cli.main import cli
-from hpctl.jobs.checkpoints import files, hpctl_checkpoint
-from hpctl.jobs.checkpoints import search as survey
+from hpctl.jobs.checkpoints import hpctl_checkpoint
 from hpctl.jobs.checkpoints.search import last_complete
-from hpctl.jobs.job_comment import JobRegistration
 from hpctl.jobs.resume import resume_point
-from tests.fakes.values import slurm_job
 
 HELPER = "`hpctl checkpoint helper`"
 
@@ -134,20 +131,3 @@ def test_nothing_of_no_known_format_is_opened(
     search = last_complete(tmp_path)
     assert search.verdict == "none"
     assert "11 files in" in search.unknown
-
-
-def test_a_directory_without_end_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own(tmp_path / "step-1")
-    own(tmp_path / "step-0", 2)
-    monkeypatch.setattr(files, "MAX_ENTRIES", 10)
-    search = last_complete(tmp_path)
-    assert [each.why for each in search.passed_over if each.path.name == "step-1"] == [
-        "has more than 10 entries"
-    ]
-    monkeypatch.setattr(survey, "MAX_ENTRIES", 1)
-    assert sbatch._unknown(str(tmp_path)) == ""
-    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=os.geteuid()))
-    assert "cannot be read here" in said
-    assert run("ls", tmp_path)[0] == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.counters import CounterFiles, History, Sweep, rise
+from hpctl.agent.rdma import CounterFiles, History, Sweep, rise
 
 FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new": ("port/new",)}
 

@@ -8,6 +8,8 @@ import pytest
 
 from hpctl.agent.check import CannotTell, Expected, NotHere
 from hpctl.agent.checks import check_efa
+from hpctl.agent.runner import load, look
+from hpctl.core.faults.fabric import CHECKS as FABRIC
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes
 from tests.sysfs_tree import SysfsTree
@@ -128,9 +130,7 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
     assert second.past == (first.now,)
 
 
-def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(
-    tree: SysfsTree,
-) -> None:
+def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(tree: SysfsTree) -> None:
     tree.add_efa("efa_0", {"rx_drops": 5})
     tree.add_efa("efa_1")
     node = Node(tree.root)
@@ -172,3 +172,21 @@ def test_a_folder_that_cannot_be_listed_is_not_told_apart_from_nothing(
     monkeypatch.setattr("hpctl.agent.rdma.os.listdir", broken)
     with pytest.raises(CannotTell, match="/sys/class/infiniband: Permission denied"):
         check_efa.trace(Node(tree.root).machine)
+
+
+# --- The fabric's checks together: silent on a healthy machine, and on one without a fabric.
+
+
+def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path: Path) -> None:
+    tree = SysfsTree(tmp_path)
+    tree.add_efas(32)
+    tree.add_mlx5("mlx5_0", interface="eth0")
+    tree.add_neuron(0)
+    node = Node(tmp_path, Expected("ml.p5.48xlarge", neuron_devices=1))
+    checks = [load(spec) for spec in FABRIC]
+    assert {row.state for row in look(checks, node.machine)} == {"ok"}
+
+
+def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path: Path) -> None:
+    checks = [load(spec) for spec in FABRIC]
+    assert {row.state for row in look(checks, Node(tmp_path).machine)} == {"absent"}

@@ -18,11 +18,10 @@ from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.elastic import account, ranks
+from hpctl.jobs.elastic import account
 from hpctl.jobs.elastic.group import failure_of
-from hpctl.jobs.elastic.launcher import rank_environment
-from hpctl.jobs.elastic.options import parse, program
-from hpctl.jobs.elastic.place import LauncherPlace, address_of, place
+from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
+from hpctl.jobs.elastic.options import LauncherPlace, address_of, parse, place, program
 from hpctl.jobs.resume import resume
 
 SECRET = "0123456789abcdef"
@@ -52,7 +51,6 @@ def test_what_command_gives_is_what_the_parser_reads() -> None:
         ["train.py", "--max-restarts", "9"],
         4,
         max_restarts=2,
-        window_s=60,
         final_exit_codes=(93, 5),
     )
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
@@ -60,7 +58,6 @@ def test_what_command_gives_is_what_the_parser_reads() -> None:
     assert options.program.argv[2:] == ("train.py", "--max-restarts", "9")
     assert (options.nproc, options.result) == (4, Path("/x/account.json"))
     assert options.limits.max_restarts == 2
-    assert options.limits.window_s == 60.0
     assert options.limits.final_exit_codes == {93, 5}
 
 
@@ -275,5 +272,5 @@ def test_a_process_may_have_a_name_that_is_no_text() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
         named.stdout.readline()
-        assert named.pid in ranks.descendants(os.getpid())
-        assert ranks.catches(named.pid, signal.SIGINT)
+        assert named.pid in descendants(os.getpid())
+        assert catches(named.pid, signal.SIGINT)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from hpctl.core.trouble import Kind
+from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import account, wire
 from hpctl.jobs.elastic.account import AccountWriter
 from hpctl.jobs.elastic.controller import GroupController, GroupTiming
 from hpctl.jobs.elastic.group import EndGroup, GroupVerdict, RankFailure, RestartLimits
-from hpctl.jobs.elastic.place import LauncherPlace
+from hpctl.jobs.elastic.options import LauncherPlace
 
 SECRET = "0123456789abcdef"
 
@@ -200,3 +201,10 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert "KeyError" in crash.signature
     assert (final.kind, final.exit_code) == (Kind.FINAL, 93)
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])
+def test_what_is_no_account(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(HpctlError):
+        account.read(tmp_path / "a")

@@ -10,7 +10,7 @@ import pytest
 from hpctl.agent.checks import (
     check_efa,
     check_host_processes,
-    check_host_units,
+    check_host_services,
     check_neuron,
     check_rdma,
 )
@@ -86,7 +86,7 @@ def test_only_what_is_certain_touches_a_node() -> None:
         ("efa.errors", {code for code, _ in check_efa.CODES.values()}),
         ("rdma.errors", {rule.code or rule.counter for rule in check_rdma.RULES}),
         ("neuron.errors", set(check_neuron.CODES.values())),
-        ("host.units", set(check_host_units.UNITS.values())),
+        ("host.units", set(check_host_services.UNITS.values())),
         ("host.dstate", set(check_host_processes.DRIVERS)),
     ],
 )

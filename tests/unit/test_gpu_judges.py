@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from hpctl.agent.conditions import Conditions
+from hpctl.agent.findings import Conditions
 from hpctl.agent.nvml.snapshot import Ecc, Event, Gpu, Pcie, Snapshot, Throttle
 from hpctl.core.compat import UTC
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
@@ -45,8 +45,7 @@ def changed(usual: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
 def sweep(at: float, usual: dict[str, Any], who: str, how: dict[str, Any]) -> Snapshot:
     theirs = how if who == "all" else {}
     return Snapshot(
-        at,
-        gpus=tuple(gpu(i, changed(usual, how if i == ONE else theirs)) for i in range(8)),
+        at, gpus=tuple(gpu(i, changed(usual, how if i == ONE else theirs)) for i in range(8))
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.check import CannotTell, DriverHung, NotHere
-from hpctl.agent.checks import check_gpu_driver, check_gpu_errors
+from hpctl.agent.checks import check_gpu_driver
 from hpctl.agent.nvml.snapshot import Event, Gpu, NvmlError, Snapshot
 from hpctl.core.faults.table import GPU_CHECKS
 from tests.corpus import healthy
@@ -26,7 +26,7 @@ def test_a_lost_gpu_that_would_not_even_say_its_address():
 
 
 def test_nvml_that_does_not_start_because_a_gpu_is_lost():
-    seen = check_gpu_errors.gather_lost(machine(Snapshot(100.0, error=LOST)))
+    seen = check_gpu_driver.gather_lost(machine(Snapshot(100.0, error=LOST)))
     assert codes("gpu.lost", seen) == {"": "lost"}
 
 

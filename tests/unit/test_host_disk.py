@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpctl.agent.checks import check_host_disk
-from hpctl.agent.checks.check_host_disk import Disk, Sample
+from hpctl.agent.checks import check_host_disks
+from hpctl.agent.checks.check_host_disks import Disk, Sample
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, said
 
@@ -19,7 +19,13 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
     size = int(size_gib * GIB)
     free = int(size * (100 - percent) / 100) if free_mib is None else int(free_mib * 2**20)
     return Disk(
-        point, point in check_host_disk.SCRATCH, size, size - free, free, 1000, int(10 * inodes_pct)
+        point,
+        point in check_host_disks.SCRATCH,
+        size,
+        size - free,
+        free,
+        1000,
+        int(10 * inodes_pct),
     )
 
 
@@ -47,7 +53,7 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
 )
 def test_limits(one, jobs, expected):
     seen = Sample((one,), jobs)
-    assert said(check_host_disk.judge(seen, None, limits("host.disk"))) == expected
+    assert said(check_host_disks.judge_full(seen, None, limits("host.disk"))) == expected
 
 
 @pytest.fixture
@@ -64,14 +70,14 @@ def statvfs(tmp_path, monkeypatch):
 
     numbers = iter(range(1, 100))
     calls = SimpleNamespace(stat=lambda _: SimpleNamespace(st_dev=next(numbers)), statvfs=fake)
-    monkeypatch.setattr(check_host_disk, "os", calls)
-    figures.update(dict.fromkeys((*check_host_disk.SYSTEM, *check_host_disk.SCRATCH), 100))
+    monkeypatch.setattr(check_host_disks, "os", calls)
+    figures.update(dict.fromkeys((*check_host_disks.SYSTEM, *check_host_disks.SCRATCH), 100))
     return figures
 
 
 def test_the_reserve_of_root_is_not_free(statvfs, tmp_path):
     statvfs["/"] = 475
-    root = check_host_disk.gather(machine(tmp_path)).disks[0]
+    root = check_host_disks.gather_full(machine(tmp_path)).disks[0]
     assert (root.point, root.used_pct, root.inodes_pct) == ("/", 50.0, 40.0)
 
 
@@ -79,18 +85,18 @@ def test_the_reserve_of_root_is_not_free(statvfs, tmp_path):
 def test_steps_are_looked_for_when_scratch_is_crowded(statvfs, tmp_path, comm, jobs):
     statvfs["/dev/shm"] = 900
     stat = f"7 ({comm}) S 1 7 7 0 -1 4194560 {'0 ' * 10}1 0 99 0"
-    assert check_host_disk.gather(machine(tmp_path, {"/proc/7/stat": stat})).jobs is jobs
+    assert check_host_disks.gather_full(machine(tmp_path, {"/proc/7/stat": stat})).jobs is jobs
 
 
 def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
-    for point in check_host_disk.SCRATCH:
+    for point in check_host_disks.SCRATCH:
         statvfs[point] = 10
     bare = machine(tmp_path)  # has no /proc: reading it would raise
     statvfs["/"] = 900
-    assert check_host_disk.gather(bare).jobs is None
+    assert check_host_disks.gather_full(bare).jobs is None
 
 
 def test_one_file_system_is_told_once(tmp_path):
     (tmp_path / "var").mkdir()
     (tmp_path / "tmp").mkdir()
-    assert len(check_host_disk.gather(machine(tmp_path)).disks) == 1
+    assert len(check_host_disks.gather_full(machine(tmp_path)).disks) == 1

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from hpctl.agent.check import CannotTell, NotHere
-from hpctl.agent.checks import check_host_nvme
-from hpctl.agent.checks.check_host_nvme import Disk
+from hpctl.agent.checks import check_host_disks
+from hpctl.agent.checks.check_host_disks import Health as Disk
 from hpctl.agent.probe import Answer, Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import machine, said
@@ -24,7 +24,9 @@ def controller(name="nvme0", state="live", transport="pcie", **files):
 
 def judged(tmp_path, files):
     return said(
-        check_host_nvme.judge_nvme(check_host_nvme.gather_nvme(machine(tmp_path, files)), None, {})
+        check_host_disks.judge_nvme(
+            check_host_disks.gather_nvme(machine(tmp_path, files)), None, {}
+        )
     )
 
 
@@ -67,7 +69,7 @@ def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
     ],
 )
 def test_critical_warning(warning, expected):
-    assert said(check_host_nvme.judge_smart((Disk("nvme0", warning),), None, {})) == expected
+    assert said(check_host_disks.judge_smart((Disk("nvme0", warning),), None, {})) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_critical_warning(warning, expected):
     ],
 )
 def test_what_nvme_cli_prints(out, warning):
-    assert check_host_nvme.parse(Answer(0, out, "")) == warning
+    assert check_host_disks.parse_smart(Answer(0, out, "")) == warning
 
 
 @pytest.fixture
@@ -91,8 +93,8 @@ def nvme_cli(tmp_path, monkeypatch):
     program = tmp_path / "nvme"
     program.write_text(f'#!/bin/sh\nexec cat "{tmp_path}/$(basename "$1").json"\n')
     program.chmod(0o755)
-    monkeypatch.setattr(check_host_nvme, "COMMAND", (str(program),))
-    monkeypatch.setattr(check_host_nvme, "_probes", Probes(5.0))
+    monkeypatch.setattr(check_host_disks, "COMMAND", (str(program),))
+    monkeypatch.setattr(check_host_disks, "_probes", Probes(5.0))
     return tmp_path
 
 
@@ -100,16 +102,16 @@ def test_each_live_controller_is_asked(nvme_cli):
     files = {**controller("nvme0"), **controller("nvme1"), **controller("nvme2", "dead")}
     made = machine(nvme_cli, {**files, "/nvme0.json": '{"critical_warning": 0}'})
     machine(nvme_cli, {"/nvme1.json": '{"critical_warning": 8}'})
-    assert check_host_nvme.gather_smart(made) == (Disk("nvme0", 0), Disk("nvme1", 8))
+    assert check_host_disks.gather_smart(made) == (Disk("nvme0", 0), Disk("nvme1", 8))
 
 
 def test_a_disk_that_keeps_no_such_log(nvme_cli):
     with pytest.raises(CannotTell):
-        check_host_nvme.gather_smart(machine(nvme_cli, controller()))
+        check_host_disks.gather_smart(machine(nvme_cli, controller()))
 
 
 @pytest.mark.parametrize("said", ["Operation not permitted", "Permission denied"])
 def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, said):
     (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {said}" >&2\nexit 1\n')
     with pytest.raises(NotHere, match="CAP_SYS_ADMIN"):
-        check_host_nvme.gather_smart(machine(nvme_cli, controller()))
+        check_host_disks.gather_smart(machine(nvme_cli, controller()))

@@ -35,16 +35,7 @@ from hpctl.core.plan import plan
 from hpctl.core.plan_jobs import job_decisions
 from hpctl.core.recovery import Move, StepKind
 from hpctl.core.view import View
-from tests.fakes.values import (
-    OWN,
-    at,
-    faulty,
-    generation,
-    node_name,
-    opened,
-    slurm_job,
-    view_of,
-)
+from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
 from tests.unflawed import unflawed
 
 RULES = rules()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hpctl.agent.check import CannotTell
-from hpctl.agent.checks import check_host_units
+from hpctl.agent.checks import check_host_services
 from hpctl.agent.probe import Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import machine, said
 from tests.waiting import until
 
 WARN = Verdict.WARN
-FM = check_host_units.FABRIC_MANAGER
+FM = check_host_services.FABRIC_MANAGER
 RUNS = ("active", "running", "success")
 FAILED = ("failed", "failed", "exit-code")
 LOOP = ("activating", "auto-restart", "exit-code")
@@ -28,16 +28,16 @@ def block(name, state=RUNS, *, load="loaded", enabled="enabled", condition="yes"
 
 
 def judged(*blocks, nvswitch=True):
-    seen = check_host_units.parse("\n".join(blocks), nvswitch=nvswitch)
+    seen = check_host_services.parse_units("\n".join(blocks), nvswitch=nvswitch)
     assert len(seen) == len(blocks)
-    return said(check_host_units.judge(seen, None, {}))
+    return said(check_host_services.judge_units(seen, None, {}))
 
 
 @pytest.mark.parametrize(
     ("told", "code"),
     [
-        *((block(name), "") for name in check_host_units.UNITS),
-        *((block(name, FAILED), code) for name, code in check_host_units.UNITS.items()),
+        *((block(name), "") for name in check_host_services.UNITS),
+        *((block(name, FAILED), code) for name, code in check_host_services.UNITS.items()),
         (block("munge.service", LOOP), "munge"),
         (block("munge.service", ("reloading", "reload", "success")), ""),
         # What somebody stopped is told and not mended, but nothing runs without this one.
@@ -78,16 +78,16 @@ def test_without_an_nvswitch_nobody_misses_the_fabric_manager():
     ],
 )
 def test_instance_types_with_nvswitch(tmp_path, name, has):
-    assert check_host_units.has_nvswitch(machine(tmp_path, instance_type=name)) is has
+    assert check_host_services.has_nvswitch(machine(tmp_path, instance_type=name)) is has
 
 
 def test_the_driver_knows_its_nvswitches(tmp_path):
-    folder = tmp_path / check_host_units.NVSWITCH.lstrip("/")
+    folder = tmp_path / check_host_services.NVSWITCH.lstrip("/")
     folder.mkdir(parents=True)
     (folder / "bind").touch()
-    assert not check_host_units.has_nvswitch(machine(tmp_path))
+    assert not check_host_services.has_nvswitch(machine(tmp_path))
     (folder / "0000:86:00.0").touch()
-    assert check_host_units.has_nvswitch(machine(tmp_path))
+    assert check_host_services.has_nvswitch(machine(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_the_driver_knows_its_nvswitches(tmp_path):
 )
 def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, script, said):
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    monkeypatch.setattr(check_host_units, "SHOW", ("sh", "-c", script))
-    monkeypatch.setattr(check_host_units, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(check_host_services, "SHOW", ("sh", "-c", script))
+    monkeypatch.setattr(check_host_services, "TIMEOUT_S", 0.3)
     probes = Probes(0.0)
-    monkeypatch.setattr(check_host_units, "_probes", probes)
+    monkeypatch.setattr(check_host_services, "_probes", probes)
     with pytest.raises(CannotTell, match=said):
-        check_host_units.gather(machine(tmp_path))
+        check_host_services.gather_units(machine(tmp_path))
     probes.forget(frozenset())
     until(lambda: not probes.out())

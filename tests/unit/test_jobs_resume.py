@@ -11,7 +11,7 @@ from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
 from hpctl.jobs.run.settings import RunSettings, settings
-from hpctl.jobs.run.srun_options import parse_srun
+from hpctl.jobs.run.srun import parse_srun
 
 
 def save(root: Path, step: int, whole: bool = True) -> Path:

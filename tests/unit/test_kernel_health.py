@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hpctl.agent.fold import MAX_JOBS, Findings
+from hpctl.agent.findings import MAX_JOBS, Findings
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict

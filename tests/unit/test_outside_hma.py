@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.outside.hma import UNIT, HealthAgentJournal
-from hpctl.agent.outside.hma_records import Detection, Malformed, read
+from hpctl.agent.outside.hma import UNIT, Detection, HealthAgentJournal, Malformed
+from hpctl.agent.outside.hma import read_detection as read
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears
 

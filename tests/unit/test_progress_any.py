@@ -32,7 +32,7 @@ TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 
 def told(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
-    book, at, troubles = RunProgress(POLICY, 0.0, BEGAN, ranks=6), 0.0, []
+    book, at, troubles = RunProgress(POLICY, 0.0, BEGAN), 0.0, []
     for note, pause in talk:
         at += pause
         book.add(note, at)

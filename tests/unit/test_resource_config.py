@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.cloud.details import LONGEST, Details
+from hpctl.cloud.sagemaker import LONGEST, Details
 from hpctl.core.model import Instance, InstanceId, InstanceStatus
 from tests.lifecycle.node import resources
 

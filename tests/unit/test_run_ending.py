@@ -14,7 +14,7 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import classify
 from hpctl.jobs.resume import ResumePoint
 from hpctl.jobs.run.ending import Evidence, code_of, finished, judge
-from hpctl.jobs.run.srun_stderr import NotLaunched, TaskEnd
+from hpctl.jobs.run.srun import NotLaunched, TaskEnd
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()

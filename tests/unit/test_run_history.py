@@ -62,13 +62,6 @@ def test_no_bytes_of_a_damaged_file_keep_a_run_from_its_start(tmp_path: Path) ->
     assert JobHistory.open(path).records == [START]
 
 
-def test_a_path_that_is_no_text_is_told_and_ends_nothing(tmp_path: Path) -> None:
-    history = JobHistory.open(tmp_path / "run.jsonl")
-    history.add(AttemptStarted(1, 0, AT, "n1", "/ck/caf\udce9"))
-    assert "cannot write" in history.broken
-    assert history.attempts == 1
-
-
 def test_a_place_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = JobHistory.open(tmp_path / "file" / "run.jsonl")

@@ -13,7 +13,7 @@ from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.logs.rules import parse
 from hpctl.jobs.progress.notes import Note
 from hpctl.jobs.run.output import OutputReader
-from hpctl.jobs.run.srun_stderr import SrunLine, TaskEnd
+from hpctl.jobs.run.srun import SrunLine, TaskEnd
 
 CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
 RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")

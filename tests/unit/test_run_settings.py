@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
 
 from hpctl.errors import HpctlError
 from hpctl.jobs.run.settings import RunSettings, settings
-from hpctl.jobs.run.srun_options import parse_srun
+from hpctl.jobs.run.srun import parse_srun
 from hpctl.policies import PolicyFile
 
 JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
@@ -51,12 +50,6 @@ def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
     )
     assert given().history == Path("/home/u/.local/state/hpctl/run-42.jsonl")
     assert given(HPCTL_CHECKPOINT_DIR="/ck").done_mark == Path("/ck/.hpctl/run-42.done")
-
-
-def test_the_save_signal_has_a_name() -> None:
-    assert given().save_signal == signal.SIGUSR1
-    assert given(HPCTL_SAVE_SIGNAL="USR2@120").save_signal == signal.SIGUSR2
-    assert given(HPCTL_SAVE_SIGNAL="SIGTERM").save_signal == signal.SIGTERM
 
 
 def test_a_progress_file_is_the_users_and_nothing_else_is() -> None:

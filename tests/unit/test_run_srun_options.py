@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
-from hpctl.jobs.run.srun_options import (
+from hpctl.jobs.run.srun import (
     TaskLayout,
     parse_srun,
     step_arguments,

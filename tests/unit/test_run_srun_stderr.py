@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpctl.jobs.run.launch import blocked, step_of
-from hpctl.jobs.run.srun_stderr import NotLaunched, TaskEnd, lines, root_end
+from hpctl.jobs.run.srun import NotLaunched, TaskEnd, lines, root_end
 
 BLOCK = b"""loss 3.2
 srun: error: ip-10-0-0-2: task 1: Exited with exit code 93

@@ -16,8 +16,7 @@ from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.launch import RunningStep, StepLauncher
 from hpctl.jobs.run.settings import settings
-from hpctl.jobs.run.srun_options import parse_srun
-from hpctl.jobs.run.srun_stderr import NotLaunched
+from hpctl.jobs.run.srun import NotLaunched, parse_srun
 from hpctl.jobs.run.supervise import (
     MOST_NO_GRES,
     MOST_REFUSALS,
@@ -56,14 +55,6 @@ def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay() -> None:
     answer = grown(ELASTIC, 8, outside)
     assert answer.action is Action.REQUEUE
     assert grown(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
-
-
-def test_a_run_of_fixed_size_never_grows() -> None:
-    assert grown(RunPolicy(), 8, HOUR) is None
-
-
-def test_without_a_limit_there_is_a_day_left() -> None:
-    assert grown(ELASTIC, 8, replace(HOUR, left_s=None, restart_s=None)) is not None
 
 
 NODES = (NodeName("n1"), NodeName("n2"))

@@ -13,8 +13,8 @@ from hpctl.core.compat import UTC
 from hpctl.core.trouble import Kind
 from hpctl.jobs.run.allocation import AllocationState
 from hpctl.jobs.run.settings import RunSettings, settings
-from hpctl.jobs.run.srun_options import parse_srun
-from hpctl.jobs.run.timers import StepTimers
+from hpctl.jobs.run.srun import parse_srun
+from hpctl.jobs.run.supervise import StepTimers
 from hpctl.policies import PolicyFile
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -19,7 +19,7 @@ from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.launch import StepLauncher
 from hpctl.jobs.run.settings import settings
-from hpctl.jobs.run.srun_options import parse_srun
+from hpctl.jobs.run.srun import parse_srun
 from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, offenders, persist
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

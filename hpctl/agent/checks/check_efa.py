@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from hpctl.agent.check import Functions, Limits, Machine, NotHere, Observation
-from hpctl.agent.counters import CounterFiles, History, Reading, Sweep, Trace, rise
+from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.machine import shape_of
-from hpctl.agent.rdma import Port, devices, efa_devices, efa_functions, ports
-from hpctl.core.model import Verdict
+from hpctl.agent.rdma import (
+    CounterFiles,
+    History,
+    Port,
+    Reading,
+    Sweep,
+    Trace,
+    devices,
+    efa_devices,
+    efa_functions,
+    ports,
+    rise,
+)
 
 # --- what the checks below share ----------
 # One sweep over the counters of all EFA devices, shared by every check that looks at them.
@@ -29,41 +39,20 @@ SPANS_S = (60.0, 600.0)
 """How far back counters can be compared."""
 
 PORT = (
-    "tx_bytes",
-    "tx_pkts",
-    "rx_bytes",
-    "rx_drops",
-    "rdma_read_wr_err",
-    "rdma_write_wr_err",
-    "retrans_bytes",
-    "retrans_pkts",
-    "retrans_timeout_events",
-    "unresponsive_remote_events",
-    "impaired_remote_conn_events",
+    *("tx_bytes", "tx_pkts", "rx_bytes", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"),
+    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events"),
+    *("unresponsive_remote_events", "impaired_remote_conn_events"),
 )
-DEVICE = (
-    "submitted_cmds",
-    "completed_cmds",
-    "cmds_err",
-    "no_completion_cmds",
-    "keep_alive_rcvd",
-    "alloc_pd_err",
-    "create_qp_err",
-    "create_cq_err",
-    "reg_mr_err",
-    "alloc_ucontext_err",
-    "create_ah_err",
-)
-"""Names of the EFA driver (amzn-drivers, efa_verbs.c). Older drivers lack some: then no number."""
 ASKED = (
-    "alloc_pd_err",
-    "create_qp_err",
-    "create_cq_err",
-    "reg_mr_err",
-    "alloc_ucontext_err",
+    *("alloc_pd_err", "create_qp_err", "create_cq_err", "reg_mr_err", "alloc_ucontext_err"),
     "create_ah_err",
 )
 """Failures of calls that applications make. Each may have been a command that the NIC refused."""
+DEVICE = (
+    *("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd"),
+    *ASKED,
+)
+"""Names of the EFA driver (amzn-drivers, efa_verbs.c). Older drivers lack some: then no number."""
 FILES: Mapping[str, tuple[str, ...]] = {
     # Before device-wide counters had a folder of their own, they were among the port's.
     **{name: (f"hw_counters/{name}", f"ports/1/hw_counters/{name}") for name in DEVICE},
@@ -196,23 +185,17 @@ def _wanted(machine: Machine, sample: Sample, most: int) -> Sample:
     return replace(sample, wanted=most or None, by="earlier in this run of the agent")
 
 
-def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """Fewer than there should be, more, or on the bus and without a driver."""
     found, bus = len(seen.names), seen.on_bus
     on_bus = "" if bus is None else f", {bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:
         gone = f"; gone: {', '.join(seen.gone[:MOST_NAMES])}" if seen.gone else ""
-        yield Observation(
-            "fewer", detail=f"{found} of {seen.wanted} EFA devices ({seen.by}){on_bus}{gone}"
-        )
+        yield fail("fewer", "", f"{found} of {seen.wanted} EFA devices ({seen.by}){on_bus}{gone}")
     elif seen.wanted is not None and found > seen.wanted:
-        yield Observation(
-            "more", "", Verdict.WARN, f"{found} EFA devices, {seen.wanted} expected ({seen.by})"
-        )
+        yield warn("more", "", f"{found} EFA devices, {seen.wanted} expected ({seen.by})")
     elif bus is not None and bus > found:
-        yield Observation(
-            "unbound", "", Verdict.WARN, f"{bus - found} of {bus} EFA devices have no driver"
-        )
+        yield warn("unbound", "", f"{bus - found} of {bus} EFA devices have no driver")
 
 
 # --- efa.link ----------
@@ -222,27 +205,16 @@ def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Iterab
 # check would find is a device on its way out, and it is only watched.
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSample:
-    """The ports of all EFA devices."""
-
-    ports: tuple[Port, ...]
-
-
-def gather_link(machine: Machine) -> LinkSample:
+def gather_link(machine: Machine) -> tuple[Port, ...]:
     """Read the states. Raises NotHere where there is no EFA device, CannotTell."""
-    return LinkSample(ports(efa_devices(machine)))
+    return ports(efa_devices(machine))
 
 
-def judge_link(
-    seen: LinkSample, before: LinkSample | None, limits: Limits
-) -> Iterable[Observation]:
+def judge_link(seen: tuple[Port, ...], before: tuple[Port, ...] | None, limits: Limits) -> Judged:
     """Each port that is not active."""
-    for port in seen.ports:
+    for port in seen:
         if not port.active:
-            yield Observation(
-                "down", port.name, detail=f"port is {port.state}, link {port.phys_state or '?'}"
-            )
+            yield fail("down", port.name, f"port is {port.state}, link {port.phys_state or '?'}")
 
 
 # --- efa.keepalive ----------
@@ -255,7 +227,7 @@ def judge_link(
 COUNTER = "keep_alive_rcvd"
 
 
-def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """Each device whose count stood still since the last trace."""
     if before is None or seen.now.at - before.now.at < limits["still_s"]:
         return
@@ -266,13 +238,11 @@ def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Iterab
         if rise == 0 and seen.now.devices[device].values[COUNTER] > 0
     ]
     if len(still) > 1 and len(still) == len(grown):
-        yield Observation(
-            "stalled_all", "", Verdict.WARN, f"no keep-alive from any of {len(still)} devices"
-        )
+        yield warn("stalled_all", "", f"no keep-alive from any of {len(still)} devices")
         return
     for device in still:
         told = seen.now.devices[device].values[COUNTER]
-        yield Observation("stalled", device, detail=f"no keep-alive after number {told}")
+        yield fail("stalled", device, f"no keep-alive after number {told}")
 
 
 # --- efa.commands ----------
@@ -284,27 +254,24 @@ def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Iterab
 # process that goes down was refused (modify, destroy) is counted nowhere else.
 
 
-def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """Devices with commands that were not answered, or that failed, in the window."""
     past = [s for s in seen.past if seen.now.at - s.at <= limits["window_s"]]
     for device, reading in seen.now.devices.items():
         earlier = [s.devices[device] for s in past if device in s.devices]
         lost = max((rise(reading, then, "no_completion_cmds") or 0 for then in earlier), default=0)
         if lost >= limits["no_completion"]:
-            yield Observation(
-                "no_completion",
-                device,
-                detail=f"{lost} admin commands never completed",
-                evidence=_told(reading),
+            yield fail(
+                "no_completion", device, f"{lost} admin commands never completed", _told(reading)
             )
         failed = max((failures(reading, then)[0] for then in earlier), default=0)
         goes_on = sum(failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
         if failed >= limits["failed"] and goes_on >= limits["failed_intervals"]:
-            yield Observation(
+            yield fail(
                 "failed",
                 device,
-                detail=f"{failed} admin commands failed that no application's call explains",
-                evidence=_told(reading),
+                f"{failed} admin commands failed that no application's call explains",
+                _told(reading),
             )
 
 
@@ -335,7 +302,7 @@ CODES: Mapping[str, tuple[str, str]] = {
 """For each counter its code, and what its limits are called: `burst_` and `refill_` with that."""
 
 
-def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """One observation a counter, naming its worst device; refusals and dead counters a device."""
     yield from _devices(seen, limits)
     for counter, (code, kind) in CODES.items():
@@ -350,27 +317,22 @@ def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[
             worst = max(over, key=lambda device: over[device][0])
             grown, age = over[worst]
             others = f", and {len(over) - 1} more devices" if len(over) > 1 else ""
-            yield Observation(
-                code, "", Verdict.WARN, f"{counter} +{grown} in {age:.0f} s on {worst}{others}"
-            )
+            yield warn(code, "", f"{counter} +{grown} in {age:.0f} s on {worst}{others}")
 
 
-def _devices(seen: Trace, limits: Limits) -> Iterable[Observation]:
+def _devices(seen: Trace, limits: Limits) -> Judged:
     for device, reading in seen.now.devices.items():
         if reading.failed:
             name, why = next(iter(reading.failed.items()))
-            yield Observation(
+            yield warn(
                 "unreadable",
                 device,
-                Verdict.WARN,
                 f"{len(reading.failed)} counters cannot be read: {name}: {why}",
             )
         earlier = (then.devices.get(device) for then in seen.past)
         refused = max((failures(reading, then)[1] for then in earlier), default=0)
         if refused >= limits["refused"]:
-            yield Observation(
-                "refused", device, Verdict.WARN, f"refused {refused} calls of applications"
-            )
+            yield warn("refused", device, f"refused {refused} calls of applications")
 
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
@@ -409,13 +371,11 @@ def ratios(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
     return {device: (again[device], sent[device]) for device in sent.keys() & again.keys()}
 
 
-def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """The devices that send too much again."""
     for device, (again, sent) in sorted(ratios(seen, before).items()):
         if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
-            yield Observation(
-                "ratio", device, Verdict.WARN, f"{again} of {sent} packets sent again"
-            )
+            yield warn("ratio", device, f"{again} of {sent} packets sent again")
 
 
 def gauges_retrans(seen: Trace, before: Trace | None) -> Mapping[str, float]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from hpctl.agent.check import Functions, Limits, Observation
+from hpctl.agent.check import Functions, Judged, Limits, fail, warn
 from hpctl.agent.checks.gpu_sweep import grown, pairs, sweep
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot
-from hpctl.core.model import Verdict
 
 # --- gpu.ecc ----------
 # Uncorrectable memory errors since the last sweep, and the SRAM threshold flag.
@@ -24,22 +21,20 @@ _CONTAINED = 94
 _LOOKBACK_S = 10.0
 
 
-def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[Observation]:
+def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The SRAM flags, and the GPUs whose volatile uncorrectable count grew since `before`."""
     for gpu in seen.gpus:
         if gpu.ecc.sram_threshold_exceeded:
-            yield Observation(
-                "sram-threshold", gpu.device, detail="the SRAM error count passed its threshold"
-            )
+            yield fail("sram-threshold", gpu.device, "the SRAM error count passed its threshold")
     for gpu, was in pairs(seen, before):
         more = grown(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
         if more < limits["uncorrectable"]:
             continue
         detail = f"{more} more uncorrectable errors"
         if before is not None and _contained(gpu, seen, before.at):
-            yield Observation("contained", gpu.device, Verdict.WARN, f"{detail}, contained")
+            yield warn("contained", gpu.device, f"{detail}, contained")
         else:
-            yield Observation("uncorrectable", gpu.device, detail=detail)
+            yield fail("uncorrectable", gpu.device, detail)
 
 
 def _contained(gpu: Gpu, seen: Snapshot, since: float) -> bool:
@@ -59,9 +54,7 @@ def _contained(gpu: Gpu, seen: Snapshot, since: float) -> bool:
 # The count says nothing about a GPU's health; only a rate that goes on and on is worth a look.
 
 
-def judge_ecc_corrected(
-    seen: Snapshot, before: Snapshot | None, limits: Limits
-) -> Iterable[Observation]:
+def judge_ecc_corrected(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The GPUs whose corrected errors came faster than the limit since `before`."""
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
@@ -69,40 +62,32 @@ def judge_ecc_corrected(
     for gpu, was in pairs(seen, before):
         rate = grown(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
         if rate > limits["per_second"]:
-            yield Observation(
-                "storm", gpu.device, Verdict.WARN, f"{rate:.0f} corrected errors a second"
-            )
+            yield warn("storm", gpu.device, f"{rate:.0f} corrected errors a second")
 
 
 # --- gpu.remap ----------
 # Row remapping (Ampere and later): failed, pending, and how many spare rows are left.
 
 
-def judge_remap(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[Observation]:
+def judge_remap(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """What the row remapper says now; what a GPU or driver does not say is left out."""
     for gpu in seen.gpus:
         yield from _one(gpu, limits)
 
 
-def _one(gpu: Gpu, limits: Limits) -> Iterable[Observation]:
+def _one(gpu: Gpu, limits: Limits) -> Judged:
     remap = gpu.remap
     rows = f"{_shown(remap.uncorrectable)} rows remapped for uncorrectable errors"
     if remap.failed:
-        yield Observation("failure", gpu.device, detail=f"row remapping failed; {rows}")
+        yield fail("failure", gpu.device, f"row remapping failed; {rows}")
     if remap.pending:
-        yield Observation(
-            "pending", gpu.device, Verdict.WARN, f"a remapping waits for a reset; {rows}"
-        )
+        yield warn("pending", gpu.device, f"a remapping waits for a reset; {rows}")
     if remap.uncorrectable is not None and remap.uncorrectable >= limits["uncorrectable_rows"]:
-        yield Observation("uncorrectable", gpu.device, detail=rows)
+        yield fail("uncorrectable", gpu.device, rows)
     if remap.banks_none:
-        yield Observation(
-            "bank-none", gpu.device, Verdict.WARN, f"{remap.banks_none} banks without a spare row"
-        )
+        yield warn("bank-none", gpu.device, f"{remap.banks_none} banks without a spare row")
     if remap.banks_low:
-        yield Observation(
-            "bank-low", gpu.device, Verdict.WARN, f"{remap.banks_low} banks with few spare rows"
-        )
+        yield warn("bank-low", gpu.device, f"{remap.banks_low} banks with few spare rows")
 
 
 def _shown(count: int | None) -> str:
@@ -113,17 +98,15 @@ def _shown(count: int | None) -> str:
 # Retired memory pages: what GPUs before Ampere have in place of row remapping.
 
 
-def judge_retired(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[Observation]:
+def judge_retired(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """Pages that wait for a reset, and GPUs that have none left to retire."""
     for gpu in seen.gpus:
         ecc = gpu.ecc
         pages = (ecc.retired_sbe or 0) + (ecc.retired_dbe or 0)
         if ecc.retired_pending:
-            yield Observation(
-                "pending", gpu.device, Verdict.WARN, f"a page waits for a reset; {pages} retired"
-            )
+            yield warn("pending", gpu.device, f"a page waits for a reset; {pages} retired")
         if pages >= limits["pages"]:
-            yield Observation("pages", gpu.device, detail=f"{pages} pages retired")
+            yield fail("pages", gpu.device, f"{pages} pages retired")
 
 
 CHECKS = {

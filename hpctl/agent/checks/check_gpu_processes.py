@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl.agent.check import Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, warn
 from hpctl.agent.checks.gpu_sweep import sweep
-from hpctl.core.model import Verdict
 
 _STEPD = b"slurmstepd\n"
 _STEP = re.compile(rb"slurmstepd: \[(\d+)\.")
@@ -62,7 +61,7 @@ def gather(machine: Machine) -> Sample:
     return Sample(_jobs(machine, holders), holders)
 
 
-def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """One observation for each GPU with a stray process, on a node without a job."""
     if seen.jobs:
         return
@@ -72,7 +71,7 @@ def judge(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Obser
             stray.setdefault(holder.device, []).append(holder)
     for device, holders in stray.items():
         shown = ", ".join(f"{h.name}[{h.pid}] {h.mib:.0f} MiB" for h in holders[:_SHOWN])
-        yield Observation("stray", device, Verdict.WARN, f"no Slurm job here, but: {shown}")
+        yield warn("stray", device, f"no Slurm job here, but: {shown}")
 
 
 def _name(machine: Machine, pid: int) -> str:
@@ -117,7 +116,5 @@ def _bytes(path: Path) -> bytes:
         return b""
 
 
-CHECKS = {
-    "gpu.processes": Functions(gather, judge),
-}
+CHECKS = {"gpu.processes": Functions(gather, judge)}
 """What the runner calls, by the check's name."""

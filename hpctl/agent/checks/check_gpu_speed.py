@@ -1,14 +1,16 @@
-"""GPUs that are slower than they could be: clocks, throttling, temperature."""
+"""GPUs that are slower than they could be or set up otherwise than others, and their gauges."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from statistics import median
+from statistics import mean, median
 
-from hpctl.agent.check import Functions, Limits, Observation
+from hpctl.agent.check import Functions, Judged, Limits, fail, warn
+from hpctl.agent.checks import check_gpu_links
 from hpctl.agent.checks.gpu_sweep import busy, grown, pairs, sweep
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot, Throttle
-from hpctl.core.model import Verdict
 
 # --- gpu.clocks ----------
 # A busy GPU whose SM clock is well below that of the node's other, equally busy GPUs.
@@ -20,7 +22,7 @@ _BUSY_PERCENT = 50.0
 _GAUGE = "gpu.sm_clock_mhz"
 
 
-def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterable[Observation]:
+def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The busy GPUs whose clock is less than the limit's part of their peers' median."""
     for gpu in seen.gpus:
         peers = _peers(gpu, seen.gpus, limits)
@@ -28,10 +30,9 @@ def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Ite
             continue
         usual = median(peers)
         if gpu.sm_clock_mhz < usual * limits["of_median"]:
-            yield Observation(
+            yield warn(
                 "slow",
                 gpu.device,
-                Verdict.WARN,
                 f"{gpu.sm_clock_mhz} MHz; {len(peers)} GPUs as busy run at {usual:.0f} MHz",
             )
 
@@ -76,18 +77,15 @@ _POSSIBLE = 1.1
 _THROTTLE_GAUGE = "gpu.throttle_share"
 
 
-def judge_throttle(
-    seen: Snapshot, before: Snapshot | None, limits: Limits
-) -> Iterable[Observation]:
+def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The GPUs, busy at both ends of the window, that were held down for more than a limit."""
     for gpu, window_s, shares in _shares(seen, before, limits["busy_percent"]):
         for name, share in shares.items():
             limit = limits.get(f"{name}_share")
             if limit is not None and share > limit:
-                yield Observation(
+                yield warn(
                     name.replace("_", "-"),
                     gpu.device,
-                    Verdict.WARN,
                     f"clocks held down for {share:.1%} of {window_s:.0f} s",
                 )
 
@@ -129,16 +127,12 @@ def _counters(throttle: Throttle) -> dict[str, int | None]:
 # The margin is the device's own: one limit in degrees for all models would be wrong for most.
 
 
-def judge_temperature(
-    seen: Snapshot, before: Snapshot | None, limits: Limits
-) -> Iterable[Observation]:
+def judge_temperature(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The GPUs with no margin left."""
     for gpu in seen.gpus:
         for code, margin in (("core", _core(gpu)), ("memory", _memory(gpu))):
             if margin is not None and margin <= limits["margin_c"]:
-                yield Observation(
-                    code, gpu.device, Verdict.WARN, f"{margin} °C left before it slows itself down"
-                )
+                yield warn(code, gpu.device, f"{margin} °C left before it slows itself down")
 
 
 def _core(gpu: Gpu) -> int | None:
@@ -157,10 +151,87 @@ def _left(limit: int | None, now: int | None) -> int | None:
     return limit - now if limit and now else None
 
 
+# --- gpu.settings ----------
+# How the GPUs are set up: InfoROM, VBIOS, persistence mode and application clocks.
+#
+# All GPUs of a node are of one kind and set up alike: one that differs was changed, or exchanged.
+
+_VERSION = re.compile(r"[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f]{2}){4}")
+"""Five bytes: a float holds them exactly."""
+
+
+def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+    """The VBIOS as a number, whether persistence mode is on everywhere, the lowest application
+    clock: the head node compares them with those of a job's other nodes."""
+    clocks = [clock for gpu in seen.gpus if (clock := gpu.sm_clock_application_mhz) is not None]
+    modes = [gpu.persistence for gpu in seen.gpus if gpu.persistence is not None]
+    versions = [match[0] for gpu in seen.gpus if (match := _VERSION.fullmatch(gpu.vbios))]
+    told: dict[str, float] = {}
+    if clocks:
+        told["gpu.application_clock_mhz"] = float(min(clocks))
+    if modes:
+        told["gpu.persistence"] = float(all(modes))
+    if versions:
+        told["gpu.vbios"] = float(int(max(versions).replace(".", ""), 16))
+    return told
+
+
+def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """A corrupt InfoROM; the odd VBIOS; persistence mode off; clocks set below the default."""
+    versions = Counter((gpu.name, gpu.vbios) for gpu in seen.gpus if gpu.vbios)
+    usual = {name: max(n for (other, _), n in versions.items() if other == name)
+             for name, _ in versions}  # fmt: skip
+    for gpu in seen.gpus:
+        if gpu.inforom_corrupt:
+            yield fail("inforom", gpu.device, "the InfoROM's checksum is wrong")
+        if gpu.vbios and versions[gpu.name, gpu.vbios] < usual[gpu.name]:
+            yield warn("vbios", gpu.device, f"VBIOS {gpu.vbios}, unlike the node's others")
+        if gpu.persistence is False:
+            yield warn("persistence", gpu.device, "persistence mode is off")
+        now, default = gpu.sm_clock_application_mhz, gpu.sm_clock_default_mhz
+        if now is not None and default is not None and now < default:
+            yield warn("clocks", gpu.device, f"application clock {now} MHz, {default} by default")
+
+
+# --- gpu.gauges ----------
+# The GPUs' numbers for the head node's comparison of peers, taken often; it finds nothing itself.
+#
+# The checks that these numbers belong to run once a minute. Peers are compared in windows of 20 s,
+# and one old number told three times would count as three.
+
+
+def judge_gauges(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """Nothing: one node's numbers say nothing without its peers'."""
+    return ()
+
+
+def gauges_gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+    """Throttle share, slowest clock and PCIe replays since the last run, as their checks count
+    them, and how the GPUs are set up; `gpu.busy` (0 to 1) and `gpu.power_w`, means over all GPUs,
+    which tell who waits."""
+    if before is not None and seen.at <= before.at:
+        return {}
+    told = {
+        **gauges_clocks(seen, before),
+        **gauges_throttle(seen, before),
+        **check_gpu_links.gauges_pcie(seen, before),
+        **gauges_settings(seen, before),
+    }
+    used = [gpu.utilization for gpu in seen.gpus if gpu.utilization is not None]
+    if used:
+        told["gpu.busy"] = mean(used) / 100
+    drawn = [gpu.power_mw for gpu in seen.gpus if gpu.power_mw is not None]
+    if drawn:
+        told["gpu.power_w"] = mean(drawn) / 1000
+    return told
+
+
 CHECKS = {
     "gpu.clocks": Functions(sweep, judge_clocks, gauges_clocks),
     "gpu.throttle": Functions(sweep, judge_throttle, gauges_throttle),
     "gpu.slowdown": Functions(sweep, judge_throttle, gauges_throttle),
     "gpu.temperature": Functions(sweep, judge_temperature),
+    "gpu.settings": Functions(sweep, judge_settings, gauges_settings),
+    "gpu.gauges": Functions(sweep, judge_gauges, gauges_gauges),
 }
 """What the runner calls, by the check's name."""

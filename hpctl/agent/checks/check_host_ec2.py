@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
-from hpctl.agent.checks.check_host_nvme import refused
+from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.agent.checks.check_host_disks import refused
 from hpctl.agent.machine import shape_of
 from hpctl.agent.probe import Answer, Probes
-from hpctl.core.model import Verdict
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -75,7 +73,7 @@ def gather_devices(machine: Machine) -> Sample:
     return Sample(tuple(disks), tuple(cards), gone, expected)
 
 
-def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """Too few disks; network cards that were there and are not.
 
     Where not one disk is to be seen it is rather the view that is cut off: a machine does not lose
@@ -83,9 +81,9 @@ def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Iterab
     """
     if seen.expected_disks is not None and 0 < len(seen.disks) < seen.expected_disks:
         detail = f"{len(seen.disks)} of {seen.expected_disks} instance-storage disks on the bus"
-        yield Observation("nvme", detail=detail)
+        yield fail("nvme", "", detail)
     for card in seen.gone:
-        yield Observation("network", card, Verdict.WARN, "the network card was there and is gone")
+        yield warn("network", card, "the network card was there and is gone")
 
 
 # --- host.allowance ----------
@@ -182,7 +180,7 @@ def ebs_stats(text: str) -> list[tuple[str, int]]:
 
 def judge_allowance(
     seen: AllowanceSample, before: AllowanceSample | None, limits: Limits
-) -> Iterable[Observation]:
+) -> Judged:
     """Counters that grew since the last look, by the share that matters."""
     if before is None:
         return
@@ -195,7 +193,7 @@ def judge_allowance(
             grew = count - earlier.get((name, what), count)
             if grew >= floor:
                 detail = f"{what}: {grew} {unit} since the last look"
-                yield Observation(_CODES.get(what, code), name, Verdict.WARN, detail)
+                yield warn(_CODES.get(what, code), name, detail)
 
 
 # --- host.spot ----------
@@ -279,12 +277,11 @@ def _notice(body: str) -> Notice:
         raise CannotTell(f"the notice cannot be read: {body[:200]!r}") from error
 
 
-def judge_spot(seen: Notice, before: Notice | None, limits: Limits) -> Iterable[Observation]:
+def judge_spot(seen: Notice, before: Notice | None, limits: Limits) -> Judged:
     """`interruption`, whatever becomes of the instance then: its jobs end either way."""
     if seen.action:
         when = f" at {seen.at}" if seen.at else ""
-        detail = f"EC2 will {seen.action} the instance{when}"
-        yield Observation("interruption", "", Verdict.FAIL, detail, seen.raw)
+        yield fail("interruption", "", f"EC2 will {seen.action} the instance{when}", seen.raw)
 
 
 CHECKS = {

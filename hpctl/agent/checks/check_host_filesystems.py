@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.probe import Answer, Probes, Waiting
-from hpctl.core.model import Verdict
 
 # --- what the checks below share ----------
 # What is mounted, from /proc/self/mountinfo (proc_pid_mountinfo(5)), which no hang can hold up.
@@ -185,16 +184,16 @@ def _fstab(machine: Machine) -> dict[str, frozenset[str]]:
     return {row[1]: frozenset(row[3].split(",")) for row in rows if len(row) >= 4}
 
 
-def judge_readonly(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_readonly(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """`readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
     signs = {disk.point: f"{disk.kind}: {disk.sign}" for disk in seen.disks if disk.sign}
     if seen.write_error:
         signs.setdefault(seen.write_point, f"writing one byte: {seen.write_error}")
     for point, sign in signs.items():
-        yield Observation("readonly", point, Verdict.FAIL, sign)
+        yield fail("readonly", point, sign)
     if seen.write_s >= limits["write_s"]:
         detail = f"one byte has not been written for {seen.write_s:.0f} s"
-        yield Observation("write-hangs", seen.write_point, Verdict.WARN, detail)
+        yield warn("write-hangs", seen.write_point, detail)
 
 
 # --- host.mounts ----------
@@ -268,17 +267,14 @@ def _error(said: Answer) -> str:
 
 def judge_mounts(
     seen: tuple[Asked, ...], before: tuple[Asked, ...] | None, limits: Limits
-) -> Iterable[Observation]:
+) -> Judged:
     """`hangs` for silence of `silent_s` and longer, `error` for a server that is gone."""
     for asked in seen:
         if asked.error:
-            yield Observation("error", asked.point, Verdict.FAIL, f"{asked.kind}: {asked.error}")
+            yield fail("error", asked.point, f"{asked.kind}: {asked.error}")
         elif asked.silent_s >= limits["silent_s"]:
-            yield Observation(
-                "hangs",
-                asked.point,
-                Verdict.FAIL,
-                f"{asked.kind}: no answer to stat for {asked.silent_s:.0f} s",
+            yield fail(
+                "hangs", asked.point, f"{asked.kind}: no answer to stat for {asked.silent_s:.0f} s"
             )
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
-from hpctl.agent.checks.check_host_disk import STEP
+from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.agent.machine import shape_of
 from hpctl.agent.procs import Scan
-from hpctl.core.model import Verdict
 
 # --- host.edac ----------
 # Uncorrected memory errors, as the kernel's EDAC drivers have counted them since boot.
@@ -50,32 +48,17 @@ def _number(machine: Machine, controller: str, name: str) -> int:
 
 def judge_edac(
     seen: tuple[Counts, ...], before: tuple[Counts, ...] | None, limits: Limits
-) -> Iterable[Observation]:
+) -> Judged:
     """`ue` for any uncorrected error. Corrected ones are `host.memory`'s, by their rate."""
     for counts in seen:
         if counts.uncorrected >= limits["uncorrected"]:
             detail = f"{counts.uncorrected} uncorrected memory errors since boot"
-            yield Observation("ue", counts.controller, Verdict.FAIL, detail)
+            yield fail("ue", counts.controller, detail)
 
 
 # --- host.memory ----------
 # Main memory: too little, hardly any left, left in use, corrected errors in a stream.
 
-# GiB as Amazon EC2 lists them for each instance type.
-NOMINAL_GIB = {
-    "g5.48xlarge": 768,
-    "g6.48xlarge": 768,
-    "g6e.48xlarge": 1536,
-    "p4d.24xlarge": 1152,
-    "p4de.24xlarge": 1152,
-    "p5.48xlarge": 2048,
-    "p5e.48xlarge": 2048,
-    "p5en.48xlarge": 2048,
-    "p6-b200.48xlarge": 2048,
-    "trn1.32xlarge": 512,
-    "trn1n.32xlarge": 512,
-    "trn2.48xlarge": 2048,
-}
 _LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -107,7 +90,7 @@ def gather_memory(machine: Machine) -> Sample:
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
         raise CannotTell("/proc/meminfo lacks MemTotal or MemAvailable")
-    nominal = NOMINAL_GIB.get(machine.expected.instance_type.removeprefix("ml."))
+    nominal = shape_of(machine.expected.instance_type).memory_gib
     try:
         errors = gather_edac(machine)
     except (NotHere, CannotTell):
@@ -121,22 +104,20 @@ def gather_memory(machine: Machine) -> Sample:
     )
     if seen.used_pct < _LOOK_PCT:
         return seen
-    return replace(seen, jobs=any(task.comm == STEP for task in _scan.tasks(machine)))
+    return replace(seen, jobs=_scan.a_step_runs(machine))
 
 
-def judge_memory(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_memory(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """`short` against the instance type, `low` when almost none is left, `leftovers`, `ce-rate`."""
     if seen.nominal_mib is not None:
         percent = 100 * seen.total_mib / seen.nominal_mib
         if percent < limits["short_pct"]:
             detail = f"{seen.total_mib / 1024:.0f} of {seen.nominal_mib / 1024:.0f} GiB"
-            yield Observation("short", verdict=Verdict.FAIL, detail=detail)
+            yield fail("short", "", detail)
     if seen.available_mib < limits["low_mib"]:
-        detail = f"{seen.available_mib:.0f} MiB available"
-        yield Observation("low", verdict=Verdict.WARN, detail=detail)
+        yield warn("low", "", f"{seen.available_mib:.0f} MiB available")
     if seen.jobs is False and seen.used_pct >= limits["idle_pct"]:
-        detail = f"{seen.used_pct:.0f} % of memory is in use, and no job runs"
-        yield Observation("leftovers", verdict=Verdict.WARN, detail=detail)
+        yield warn("leftovers", "", f"{seen.used_pct:.0f} % of memory is in use, and no job runs")
     if before is None or seen.at <= before.at:
         return
     earlier = {counts.controller: counts.corrected for counts in before.errors}
@@ -144,8 +125,7 @@ def judge_memory(seen: Sample, before: Sample | None, limits: Limits) -> Iterabl
     for counts in seen.errors:
         rate = (counts.corrected - earlier.get(counts.controller, counts.corrected)) / minutes
         if rate >= limits["corrected_per_min"]:
-            detail = f"{rate:.0f} corrected memory errors a minute"
-            yield Observation("ce-rate", counts.controller, Verdict.WARN, detail)
+            yield warn("ce-rate", counts.controller, f"{rate:.0f} corrected memory errors a minute")
 
 
 CHECKS = {

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.check import (
+    CannotTell,
+    Functions,
+    Judged,
+    Limits,
+    Machine,
+    NotHere,
+    Observation,
+    fail,
+    warn,
+)
 from hpctl.agent.checks.gpu_sweep import newest
 from hpctl.agent.procs import Scan, Task, threads
 from hpctl.core.model import Verdict
@@ -135,7 +145,7 @@ def driver(where: str) -> str:
 
 def judge_dstate(
     seen: tuple[Stuck, ...], before: tuple[Stuck, ...] | None, limits: Limits
-) -> Iterable[Observation]:
+) -> Judged:
     """One observation a driver, with the task that has slept longest in it as evidence."""
     told: set[str] = set()
     for stuck in seen:
@@ -143,8 +153,7 @@ def judge_dstate(
         if name and name not in told:
             told.add(name)
             detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"
-            evidence = " < ".join(stuck.where.splitlines())
-            yield Observation(name, "", Verdict.FAIL, detail, evidence)
+            yield fail(name, "", detail, " < ".join(stuck.where.splitlines()))
 
 
 # --- host.zombies ----------
@@ -178,11 +187,10 @@ def gather_zombies(machine: Machine) -> Sample:
     return Sample(zombies, tasks, most, files, files_max)
 
 
-def judge_zombies(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_zombies(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """`zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
     if seen.zombies >= limits["zombies"]:
-        detail = f"{seen.zombies} zombies"
-        yield Observation("zombies", verdict=Verdict.WARN, detail=detail)
+        yield warn("zombies", "", f"{seen.zombies} zombies")
     counted = (("tasks", seen.tasks, seen.tasks_max), ("files", seen.files, seen.files_max))
     for code, used, most in counted:
         percent = 100 * used / max(most, 1)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.machine import shape_of
 from hpctl.agent.rdma import pci_functions
-from hpctl.core.model import Verdict
 
 # --- what the checks below share ----------
 # AWS Neuron devices (Trainium, Inferentia) as their driver shows them in sysfs.
@@ -50,11 +49,6 @@ def names(machine: Machine) -> dict[str, str]:
             raise CannotTell(f"{place}: {error.strerror}") from error
         return {name: f"{folder}/{name}" for name in found}
     return {}
-
-
-def on_bus(machine: Machine) -> int | None:
-    """How many Neuron devices the PCI bus has; None if it cannot be read."""
-    return pci_functions(machine, PCI_ID)
 
 
 class ErrorCounters:
@@ -141,7 +135,7 @@ class Sample:
 
 def gather_devices(machine: Machine) -> Sample:
     """Count. Raises NotHere where there is none and none is expected, CannotTell."""
-    found, bus = tuple(names(machine)), on_bus(machine)
+    found, bus = tuple(names(machine)), pci_functions(machine, PCI_ID)
     wanted = machine.expected.neuron_devices
     if wanted is None:
         wanted = shape_of(machine.expected.instance_type).neuron_devices
@@ -150,20 +144,16 @@ def gather_devices(machine: Machine) -> Sample:
     return Sample(found, bus, wanted)
 
 
-def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """Fewer than there should be, more, or on the bus and unknown to the driver."""
     found = len(seen.names)
     on_bus = "" if seen.on_bus is None else f", {seen.on_bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:
-        yield Observation("fewer", detail=f"{found} of {seen.wanted} Neuron devices{on_bus}")
+        yield fail("fewer", "", f"{found} of {seen.wanted} Neuron devices{on_bus}")
     elif seen.wanted is not None and found > seen.wanted:
-        yield Observation(
-            "more", "", Verdict.WARN, f"{found} Neuron devices, {seen.wanted} expected"
-        )
+        yield warn("more", "", f"{found} Neuron devices, {seen.wanted} expected")
     elif seen.on_bus is not None and seen.on_bus > found:
-        yield Observation(
-            "unbound", "", Verdict.WARN, f"{found} Neuron devices{on_bus}: no driver for the rest"
-        )
+        yield warn("unbound", "", f"{found} Neuron devices{on_bus}: no driver for the rest")
 
 
 # --- neuron.errors ----------
@@ -180,34 +170,25 @@ CODES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorsSample:
-    """The devices with their counters."""
-
-    devices: tuple[Device, ...]
-
-
 @lru_cache(maxsize=4)
 def _counters(root: Path) -> ErrorCounters:
     return ErrorCounters()
 
 
-def gather_errors(machine: Machine) -> ErrorsSample:
+def gather_errors(machine: Machine) -> tuple[Device, ...]:
     """Read them. Raises NotHere where there is no Neuron device, CannotTell."""
-    return ErrorsSample(_counters(machine.root).read(machine))
+    return _counters(machine.root).read(machine)
 
 
 def judge_errors(
-    seen: ErrorsSample, before: ErrorsSample | None, limits: Limits
-) -> Iterable[Observation]:
+    seen: tuple[Device, ...], before: tuple[Device, ...] | None, limits: Limits
+) -> Judged:
     """Each device and kind of error from the limit on."""
-    for device in seen.devices:
+    for device in seen:
         for counter, code in CODES.items():
             count = device.errors.get(counter, 0)
             if count >= limits["errors"]:
-                yield Observation(
-                    code, device.name, detail=f"{count} uncorrected errors", evidence=counter
-                )
+                yield fail(code, device.name, f"{count} uncorrected errors", counter)
 
 
 CHECKS = {

@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.agent.check import Functions, Limits, Machine, NotHere, Observation
-from hpctl.agent.counters import CounterFiles, History, Reading, Sweep, Trace
-from hpctl.agent.rdma import Device, Port, other_devices, ports
+from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, Observation, fail
+from hpctl.agent.rdma import (
+    CounterFiles,
+    Device,
+    History,
+    Port,
+    Reading,
+    Sweep,
+    Trace,
+    other_devices,
+    ports,
+)
 from hpctl.core.model import Verdict
 
 # --- rdma.link ----------
@@ -70,18 +79,16 @@ def gauges_link(seen: Sample, before: Sample | None) -> Mapping[str, float]:
     return {"rdma.gbps": min(rates)} if rates else {}
 
 
-def judge_link(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+def judge_link(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """Ports that were active and are not, that became slower, and devices that went."""
     fastest = dict(seen.fastest)
     for port in seen.ports:
         if port.active and 0 < port.gbps < (best := fastest.get(port.name, 0.0)):
-            yield Observation("slow", port.name, detail=f"{port.gbps:g} of {best:g} Gb/s")
+            yield fail("slow", port.name, f"{port.gbps:g} of {best:g} Gb/s")
         if not port.active and port.name in seen.were_active:
-            yield Observation(
-                "down", port.name, detail=f"port is {port.state}, link {port.phys_state or '?'}"
-            )
+            yield fail("down", port.name, f"port is {port.state}, link {port.phys_state or '?'}")
     for device in seen.gone:
-        yield Observation("gone", device, detail="the device was there and is gone")
+        yield fail("gone", device, "the device was there and is gone")
 
 
 # --- rdma.errors ----------
@@ -92,13 +99,8 @@ def judge_link(seen: Sample, before: Sample | None, limits: Limits) -> Iterable[
 
 SPANS_S = (60.0, 3600.0)
 PORT = (
-    "link_downed",
-    "symbol_error",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "port_rcv_errors",
-    "port_xmit_discards",
+    *("link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors"),
+    *("excessive_buffer_overrun_errors", "port_rcv_errors", "port_xmit_discards"),
 )
 HARDWARE = ("rnr_nak_retry_err", "local_ack_timeout_err", "out_of_sequence")
 FILES: Mapping[str, tuple[str, ...]] = {
@@ -181,7 +183,7 @@ def gather_errors(machine: Machine) -> Trace:
     return _counters(machine.root).trace(machine)
 
 
-def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Iterable[Observation]:
+def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """One observation for each rule and port, with the window that shows most."""
     for rule in RULES:
         worst: dict[str, tuple[int, float]] = {}

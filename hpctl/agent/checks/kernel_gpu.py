@@ -28,10 +28,7 @@ def _mask(*bits: int) -> int:
 
 # (register, bits): what they mean, the most telling first. The first that is set is the kind.
 _KINDS: tuple[tuple[str, dict[int, int]], ...] = (
-    (
-        "parity",
-        {0: _mask(4, 5), 2: _mask(0, 1, 2, 6), 4: _mask(18, 19, 21, 22, 24, 25, 27, 28)},
-    ),
+    ("parity", {0: _mask(4, 5), 2: _mask(0, 1, 2, 6), 4: _mask(18, 19, 21, 22, 24, 25, 27, 28)}),
     ("hardware", {0: _mask(8, 9, 12, 16, 17, 24, 28), 2: _mask(16, 19)}),
     ("signal", {0: _mask(21, 22)}),
     ("repeats-matter", {0: _mask(27, 29), 2: _mask(17, 18)}),

@@ -14,16 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from hpctl.agent.checks import (
-    kernel_gpu,
-    kernel_memory,
-    kernel_network,
-    kernel_platform,
-    kernel_processor,
-    kernel_storage,
-)
+from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
 from hpctl.agent.checks.kernel_line import Family, Line, judge, of_a_process
-from hpctl.agent.fold import fold
+from hpctl.agent.findings import fold
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.core.health import Key, key
 from hpctl.core.model import Finding, Verdict
@@ -60,13 +53,13 @@ def _gpu(record: Record) -> Sighting | None:
 
 FAMILIES = (
     kernel_storage.BLOCK,
-    kernel_network.CARDS,
+    kernel_platform.CARDS,
     kernel_storage.FS,
-    kernel_network.LIMITS,
-    kernel_memory.MEMORY,
+    kernel_platform.LIMITS,
+    kernel_processor.MEMORY,
     kernel_gpu.NVIDIA,
     kernel_storage.NVME,
-    kernel_memory.OOM,
+    kernel_processor.OOM,
     kernel_platform.PCIE,
     kernel_platform.PLATFORM,
     kernel_storage.REMOTE,
@@ -88,17 +81,17 @@ _BY_HEAD = _by_head()
 _TROUBLE = frozenset((*kernel_processor.LOCKUP_HEADS, *kernel_processor.CRASH_HEADS))
 _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
 _AER, _BUS = kernel_platform.PCIE.words
-(_APEI,) = kernel_memory.MEMORY.words
+(_APEI,) = kernel_processor.MEMORY.words
 (_NRT,) = kernel_platform.NEURON.words
-(_QUEUE,) = kernel_network.LIMITS.words
+(_QUEUE,) = kernel_platform.LIMITS.words
 _KILLER, _NCCL = kernel_platform.PROCESS.words
 _BY_WORD = tuple(
     (word, _sight(family))
     for family in (
         kernel_platform.PCIE,
-        kernel_memory.MEMORY,
+        kernel_processor.MEMORY,
         kernel_platform.NEURON,
-        kernel_network.LIMITS,
+        kernel_platform.LIMITS,
     )
     for word in family.words
 )

@@ -1,4 +1,4 @@
-"""PCIe, the platform and accelerators in the kernel's log, and what no other family knows."""
+"""PCIe, cards, accelerators and limits in the kernel's log, and what no other family knows."""
 
 from __future__ import annotations
 
@@ -241,3 +241,128 @@ PLATFORM = Family(gather_platform, PLATFORM_HEADS)
 NEURON = Family(gather_neuron, (), NEURON_WORDS)
 DRIVER = Family(gather_driver, DRIVER_HEADS)
 PROCESS = Family(gather_process, (), PROCESS_WORDS)
+
+
+# --- cards ----------
+# What the drivers of network cards say of cards that stopped: EFA and Mellanox's.
+#
+# EFA's driver (drivers/infiniband/hw/efa/efa_com.c) prints behind its bus and device name:
+#
+#     efa 0000:00:06.0 rdmap0s6: The device didn't send any completion for admin cmd ...
+#     efa 0000:00:06.0 rdmap0s6: The device sent a completion but the driver didn't receive any
+#         MSI-X interrupt for admin cmd REG_MR(7) ...
+#     infiniband rdmap0s6: Wait for completion (polling) timeout
+#     efa 0000:00:06.0 rdmap0s6: Admin queue is closed
+#     efa 0000:00:06.0 rdmap0s6: Reading register timed out. expected: req id[3] offset[0x8] ...
+#     efa 0000:00:06.0 rdmap0s6: Reset indication didn't turn on
+#     mlx5_core 0000:5e:00.0: poll_health:805:(pid 0): Fatal error 1 detected
+#     mlx5_core 0000:5e:00.0: print_health_info:430:(pid 0): synd 0x8: unrecoverable hardware error
+#     mlx5_core 0000:5e:00.0: wait_func:1134:(pid 77): 2ERR_QP(0x507) timeout. Will cause a leak ...
+#         command resource
+#     mlx5_core 0000:5e:00.0: mlx5_cmd_out_err:838:(pid 77): ACCESS_REG(0x805) op_mod(0x1) ...
+#     mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged
+#     mlx5_core 0000:5e:00.1 enp94s0f1: TX timeout detected
+#     mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, High Temperature
+#     mlx5_core 0000:5e:00.0: wait_fw_init:199:(pid 7): Firmware over 120000 MS in pre-init...
+#     mlx5_core: probe of 0000:5e:00.0 failed with error -110
+#     mlx5_core 0000:5e:00.0 mlx5_5: Port: 1 Link DOWN
+#     infiniband mlx5_3: dump_cqe:272:(pid 7): dump error cqe
+#     mlx5_core 0000:5e:00.0: mlx5_pcie_event:304:(pid 0): Detected insufficient power on the PCIe
+#         slot (27W).
+#
+# After a command without an answer EFA's driver closes the queue of that card for good: no job can
+# open it until the driver starts anew. A command that the card refuses is the application's affair.
+
+EFA = "kernel.efa"
+MLX5 = "kernel.mlx5"
+CARD_HEADS = ("efa ", "infi", "mlx5")
+_EFA = re.compile(
+    r"(?:efa [0-9a-f:.]+ |infiniband (?=rdma|efa))(?P<device>[\w-]+): (?:"
+    r"(?P<unanswered>The device didn't send any completion for admin cmd "
+    r"|Wait for completion \(polling\) timeout|Admin queue is closed)"
+    r"|(?P<interrupt>The device sent a completion but the driver didn't receive any MSI-X)"
+    r"|(?P<register>Reading register (?:timed out|failed: wrong offset))"
+    r"|(?P<reset>Reset indication didn't turn o"
+    r"|Device isn't ready, (?:can't reset|abort com init)))"
+)
+_ISSUE = "(?:synd 0x[0-9a-f]+: |Health issue observed, )"
+_MLX5 = re.compile(
+    r"(?:mlx5_core (?P<device>[0-9a-f:.]{7,16})(?: [\w.-]{1,15})?: (?:\w+:\d+:\(pid \d+\): )?"
+    r"|mlx5_core: (?:\w+: )?|(?:infiniband )?mlx5_\w+:(?:\d+:| \w+:\d+:)\(pid \d+\): )(?:"
+    r"(?P<fatal>Fatal error \d+ detected|device's health compromised"
+    r"|(?:cmd\[\d+\]: )?[\w ]{1,60}\(0x[0-9a-f]+\).{0,80}? timeout\. +Will cause a leak of a"
+    r"|.{0,40}health recovery (?:flow aborted|failed))"
+    rf"|(?P<unrecoverable>{_ISSUE}(?:unrecoverable hardware error|HW fatal error))"
+    rf"|(?P<health>{_ISSUE}(?:firmware internal error|irisc not responding|firmware CRC"
+    r"|ICM fetch PCI|EQ error|FFSER error|async EQ buffer overrun|High temperature)"
+    r"|High temperature on sensors)"
+    r"|(?P<module>Port module event(?:\[\w+\]: module|: module \d+, Cable (?:unplugged|error)))"
+    r"|(?P<init>Firmware over \d+ MS in |probe (?:of \S{1,20}|with driver \w+) failed with error"
+    r"|mlx5_(?:init_on\w{1,3}|load_one|pci_init|function_\w{1,10}) failed with error code"
+    r"|(?:enable|init|query) hca failed|handle_hca_cap\w* failed"
+    r"|reset reload flow aborted)"
+    r"|(?P<link>(?:Port: \d+ )?Link (?:down|DOWN)\b)|(?P<cqe>dump error cqe)"
+    r"|(?P<timeout>[TR]X timeout (?:detected|on ))"
+    r"|(?P<power>Detected insufficient power on the PCIe slot)"
+    r"|(?P<command>[\w ]{1,60}\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed))"
+)
+
+
+def gather_cards(record: Record) -> Line | None:
+    """Which card, and what it no longer does."""
+    for check, shape in ((EFA, _EFA), (MLX5, _MLX5)):
+        if (match := shape.match(record.text)) is not None:
+            return line(check, str(match.lastgroup), record, match["device"] or "")
+    return None
+
+
+# --- limits ----------
+# Limits of the kernel and its network that were reached, and transmit queues that stopped.
+#
+#     VFS: file-max limit 1048576 reached                                     (fs/file_table.c)
+#     nf_conntrack: nf_conntrack: table full, dropping packet                 (net/netfilter)
+#     neighbour: arp_cache: neighbor table overflow!                          (net/core/neighbour.c)
+#     TCP: out of memory -- consider tuning tcp_mem                           (net/ipv4/tcp.c)
+#     unregister_netdevice: waiting for veth1 to become free. Usage count = 2
+#     ena 0000:00:05.0 eth0: Keep alive watchdog timeout.                     (amzn-drivers)
+#     NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out                 (net/sched, to 6.6)
+#     ena 0000:00:05.0 eth0: NETDEV WATCHDOG: CPU: 3: transmit queue 3 timed out 5412 ms   (since)
+#
+# A job can fill each of these, and the driver resets the queue: all are worth watching.
+
+LIMITS_CHECK = "kernel.limits"
+LIMITS_HEADS = (
+    *("VFS:", "nf_c", "ip_c", "neig", "TCP:", "NETD", "ena ", "unre"),
+    *(f"ib{n}:" for n in range(10)),
+)
+LIMITS_WORDS = ("NETDEV WATCHDOG: ",)
+_REACHED = re.compile(
+    r"(?P<files>VFS: file-max limit \d+ reached)"
+    r"|(?P<conntrack>(?:(?:nf|ip)_conntrack: ){1,2}table full(?: in netns \w+)?, dropping packet)"
+    r"|(?P<neighbors>(?:neighbour: )?\w+: neighbou?r table overflow)"
+    r"|(?P<sockets>TCP: (?:out of memory|too many orphaned sockets))"
+    r"|(?P<netdevice>unregister_netdevice: waiting for \S{1,15} to become free)"
+    r"|(?P<reset>ena [0-9a-f:.]+(?: [\w.@-]{1,15})?: (?:Keep alive watchdog timeout"
+    r"|Trigger reset is on|Transmit time ?out|Device reset failed|Reset attempt failed"
+    r"|ENA admin queue is not|ENA device init failed|.{0,100}Reset the device))"
+    r"|(?P<queue>(?P<ipoib>ib\d): transmit timeout"
+    r"|(?:[\w.-]+ [0-9a-f:.]+ (?P<device>[\w.@-]{1,15}): )?NETDEV WATCHDOG: (?:CPU: \d+: "
+    r"|(?P<older>[\w.@-]{1,15}) \([\w-]*\): )transmit queue \d+ timed out)"
+)
+
+
+def gather_limits(record: Record) -> Line | None:
+    """Which limit, and of which network device."""
+    if (match := _REACHED.match(record.text)) is None:
+        return None
+    code = next(name for name in _LIMITS if match[name] is not None)
+    return line(
+        LIMITS_CHECK, code, record, match["device"] or match["older"] or match["ipoib"] or ""
+    )
+
+
+_LIMITS = ("files", "conntrack", "neighbors", "sockets", "netdevice", "reset", "queue")
+
+
+CARDS = Family(gather_cards, CARD_HEADS)
+LIMITS = Family(gather_limits, LIMITS_HEADS, LIMITS_WORDS)

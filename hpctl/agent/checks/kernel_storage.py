@@ -27,19 +27,8 @@ from hpctl.agent.kmsg import Record
 
 BLOCK_CHECK = "kernel.block"
 BLOCK_HEADS = (
-    "blk_",
-    "prin",
-    "end_",
-    "I/O ",
-    "crit",
-    "Buff",
-    "atte",
-    "md/r",
-    "md/l",
-    "md: ",
-    "devi",
-    "Writ",
-    "Read",
+    *("blk_", "prin", "end_", "I/O ", "crit", "Buff", "atte", "md/r", "md/l", "md: ", "devi"),
+    *("Writ", "Read"),
 )
 _DEVICE = r"(?P<device>(?!(?:loop|ram|zram|nbd|rbd|fd|sr)\d)[\w!-]+)"
 _REQUEST = re.compile(

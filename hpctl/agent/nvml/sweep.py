@@ -26,13 +26,7 @@ REMAP = {"correctable": 142, "uncorrectable": 143, "pending": 144, "failed": 145
 REPLAY = {"replays": 94, "replay_rollovers": 95}
 RETIRED = {"retired_sbe": 29, "retired_dbe": 30, "retired_pending": 31}
 FLAGS = frozenset({"pending", "failed", "retired_pending"})
-OFTEN = (
-    RECOVERY_ACTION,
-    MEMORY_TEMPERATURE,
-    *THROTTLE.values(),
-    *REMAP.values(),
-    *REPLAY.values(),
-)
+OFTEN = (RECOVERY_ACTION, MEMORY_TEMPERATURE, *THROTTLE.values(), *REMAP.values(), *REPLAY.values())
 
 LINK_RECOVERIES, LINK_RECOVERIES_5 = 162, 215
 LINK_BER = {"effective_ber": 220, "symbol_ber": 222}

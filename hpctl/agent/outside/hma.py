@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import shutil
 import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
-from hpctl.agent.fold import fold
-from hpctl.agent.outside.hma_records import Detection, Malformed, read
+from hpctl.agent.checks.kernel_gpu import normalise
+from hpctl.agent.findings import fold
 from hpctl.agent.outside.trust import why_not, why_not_directory
-from hpctl.core.bounds import at_stamp
-from hpctl.core.compat import UTC
+from hpctl.core.bounds import EARLIEST, LATEST, at_stamp
+from hpctl.core.compat import UTC, iso_time
 from hpctl.core.health import Key, key
 from hpctl.core.model import Clears, Finding, Verdict
 from hpctl.errors import Unavailable
@@ -60,26 +61,6 @@ class NotBelieved(Unavailable):
     """The log is there, and others than root could have written it."""
 
 
-class Source(Protocol):
-    """Where the lines come from. One that was opened again begins again with this boot's first."""
-
-    @property
-    def cut(self) -> int:
-        """How many lines were too long and are left out."""
-        ...
-
-    def read(self, wait_s: float) -> list[Line]:
-        """The lines that were added, LINES at most; waits for some.
-
-        Raises Unavailable where there are none to be had, NotBelieved among them.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds."""
-        ...
-
-
 class _Lines:
     """Bytes in, whole lines out; a line that is too long is left out and counted."""
 
@@ -101,19 +82,35 @@ class _Lines:
         return lines
 
 
-class HealthAgentFile:
-    """A log file, from its beginning: rotated, shortened or replaced files are followed."""
+class _Followed:
+    """What is left of the bytes that were read. `cut`: how many lines were too long.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
-        self._inode, self._offset = 0, 0
+    One that was opened again begins again with this boot's first line. `read` gives the lines that
+    were added, LINES at most, and waits for some; it raises Unavailable where there are none to be
+    had, NotBelieved among them.
+    """
+
+    def __init__(self) -> None:
         self._lines, self._pending = _Lines(), list[bytes]()
 
     @property
     def cut(self) -> int:
-        """How many lines were too long."""
+        """How many lines were too long and are left out."""
         return self._lines.cut
+
+    def _next(self) -> list[bytes]:
+        now, self._pending = self._pending[:LINES], self._pending[LINES:]
+        return now
+
+
+class HealthAgentFile(_Followed):
+    """A log file, from its beginning: rotated, shortened or replaced files are followed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._fd: int | None = None
+        self._inode, self._offset = 0, 0
 
     def read(self, wait_s: float) -> list[Line]:
         """What was added since the last time."""
@@ -125,8 +122,7 @@ class HealthAgentFile:
             except OSError as error:
                 self.close()
                 raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
-        now, self._pending = self._pending[:LINES], self._pending[LINES:]
-        return [Line(line.decode(errors="replace")) for line in now]
+        return [Line(line.decode(errors="replace")) for line in self._next()]
 
     def close(self) -> None:
         """Close the file; the next `read` opens it again, from its beginning."""
@@ -177,7 +173,7 @@ class _Entry(msgspec.Struct, frozen=True):
 _entry = msgspec.json.Decoder(_Entry)
 
 
-class HealthAgentJournal:
+class HealthAgentJournal(_Followed):
     """The unit's journal of this boot, through `journalctl --follow` as a child.
 
     Where the machine has no such unit, no child is started.
@@ -189,21 +185,15 @@ class HealthAgentJournal:
         unit: str = UNIT,
         directories: Sequence[str] = UNIT_DIRECTORIES,
     ) -> None:
+        super().__init__()
         self._words, self._unit, self._directories = tuple(words), unit, tuple(directories)
         self._child: subprocess.Popen[bytes] | None = None
-        self._lines, self._pending = _Lines(), list[bytes]()
-
-    @property
-    def cut(self) -> int:
-        """How many entries were too long."""
-        return self._lines.cut
 
     def read(self, wait_s: float) -> list[Line]:
         """The unit's own lines that were added, logged by root."""
         if not self._pending:
             self._pending = self._lines.feed(self._chunk(wait_s))
-        now, self._pending = self._pending[:LINES], self._pending[LINES:]
-        return [line for entry in now if (line := self._line(entry)) is not None]
+        return [line for entry in self._next() if (line := self._line(entry)) is not None]
 
     def close(self) -> None:
         """End the child; the next `read` starts another, from this boot's beginning."""
@@ -260,6 +250,9 @@ class HealthAgentJournal:
             text = bytes(b & 0xFF for b in text).decode(errors="replace")
         stamp = entry.at if entry.at.isdecimal() and len(entry.at) <= _STAMP_DIGITS else "0"
         return Line(text, at_stamp(int(stamp) / 1e6))
+
+
+Source = HealthAgentFile | HealthAgentJournal
 
 
 def open_source(path: Path | None) -> Source:
@@ -341,7 +334,7 @@ class HealthAgentWatch(threading.Thread):
 
     def _take(self, line: Line, heard: datetime) -> None:
         try:
-            detection = read(line.text)
+            detection = read_detection(line.text)
         except (Malformed, ArithmeticError, LookupError, TypeError, ValueError) as error:
             self._note("malformed", str(error) or type(error).__name__, line.text)
             return
@@ -389,3 +382,191 @@ class HealthAgentWatch(threading.Thread):
 def booted_at() -> datetime:
     """When this machine booted, by its own clocks."""
     return datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)
+
+
+# --- hma_records ----------
+# What one line of HyperPod's health monitoring agent says: the shapes that its releases write.
+#
+# All are JSON objects with the key `HealthMonitoringAgentDetectionEvent`; its other lines are its
+# own affairs. Keys end in `: ` in some releases and not in others. The shapes, by what they hold:
+#
+#     xid        "condition": "XID Error", "data": {"ErrNum": 79}        from DCGM; no action named
+#     dcgm       "condition": anything else, "data": {...}                a DCGM policy violation
+#     npd        "details": {"reason": ..., "message": "Node condition NvidiaErrorReboot is ..."}
+#     event      "Event detail": {"Action": "replace", "Type": ..., "Reason": ...}
+#     condition  "condition details": {"type": ..., "status": ..., "message": ...}
+#
+# What HyperPod means to do stands in the detail: `replace`, `reboot` or `none`, where it says so.
+# That is its business: hpctl shows it, and its gate sees the provider act.
+
+MARK = "HealthMonitoringAgentDetectionEvent"
+EVIDENCE_CHARS = 512
+_SIGNS = (MARK, "DCGM Policy Violation found", "NPD caught")
+"""One that is cut off may have lost its mark."""
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+    r"[^)]*\): (?P<code>\d{1,5})"
+)
+_CONDITION = re.compile(r"[Nn]ode condition (\w+)")
+_NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
+_NO_ACTION = frozenset({"XidUserAppError", "KernelDeadlock", "NvidiaGpuXidRestartApp"})
+
+
+class Malformed(ValueError):
+    """A detection that cannot be understood: cut off, or of a release that we do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """One detection. `at` is None where the record names no time that can be read_detection."""
+
+    what: str
+    code: str
+    line: str
+    at: datetime | None
+    device: str = ""
+    action: str = ""
+    words: str = ""
+
+    def finding(self, heard: datetime) -> Finding:
+        """The finding that it amounts to: WARN where HyperPod itself means to do nothing."""
+        at = heard if self.at is None else min(self.at, heard)
+        return Finding(
+            f"hma.{self.what}",
+            Verdict.WARN if self.action == "none" else Verdict.FAIL,
+            at,
+            at,
+            device=self.device,
+            code=self.code,
+            detail=": ".join(part for part in (self.action, self.words) if part)[:256],
+            evidence=self.line[:EVIDENCE_CHARS],
+            clears=Clears.BOOT,
+        )
+
+
+def read_detection(line: str) -> Detection | None:
+    """The detection in a line of the log; None for its other lines. Raises Malformed."""
+    if not any(sign in line for sign in _SIGNS):
+        return None
+    try:
+        # syslog puts its own words before it.
+        begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
+        record = msgspec.json.decode(line[begin:])
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise Malformed(f"a detection that is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise Malformed("a detection that is no JSON object")
+    fields = _plain_keys(record)
+    if fields.get(MARK) != "HealthEvent":
+        return None
+    for name, reader in _SHAPES.items():
+        inner = fields.get(name)
+        if isinstance(inner, dict):
+            return reader(_plain_keys(inner), fields, line)
+    if isinstance(fields.get("condition"), str):
+        return _dcgm(fields, line)
+    raise Malformed(f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}")
+
+
+def _npd(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
+    """An event of the node problem detector: its reason, and the condition that it leads to."""
+    message, reason = _text(details, "message"), _code(details, "reason")
+    condition = _CONDITION.search(message)
+    at = _time(details.get("timestamp")) or _time(fields.get("ts"))
+    action = _action(reason, condition[1] if condition else message)
+    xid = _XID.search(message)
+    if xid is None:
+        return Detection("npd", reason, line, at, action=action, words=message)
+    return Detection("npd", reason, line, at, normalise(xid["pci"]), action, f"Xid {xid['code']}")
+
+
+def _event(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
+    """An event with its action, as clusters on EKS have it."""
+    reason, kind = _code(details, "Reason"), _text(details, "Type")
+    said = _text(details, "Action").lower()
+    action = said if said in ("replace", "reboot", "none") else _action(reason, kind) or said
+    xid = _XID.search(_text(details, "Message"))
+    device = normalise(xid["pci"]) if xid else ""
+    return Detection("event", reason, line, _time(fields.get("ts")), device, action, kind)
+
+
+def _condition(
+    details: Mapping[str, Any], fields: Mapping[str, Any], line: str
+) -> Detection | None:
+    """A condition of the node; one whose status is not True is none."""
+    if str(details.get("status", "True")).lower() != "true":
+        return None
+    kind = _code(details, "type")
+    at = _time(fields.get("ts"))
+    words = _text(details, "message")
+    return Detection("condition", kind, line, at, action=_action(kind, kind), words=words)
+
+
+_SHAPES = {"Event detail": _event, "condition details": _condition, "details": _npd}
+
+
+def _dcgm(fields: Mapping[str, Any], line: str) -> Detection:
+    """A DCGM policy violation. It names no action: nothing is to be read_detection into it."""
+    at, condition = _time(fields.get("ts")), _text(fields, "condition")
+    data = fields.get("data")
+    values = _plain_keys(data) if isinstance(data, dict) else {}
+    if condition.lower().startswith("xid"):
+        return Detection("xid", _number(values.get("ErrNum")), line, at)
+    words = msgspec.json.encode(data).decode() if data else ""
+    return Detection("dcgm", _slug(condition), line, at, words=words)
+
+
+def _number(value: object) -> str:
+    """An Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
+    text = str(value).removesuffix(".0")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
+        raise Malformed(f"an Xid whose ErrNum is no number: {value!r:.80}")
+    return str(int(text))
+
+
+def _plain_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key).rstrip(": "): value for key, value in record.items()}
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key, "")
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _code(fields: Mapping[str, Any], key: str) -> str:
+    """The word that names it. Raises Malformed where there is none."""
+    slug = _slug(_text(fields, key))
+    if not slug:
+        raise Malformed(f"a detection without {key!r}")
+    return slug
+
+
+def _slug(text: str) -> str:
+    return _NO_CODE.sub("_", text.strip())[:64]
+
+
+def _action(reason: str, condition: str) -> str:
+    """What HyperPod means to do, from its own words; empty where they do not say."""
+    if reason in _NO_ACTION:
+        return "none"
+    for words, action in (
+        (("Terminate", "Replace", "PendingReplacement"), "replace"),
+        (("Reboot",), "reboot"),
+    ):
+        if any(word in condition or word in reason for word in words):
+            return action
+    return ""
+
+
+def _time(value: object) -> datetime | None:
+    """ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1) and
+    for times that no clock shows."""
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            at = datetime.fromtimestamp(value, UTC)
+        else:
+            at = iso_time(str(value))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return at if EARLIEST < at < LATEST else None

@@ -8,9 +8,14 @@ on nothing until the site has written a rule for it (docs/plugins.md).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import selectors
+import signal
 import stat
+import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,8 +25,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.agent.check import CannotTell, Limits, Machine, Observation
-from hpctl.agent.outside.child import Child
+from hpctl.agent.check import CannotTell, Judged, Limits, Machine, Observation
 from hpctl.agent.outside.trust import why_not, why_not_directory
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Verdict
@@ -134,20 +138,6 @@ class Refusal:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What one run saw."""
-
-    told: tuple[Observation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """What the directory holds that does not run."""
-
-    refused: tuple[Refusal, ...]
-
-
 class Plugin:
     """One executable as a check. Its `gather` takes up to its own `timeout_s`."""
 
@@ -167,7 +157,7 @@ class Plugin:
         )
         self._child = Child([os.fspath(path)], described.timeout_s)
 
-    def gather(self, machine: Machine) -> Sample:
+    def gather(self, machine: Machine) -> tuple[Observation, ...]:
         """Run it once. Raises CannotTell, with the mend."""
         if trouble := _untrusted(self.path):
             raise CannotTell(trouble)
@@ -175,13 +165,13 @@ class Plugin:
             ended = self._child.run()
             if ended.status != 0:
                 raise CannotTell(f"ended with {_status(ended.status)}{_last(ended.complaint)}")
-            return Sample(findings(ended.output))
+            return findings(ended.output)
         except CannotTell as error:
             raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
-    def judge(self, seen: Sample, before: Sample | None, limits: Limits) -> Iterable[Observation]:
+    def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
         """What it told, but what is well: that needs no finding."""
-        return tuple(told for told in seen.told if told.verdict is not Verdict.OK)
+        return tuple(told for told in seen if told.verdict is not Verdict.OK)
 
 
 class PluginDirectory:
@@ -205,31 +195,26 @@ class PluginDirectory:
         self._refused = {refusal.file: refusal.why for refusal in refused}
         self._running = frozenset(running)
 
-    def gather(self, machine: Machine) -> Directory:
+    def gather(self, machine: Machine) -> tuple[Refusal, ...]:
         """Look at the directory as it is now; nothing in it is run. Raises CannotTell."""
         try:
             if trouble := why_not_directory(self._directory):
-                return Directory((Refusal(str(self._directory), f"{trouble}: {_OWN_IT}"),))
+                return (Refusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
             found = _files(self._directory)
         except FileNotFoundError:
-            return Directory(())
+            return ()
         except OSError as error:
             raise CannotTell(f"{self._directory}: {error.strerror}") from error
-        return Directory(
-            tuple(
-                Refusal(path.name, _untrusted(path) or self._refused.get(path.name, _NEW))
-                for path in found
-                if path.name not in self._running
-            )
+        return tuple(
+            Refusal(path.name, _untrusted(path) or self._refused.get(path.name, _NEW))
+            for path in found
+            if path.name not in self._running
         )
 
-    def judge(
-        self, seen: Directory, before: Directory | None, limits: Limits
-    ) -> Iterable[Observation]:
+    def judge(self, seen: Sequence[Refusal], before: object, limits: Limits) -> Judged:
         """One observation for each file that is not run."""
         return tuple(
-            Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL])
-            for r in seen.refused
+            Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL]) for r in seen
         )
 
 
@@ -326,3 +311,108 @@ def _status(status: int) -> str:
 
 def _last(complaint: str) -> str:
     return f": {complaint.splitlines()[-1][:120]}" if complaint else ""
+
+
+# --- child ----------
+# Running somebody else's program with a deadline, a bound on its output, and no survivors.
+
+MAX_OUTPUT = 64 * 1024
+_STDERR_KEPT = 2048
+_END_S = 1.0
+"""How long a killed child may take to die; one in an uninterruptible call never does."""
+_ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended: its exit status (negative: the signal) and what it printed."""
+
+    status: int
+    output: bytes
+    complaint: str
+
+
+class Child:
+    """One program, run again and again, never twice at once."""
+
+    def __init__(self, words: Sequence[str], timeout_s: float) -> None:
+        self._words, self._timeout_s = tuple(words), timeout_s
+        self._stuck: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> Ended:
+        """Run it to its end; whatever it leaves in its process group is killed.
+
+        Raises CannotTell where it cannot be started, prints more than MAX_OUTPUT, is not done in
+        time, or still hangs from an earlier run.
+        """
+        if self._stuck is not None and self._stuck.poll() is None:
+            raise CannotTell("still hangs from an earlier run and cannot be killed")
+        try:
+            child = subprocess.Popen(
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CannotTell(f"cannot be run: {error.strerror}") from error
+        with child.stdout, child.stderr:  # type: ignore[union-attr]
+            try:
+                output, complaint = self._listen(child)
+            finally:
+                self._end(child)
+        return Ended(child.returncode, output, complaint)
+
+    def _listen(self, child: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+        """Read until it has ended, not until its output has: a grandchild may keep that open."""
+        assert child.stdout is not None
+        assert child.stderr is not None
+        end = time.monotonic() + self._timeout_s
+        output, complaint = bytearray(), bytearray()
+        ended = os.pidfd_open(child.pid)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for pipe, into in ((child.stdout, output), (child.stderr, complaint)):
+                    os.set_blocking(pipe.fileno(), False)
+                    selector.register(pipe, selectors.EVENT_READ, into)
+                selector.register(ended, selectors.EVENT_READ)
+                over = False
+                while not over:
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        raise CannotTell(f"was not done within {self._timeout_s:g} s and is killed")
+                    ready = selector.select(left)
+                    over = any(key.fileobj == ended for key, _ in ready)
+                    for key, _ in ready:
+                        if key.fileobj != ended and not _take_in(key.fd, key.data):
+                            selector.unregister(key.fileobj)
+                for pipe, into in ((child.stdout, output), (child.stderr, complaint)):
+                    while _take_in(pipe.fileno(), into):
+                        pass
+        finally:
+            os.close(ended)
+        del complaint[:-_STDERR_KEPT]
+        return bytes(output), complaint.decode(errors="replace").strip()
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        try:
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._stuck = child
+
+
+def _take_in(fd: int, into: bytearray) -> bool:
+    """Take in what is there; False where there is no more. Raises CannotTell past MAX_OUTPUT."""
+    try:
+        chunk = os.read(fd, 16384)
+    except BlockingIOError:
+        return False
+    into += chunk
+    if len(into) > MAX_OUTPUT:
+        raise CannotTell(f"prints more than {MAX_OUTPUT} bytes and is killed")
+    return bool(chunk)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from hpctl.agent.budget import Budget
 from hpctl.agent.check import Machine
 from hpctl.agent.machine import boot_age_s
 from hpctl.agent.outside.ask import SOCKET
@@ -21,7 +20,7 @@ from hpctl.agent.outside.hma import HealthAgentWatch, booted_at, open_source
 from hpctl.agent.outside.local import LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
 from hpctl.agent.outside.reported import Reported
-from hpctl.agent.runner import Check, Runner
+from hpctl.agent.runner import Budget, Check, Runner
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation

@@ -22,7 +22,14 @@ from hpctl.cli.cluster.change import (
     followed,
     tell,
 )
-from hpctl.cli.cluster.removing import ended, need_slurm, now_option, order_for, removals, take_out
+from hpctl.cli.cluster.node_orders import (
+    ended,
+    need_slurm,
+    order_for,
+    removal_now_option,
+    removals,
+    take_out,
+)
 from hpctl.cli.cluster.waiting import (
     Waiting,
     confirm,
@@ -67,7 +74,7 @@ def create(
     """
     from hpctl.cli.cluster.validate import before_spending
     from hpctl.clusters import apply, spec
-    from hpctl.clusters.ordering import described
+    from hpctl.clusters.apply import described
     from hpctl.clusters.progress import in_service
     from hpctl.clusters.request import create_request
 
@@ -114,7 +121,7 @@ def _bill(request: Mapping[str, Any]) -> str:
 @click.command()
 @spec_argument
 @validate_option
-@now_option
+@removal_now_option
 @dry_run_option
 @yes_option
 @wait_options
@@ -199,7 +206,7 @@ class _Run:
     def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
         """Look whether the migration may be begun. Raises HpctlError where it may not."""
         from hpctl.clusters import migration
-        from hpctl.clusters.ordering import busy
+        from hpctl.clusters.apply import busy
 
         if found["ClusterStatus"] != "InService":
             raise busy(self.here.cluster, str(found["ClusterStatus"]))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, aws_options, open_aws
+from hpctl.cli.arguments import CLUSTER, GROUP, NODES, aws_options, open_aws
 from hpctl.cli.output import DEFAULT_CONFIG
 from hpctl.errors import Absent, HpctlError
 from hpctl.ports import Aws
@@ -265,3 +265,18 @@ def place_so_far(ctx: click.Context) -> Place:
     named = given["cluster"] or ctx.params.get("name")
     given["cluster"] = named or os.environ.get("HPCTL_CLUSTER")
     return place(**given)  # type: ignore[arg-type]
+
+
+cluster_argument = click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+nodes_argument = click.argument(
+    "names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node
+)
+
+
+def groups_option(text: str) -> Callable[[F], F]:
+    """`--group`, any number of times, as `groups`."""
+    return click.option(
+        "--group", "groups", type=GROUP, multiple=True, shell_complete=complete_group, help=text
+    )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, aws_options, open_aws
-from hpctl.cli.cluster.at_hand import complete_cluster, fleet_of, place, place_options
-from hpctl.cli.cluster.screen import failures
+from hpctl.cli.arguments import aws_options, open_aws
+from hpctl.cli.cluster.at_hand import cluster_argument, fleet_of, place, place_options
+from hpctl.cli.cluster.change import failures
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, HEAD, WIDE, ago, columns, facts, indented, styled, word, wrapped
 from hpctl.clusters.failures import of_rows
@@ -132,9 +132,7 @@ def failure(node: NodeProgress) -> str:
 
 
 @click.command()
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
+@cluster_argument
 @output.json_option
 @place_options
 def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, GROUP
+from hpctl.cli.arguments import GROUP
 from hpctl.cli.cluster.at_hand import (
     Place,
-    complete_cluster,
+    cluster_argument,
     complete_group,
     complete_node,
     fleet_of,
@@ -63,9 +63,7 @@ class ClusterEventsView:
 
 
 @click.command()
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
+@cluster_argument
 @click.option(
     "--level",
     type=click.Choice(LEVELS, case_sensitive=False),

@@ -14,7 +14,6 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.arguments import (
-    CLUSTER,
     LustreType,
     ThereType,
     WordType,
@@ -23,7 +22,7 @@ from hpctl.cli.arguments import (
     open_aws,
     spec_argument,
 )
-from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster
+from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster
 from hpctl.errors import Absent, HpctlError
 
 if TYPE_CHECKING:
@@ -203,9 +202,7 @@ class ClusterImportView:
 
 
 @click.command("import", short_help="Write cluster.yaml from a living cluster or a request.")
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
+@cluster_argument
 @click.option(
     "--from-json",
     "request",
@@ -278,7 +275,7 @@ def _requested(file: str, path: str) -> ClusterImportView:
 
 def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
     from hpctl.clusters.imported import images_of, spec_of, to_yaml, unsaid
-    from hpctl.clusters.provisioning import beside
+    from hpctl.clusters.request import beside
 
     sagemaker = aws.service("sagemaker")
     try:
@@ -330,7 +327,7 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     For clusters with `slurm_config: provisioning_parameters`; `hpctl lifecycle bundle` takes the
     file along.
     """
-    from hpctl.clusters.provisioning import render
+    from hpctl.clusters.request import render
     from hpctl.clusters.spec import read
 
     if target:

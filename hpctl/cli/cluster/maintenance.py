@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, GROUP, NODES, DurationType
+from hpctl.cli.arguments import DurationType
 from hpctl.cli.cluster.at_hand import (
     Known,
     Place,
-    complete_cluster,
-    complete_group,
-    complete_node,
+    cluster_argument,
     fleet_of,
+    groups_option,
     known,
+    nodes_argument,
     place,
     place_options,
 )
@@ -106,17 +106,8 @@ def _looking(command: F) -> F:
 
 
 @click.command("software-update")
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
-@click.option(
-    "--group",
-    "groups",
-    type=GROUP,
-    multiple=True,
-    shell_complete=complete_group,
-    help="Only this group; repeatable.",
-)
+@cluster_argument
+@groups_option("Only this group; repeatable.")
 @click.option("--release", default="", help="This image release of the groups named by --group.")
 @click.option("--image-id", "image", default="", help="A custom AMI, or `default`.")
 @click.option("--batch", default="", metavar="N|P%", help="How many nodes of a group at once.")
@@ -177,15 +168,8 @@ def software_update(
 
 
 @click.command("health-check")
-@click.argument("names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node)
-@click.option(
-    "--group",
-    "groups",
-    type=GROUP,
-    multiple=True,
-    shell_complete=complete_group,
-    help="Every node of this group; repeatable.",
-)
+@nodes_argument
+@groups_option("Every node of this group; repeatable.")
 @click.option(
     "--check",
     "checks",

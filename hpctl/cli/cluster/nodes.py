@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import GROUP, NODES
 from hpctl.cli.cluster.at_hand import (
-    complete_group,
-    complete_node,
     fleet_of,
+    groups_option,
     known,
+    nodes_argument,
     place,
     place_options,
 )
-from hpctl.cli.cluster.screen import failures
+from hpctl.cli.cluster.change import failures
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, styled, word
 from hpctl.clusters.failures import of_rows
@@ -60,15 +59,8 @@ def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
 
 
 @click.command()
-@click.argument("names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node)
-@click.option(
-    "--group",
-    "groups",
-    type=GROUP,
-    multiple=True,
-    shell_complete=complete_group,
-    help="Only nodes of this group; repeatable.",
-)
+@nodes_argument
+@groups_option("Only nodes of this group; repeatable.")
 @click.option(
     "--state",
     "states",

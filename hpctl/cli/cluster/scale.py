@@ -19,11 +19,11 @@ from hpctl.cli.cluster.change import (
     followed,
     tell,
 )
-from hpctl.cli.cluster.removing import (
+from hpctl.cli.cluster.node_orders import (
     ended,
     need_slurm,
-    now_option,
     order_for,
+    removal_now_option,
     removals,
     take_out,
 )
@@ -63,7 +63,7 @@ class Asked:
     type=NODES,
     help="Remove these, by any of their names or a hostlist, instead of a choice of idle ones.",
 )
-@now_option
+@removal_now_option
 @dry_run_option
 @yes_option
 @wait_options
@@ -88,14 +88,7 @@ def scale(
     """
     from hpctl.clusters.names import find_group
 
-    asked = Asked(
-        group,
-        dry_run,
-        yes,
-        now,
-        waiting,
-        as_json,
-    )
+    asked = Asked(group, dry_run, yes, now, waiting, as_json)
     here = place(**where)
     fleet = fleet_of(here)
     target = int(find_group(fleet.described, group).get("TargetCount", 0))
@@ -144,15 +137,8 @@ def _down(
     outcome, why = ended(done, interrupted)
     going = removals(picks, done)
     if outcome:
-        view = ClusterChangeView(
-            output.now(),
-            "scale",
-            name,
-            outcome,
-            why,
-            removals=going,
-            pick_up=f"hpctl cluster wait {name}",
-        )
+        more: dict[str, Any] = {"removals": going, "pick_up": f"hpctl cluster wait {name}"}
+        view = ClusterChangeView(output.now(), "scale", name, outcome, why, **more)
         return tell(view, asked.as_json)
     count = target - len(picks) if count is None else count
     return _end(here, fleet, count, asked, changed=True, going=going)

@@ -158,7 +158,7 @@ def exit_of(view: ValidateView, strict: bool) -> Exit:
 
 def shown(verdicts: Sequence[Verdict], text: str) -> tuple[VerdictView, ...]:
     """Verdicts with their places in the file whose text this is."""
-    from hpctl.clusters.validate.verdict import Lines, spoken
+    from hpctl.clusters.validate.wanted import Lines, spoken
 
     lines = Lines(text)
     return tuple(

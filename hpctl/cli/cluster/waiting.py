@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import CLUSTER, DurationType
-from hpctl.cli.cluster.at_hand import complete_cluster, no_cluster, place, place_options
+from hpctl.cli.arguments import DurationType
+from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster, place, place_options
 from hpctl.cli.cluster.change import ClusterChangeView, followed, tell
 from hpctl.cli.lazy import INTERRUPTED, by_ctrl_c
 from hpctl.cli.output import Exit
 from hpctl.errors import Absent
 
 if TYPE_CHECKING:
-    from hpctl.clusters.ordering import Patience
+    from hpctl.clusters.apply import Patience
     from hpctl.clusters.progress import Progress, Until
     from hpctl.ports import Aws
 
@@ -44,7 +44,7 @@ class Waiting:
     @property
     def patience(self) -> Patience:
         """How an order in doubt is looked for."""
-        from hpctl.clusters.ordering import Patience
+        from hpctl.clusters.apply import Patience
 
         return Patience(time.sleep, every_s=min(5.0, self.every_s))
 
@@ -176,7 +176,7 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
     """
-    from hpctl.cli.cluster.screen import shown
+    from hpctl.cli.cluster.change import shown
     from hpctl.clusters.watch import look, watch
 
     looks = watch(
@@ -200,9 +200,7 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 
 
 @click.command()
-@click.argument(
-    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
-)
+@cluster_argument
 @click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
 @looking_options
 @output.json_option

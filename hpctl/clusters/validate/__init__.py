@@ -26,8 +26,7 @@ from hpctl.clusters.validate import (
 from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
 from hpctl.clusters.validate.scripts import FAMILY as SCRIPTS
 from hpctl.clusters.validate.scripts import gather as gather_scripts
-from hpctl.clusters.validate.verdict import Level, Verdict
-from hpctl.clusters.validate.wanted import Wanted, of_spec
+from hpctl.clusters.validate.wanted import Level, Verdict, Wanted, of_spec
 from hpctl.ports import Aws
 
 __all__ = ["FAMILIES", "Level", "Verdict", "validate", "worst"]

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from hpctl.clusters.bundle import MANIFEST
-from hpctl.clusters.provisioning import LARGEST, read_object
+from hpctl.clusters.request import LARGEST, read_object
 from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.facts import (
     CONFIG,
@@ -23,17 +23,18 @@ from hpctl.clusters.validate.facts import (
     ask,
 )
 from hpctl.clusters.validate.scripts import syntax_error
-from hpctl.clusters.validate.verdict import (
+from hpctl.clusters.validate.wanted import (
     Finding,
+    Group,
     Place,
     Unanswered,
+    Wanted,
     fail,
     ok,
     settled,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.wanted import Group, Wanted
 from hpctl.ports import Aws, Service
 
 READ = 100

@@ -18,17 +18,18 @@ from hpctl.clusters.validate.facts import (
     listed,
     rows,
 )
-from hpctl.clusters.validate.verdict import (
+from hpctl.clusters.validate.wanted import (
     Finding,
+    Group,
     Place,
     Unanswered,
+    Wanted,
     fail,
     ok,
     settled,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.wanted import Group, Wanted
 from hpctl.core.compat import UTC
 from hpctl.ports import Aws, Service
 

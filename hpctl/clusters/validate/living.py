@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpctl.clusters.validate.facts import Check, Facts, Family, LivingFacts, ask
-from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, unknown, warn
-from hpctl.clusters.validate.wanted import Wanted
+from hpctl.clusters.validate.wanted import Finding, Unanswered, Wanted, fail, ok, unknown, warn
 from hpctl.ports import Aws
 
 

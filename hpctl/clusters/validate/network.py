@@ -16,17 +16,19 @@ from hpctl.clusters.validate.facts import (
     find_security_groups,
     listed,
 )
-from hpctl.clusters.validate.verdict import (
+from hpctl.clusters.validate.wanted import (
     Finding,
+    Group,
+    Network,
     Place,
     Unanswered,
+    Wanted,
     fail,
     ok,
     settled,
     unknown,
     warn,
 )
-from hpctl.clusters.validate.wanted import Group, Network, Wanted
 from hpctl.ports import Aws, Service
 
 

@@ -11,8 +11,16 @@ from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
 from hpctl.clusters.validate.bucket import parsed
 from hpctl.clusters.validate.facts import Check, Facts, Family, Role, RoleFacts, Simulated, ask
-from hpctl.clusters.validate.verdict import Finding, Place, Unanswered, fail, ok, settled, unknown
-from hpctl.clusters.validate.wanted import Wanted
+from hpctl.clusters.validate.wanted import (
+    Finding,
+    Place,
+    Unanswered,
+    Wanted,
+    fail,
+    ok,
+    settled,
+    unknown,
+)
 from hpctl.ports import Aws, Service
 
 

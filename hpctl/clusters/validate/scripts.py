@@ -22,8 +22,7 @@ from hpctl.clusters.validate.facts import (
     Script,
     ScriptFacts,
 )
-from hpctl.clusters.validate.verdict import Finding, Place, fail, settled, warn
-from hpctl.clusters.validate.wanted import Group, Wanted
+from hpctl.clusters.validate.wanted import Finding, Group, Place, Wanted, fail, settled, warn
 
 LARGEST = 1 << 20
 """Bytes that are read of one file; a larger one is no script."""

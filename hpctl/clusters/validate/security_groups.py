@@ -10,8 +10,16 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import Check, Facts, Family
 from hpctl.clusters.validate.network import all_there, networks
-from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, settled
-from hpctl.clusters.validate.wanted import Group, Network, Wanted
+from hpctl.clusters.validate.wanted import (
+    Finding,
+    Group,
+    Network,
+    Unanswered,
+    Wanted,
+    fail,
+    ok,
+    settled,
+)
 
 Permission = Mapping[str, Any]
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from hpctl.clusters.maintenance import NO_BATCHES
 from hpctl.clusters.validate.facts import Check, Facts, Family, ModelFacts, ServiceModel
-from hpctl.clusters.validate.verdict import Finding, Place, fail, ok, settled, warn
-from hpctl.clusters.validate.wanted import Wanted
+from hpctl.clusters.validate.wanted import Finding, Place, Wanted, fail, ok, settled, warn
 from hpctl.yaml.errors import near
 
 

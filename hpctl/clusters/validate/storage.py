@@ -18,8 +18,17 @@ from hpctl.clusters.validate.facts import (
     rows,
 )
 from hpctl.clusters.validate.security_groups import Peers
-from hpctl.clusters.validate.verdict import Finding, Unanswered, fail, ok, unknown, warn
-from hpctl.clusters.validate.wanted import FileSystem, Group, Wanted
+from hpctl.clusters.validate.wanted import (
+    FileSystem,
+    Finding,
+    Group,
+    Unanswered,
+    Wanted,
+    fail,
+    ok,
+    unknown,
+    warn,
+)
 from hpctl.ports import Aws
 
 

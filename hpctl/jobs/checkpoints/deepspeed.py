@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpctl.jobs.checkpoints import torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
+    Claim,
+    Listing,
     NotWhole,
     Place,
     Unfinished,
@@ -23,6 +24,7 @@ from hpctl.jobs.checkpoints.files import (
     directory_names,
     exists,
     for_each,
+    step_in,
 )
 from hpctl.jobs.checkpoints.pickle_reader import SavedFields
 
@@ -41,12 +43,8 @@ def claim(layout: Listing) -> Claim | None:
     """A directory with model or optimiser states. The step is the name's, else the file's."""
     if layout.names is None or not any(_MODEL.fullmatch(n) or _any(n) for n in layout.names):
         return None
-    path, names = layout.path, layout.names
-
-    def run(deep: bool) -> None:
-        prove(path, "", names, step_in(path.name), deep=deep)
-
-    return Claim(step_in(path.name), None, run)
+    path, names, step = layout.path, layout.names, step_in(layout.path.name)
+    return Claim(step, None, lambda deep: prove(path, "", names, step, deep=deep))
 
 
 def claim_lightning(layout: Listing) -> Claim | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
 from hpctl.core.compat import UTC
@@ -56,7 +57,7 @@ def fetch(
     if not isinstance(found.path, Remote):
         return found
     try:
-        return _fetch(found, found.path.taken(), into, deep, progress or _silent)
+        return _fetch(found, found.path.taken(), into, deep, progress or (lambda *_: None))
     except OSError as error:
         return PassedOver(found.path, f"not fetched: {storage_error(error)}", unreadable=True)
     except NotWhole as defect:
@@ -64,11 +65,7 @@ def fetch(
 
 
 def _fetch(
-    found: Checkpoint,
-    source: Remote,
-    into: Path,
-    deep: bool,
-    progress: Callable[[int, int], None],
+    found: Checkpoint, source: Remote, into: Path, deep: bool, progress: Callable[[int, int], None]
 ) -> Checkpoint | PassedOver:
     objects = _objects(source)
     total = sum(listed.size for _, listed in objects)
@@ -181,16 +178,8 @@ def _temporary(into: Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def _silent(_done: int, _total: int) -> None:
-    """Nobody watches."""
-
-
 def _aside(path: Path) -> Path:
     """A free name beside a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    free = path.with_name(f"{path.name}{ASIDE}{when}")
-    number = 1
-    while os.path.lexists(free):
-        number += 1
-        free = path.with_name(f"{path.name}{ASIDE}{when}-{number}")
-    return free
+    names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))
+    return next(free for name in names if not os.path.lexists(free := path.with_name(name)))

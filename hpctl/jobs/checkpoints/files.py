@@ -15,7 +15,9 @@ suggest. An object named like one (`step-1/`, of no bytes) is none.
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,22 +67,18 @@ class ObjectInfo(Protocol):
     @property
     def key(self) -> str:
         """The whole key, from the bucket's root."""
-        ...
 
     @property
     def size(self) -> int:
         """Bytes."""
-        ...
 
     @property
     def modified_ns(self) -> int:
         """When it was put there. S3 rounds to seconds, and takes a multipart upload's begin."""
-        ...
 
     @property
     def etag(self) -> str:
         """Changes with the content."""
-        ...
 
 
 class Objects(Protocol):
@@ -94,29 +92,23 @@ class Objects(Protocol):
     @property
     def url(self) -> str:
         """`s3://bucket`."""
-        ...
 
     def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
         """Objects whose key begins so; unless `recursive`, only as far as the next slash."""
-        ...
 
     def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
         """At most `length` bytes of that very version, and the file time that the uploader
         noted with it (FSx for Lustre, DataSync, rclone), in ns since the epoch."""
-        ...
 
     def noted_ns(self, listed: ObjectInfo) -> int | None:
         """That file time alone."""
-        ...
 
     def part_bytes(self, listed: ObjectInfo) -> int:
         """How long the stretches are whose digests the store keeps: all of them but the last.
         At least 1."""
-        ...
 
     def matches(self, listed: ObjectInfo, digests: Sequence[bytes]) -> bool | None:
         """Whether the stretches' MD5 digests are those of the store; None: it does not say."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -322,25 +314,20 @@ class OpenFile(Protocol):
     @property
     def name(self) -> str:
         """The name within its checkpoint."""
-        ...
 
     @property
     def size(self) -> int:
         """Bytes."""
-        ...
 
     @property
     def modified_ns(self) -> int:
         """When it was last written, in ns since the epoch."""
-        ...
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
-        ...
 
     def ahead(self, offset: int, length: int) -> None:
         """A hint that these bytes are wanted next, where each read is a request of its own."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +389,17 @@ def content(root: Place, name: str, limit: int) -> bytes:
         if file.size > limit:
             raise NotWhole(f"{file.name} has {file.size} bytes; at most {limit} are read")
         return file.read(0, file.size)
+
+
+def json_object(raw: bytes, name: str) -> dict[str, object]:
+    """A JSON file's object. Raises NotWhole where its bytes are none."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise NotWhole(f"{name} is not JSON: still being written, or damaged") from None
+    if not isinstance(document, dict):
+        raise NotWhole(f"{name} is not a JSON object")
+    return document
 
 
 def size_of(root: Place, name: str) -> int:
@@ -474,3 +472,76 @@ def for_each(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]
     with ThreadPoolExecutor(THREADS) as pool:
         # Leaving the loop by an exception cancels all that have not begun.
         return list(pool.map(work, items))
+
+
+_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\d)")
+_TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One candidate as a single listing shows it. `names` is None for a file."""
+
+    path: Place
+    names: frozenset[str] | None
+    world_size: int | None = None
+    """How many ranks there were, where somebody says so: not every format records it."""
+
+    def has(self, name: str) -> bool:
+        """Whether the listing shows this name."""
+        return self.names is not None and name in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a candidate says of itself, before anything is proved.
+
+    `step` is None where neither files nor name have it: such a one is older than all that do.
+    `world_size` is None where the files do not record it.
+    """
+
+    step: int | None
+    world_size: int | None
+    prove: Callable[[bool], Defect | None]
+    """`prove(deep)`: the first defect, or None where it is whole. Raises NotWhole, OSError."""
+    digests: bool = True
+    """Whether the format has checksums at all that `deep` could compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way to lay out a checkpoint.
+
+    `claim(layout)` is None where the candidate is none of this format's, a Defect where it is
+    but says nothing usable. Raises NotWhole, OSError.
+    """
+
+    name: str
+    claim: Callable[[Listing], Claim | Defect | None]
+
+
+def look(path: Place, world_size: int | None = None) -> Listing:
+    """List one candidate: a single scan, or a request for each 1000 objects of it, after which
+    `Listing.path` holds the answers. Raises NotWhole, OSError."""
+    if isinstance(path, Remote) and path.snapshot is None:
+        try:
+            path = path.taken()
+        except FileNotFoundError:
+            raise Unfinished("there is nothing below it any more") from None
+    try:
+        return Listing(path, names_in(path), world_size)
+    except FileNotFoundError:
+        # Removed since it was listed: whoever keeps the newest few does that beside us.
+        raise Unfinished("it is not there any more") from None
+
+
+def step_in(name: str) -> int | None:
+    """The step that a name speaks of: `iter_0000100`, `epoch=1-step=500.ckpt`, `global_step7`.
+
+    Used for the order of candidates where no file records it, never for a proof.
+    """
+    found = _STEP.findall(name)
+    if found:
+        return int(found[-1])
+    trailing = _TRAILING.search(name)
+    return int(trailing[1]) if trailing else None

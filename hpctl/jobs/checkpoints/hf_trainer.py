@@ -14,15 +14,15 @@ huggingface/safetensors.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from hpctl.jobs.checkpoints import deepspeed, torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Listing
 from hpctl.jobs.checkpoints.files import (
+    Claim,
+    Listing,
     NotWhole,
     Place,
     TooLarge,
@@ -30,6 +30,7 @@ from hpctl.jobs.checkpoints.files import (
     content,
     directory_names,
     for_each,
+    json_object,
     modified_ns,
     opened,
 )
@@ -48,7 +49,7 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
         length = int.from_bytes(file.read(0, 8), "little")
         if length > MAX_HEADER or 8 + length > file.size:
             raise NotWhole(f"{file.name} is cut or damaged: its header has {length} bytes")
-        header = _object(file.read(8, length), file.name)
+        header = json_object(file.read(8, length), file.name)
         end = 0
         tensors = {key: value for key, value in header.items() if key != "__metadata__"}
         for value in tensors.values():
@@ -65,7 +66,7 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
 
 def shards(root: Place, index: str) -> dict[str, set[str]]:
     """Shard to the tensors in it, from an index file. Raises NotWhole, OSError."""
-    document = _object(content(root, index, _MAX_INDEX), index)
+    document = json_object(content(root, index, _MAX_INDEX), index)
     where = document.get("weight_map")
     if not isinstance(where, dict) or not where:
         raise NotWhole(f"{index} has no weight_map")
@@ -87,16 +88,6 @@ def prove_index(root: Place, index: str) -> None:
             raise NotWhole(f"{shard} lacks {min(missing)[:80]}, which {index} says it has")
 
     for_each(root, sorted(named), one)
-
-
-def _object(raw: bytes, name: str) -> dict[str, object]:
-    try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise NotWhole(f"{name} is not JSON: still being written, or damaged") from None
-    if not isinstance(document, dict):
-        raise NotWhole(f"{name} is not a JSON object")
-    return document
 
 
 STATE = "trainer_state.json"
@@ -134,11 +125,7 @@ def claim(layout: Listing) -> Claim | None:
     if type(step) is not int or step < 0:
         raise NotWhole(f"{STATE} has no global_step")
     path, names = layout.path, layout.names
-
-    def run(_deep: bool) -> None:
-        _prove(path, names)
-
-    return Claim(step, None, run, digests=False)
+    return Claim(step, None, lambda _: _prove(path, names), digests=False)
 
 
 class _State(msgspec.Struct):
@@ -154,11 +141,7 @@ def _step(raw: bytes) -> object:
         return msgspec.json.decode(raw, type=_State).global_step
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # damaged; or there is a NaN in it, which only Python writes
-    try:
-        state = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise NotWhole(f"{STATE} is not JSON: still being written, or damaged") from None
-    return state.get("global_step") if isinstance(state, dict) else None
+    return json_object(raw, STATE).get("global_step")
 
 
 def claim_index(layout: Listing) -> Claim | None:
@@ -167,11 +150,7 @@ def claim_index(layout: Listing) -> Claim | None:
     path, index = layout.path, _MODELS[0]
     if match is None or not layout.has(index):
         return None
-
-    def run(_deep: bool) -> None:
-        prove_index(path, index)
-
-    return Claim(int(match[1]), None, run, digests=False)
+    return Claim(int(match[1]), None, lambda _: prove_index(path, index), digests=False)
 
 
 def _prove(path: Place, names: frozenset[str]) -> None:

@@ -10,14 +10,14 @@ Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/di
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_dcp, torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
+    Claim,
     FileMissing,
+    Listing,
     NotWhole,
     Place,
     Unfinished,
@@ -25,7 +25,9 @@ from hpctl.jobs.checkpoints.files import (
     directory_names,
     exists,
     for_each,
+    json_object,
     modified_ns,
+    step_in,
 )
 from hpctl.jobs.checkpoints.pickle_reader import SavedFields
 
@@ -58,12 +60,8 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
     place = directory / inside if inside else directory
     if not exists(place, "metadata.json"):
         raise Unfinished("metadata.json is missing: it is written at the end")
-    raw = content(place, "metadata.json", _MAX_JSON)
-    try:
-        metadata = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise NotWhole("metadata.json is not JSON: still being written, or damaged") from None
-    backend = metadata.get("sharded_backend") if isinstance(metadata, dict) else None
+    metadata = json_object(content(place, "metadata.json", _MAX_JSON), "metadata.json")
+    backend = metadata.get("sharded_backend")
     if backend != "torch_dist":
         raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
     common_ns = 0
@@ -103,11 +101,7 @@ def claim_legacy(layout: Listing) -> Claim | None:
     if not ranks:
         return None
     path, step = layout.path, step_in(layout.path.name)
-
-    def prove(deep: bool) -> None:
-        _prove_legacy(path, ranks, step, deep)
-
-    return Claim(step, None, prove)
+    return Claim(step, None, lambda deep: _prove_legacy(path, ranks, step, deep))
 
 
 def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:

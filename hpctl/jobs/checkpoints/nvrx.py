@@ -22,8 +22,9 @@ from itertools import islice
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import torch_file
-from hpctl.jobs.checkpoints.claim import Claim, Listing
 from hpctl.jobs.checkpoints.files import (
+    Claim,
+    Listing,
     NotWhole,
     Place,
     Unfinished,
@@ -76,10 +77,9 @@ def claims(layout: Listing) -> list[Claim]:
 
 
 def _claim(path: Place, iteration: Iteration, world_size: int | None) -> Claim:
-    def prove(deep: bool) -> None:
-        _prove(path, iteration, world_size, deep)
-
-    return Claim(iteration.number, world_size, prove)
+    return Claim(
+        iteration.number, world_size, lambda deep: _prove(path, iteration, world_size, deep)
+    )
 
 
 def _prove(path: Place, iteration: Iteration, world_size: int | None, deep: bool) -> None:

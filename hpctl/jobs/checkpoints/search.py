@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,15 +25,19 @@ from hpctl.jobs.checkpoints import (
     torch_dcp,
     torch_file,
 )
-from hpctl.jobs.checkpoints.claim import Claim, Format, Listing, look, step_in
 from hpctl.jobs.checkpoints.files import (
+    Claim,
     Defect,
+    Format,
+    Listing,
     NotWhole,
     Place,
     Remote,
     Unfinished,
     Unprovable,
     for_each,
+    look,
+    step_in,
 )
 
 MAX_ENTRIES = 100_000
@@ -282,27 +286,24 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     many other files may be one."""
     found: list[tuple[Place, bool]] = []
     loose = 0
-    if isinstance(place, Remote):
-        children = place.children()
-        if len(children) > MAX_ENTRIES:
+    for count, (child, is_file) in enumerate(_entries(place), start=1):
+        if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
-        for child in children:
-            if child.snapshot is None or child.name.endswith(torch_file.SUFFIXES):
-                found.append((child, child.snapshot is not None))
-            else:
-                loose += not _NOT_CHECKPOINTS.fullmatch(child.name)
-        return sorted(found, key=lambda pair: str(pair[0])), loose
-    with os.scandir(place) as entries:
-        for count, entry in enumerate(entries, start=1):
-            if count > MAX_ENTRIES:
-                raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
-            if _is_directory(entry):
-                found.append((place / entry.name, False))
-            elif entry.name.endswith(torch_file.SUFFIXES):
-                found.append((place / entry.name, True))
-            else:
-                loose += not _NOT_CHECKPOINTS.fullmatch(entry.name)
+        if not is_file or child.name.endswith(torch_file.SUFFIXES):
+            found.append((child, is_file))
+        else:
+            loose += not _NOT_CHECKPOINTS.fullmatch(child.name)
     return sorted(found, key=lambda pair: str(pair[0])), loose
+
+
+def _entries(place: Place) -> Iterator[tuple[Place, bool]]:
+    """What lies directly below, each with whether it is a file."""
+    if isinstance(place, Remote):
+        yield from ((child, child.snapshot is not None) for child in place.children())
+        return
+    with os.scandir(place) as entries:
+        for entry in entries:
+            yield place / entry.name, not _is_directory(entry)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from hpctl.jobs.checkpoints import archives
-from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
+    Claim,
+    Listing,
     NotWhole,
     OpenFile,
     Place,
@@ -28,6 +29,7 @@ from hpctl.jobs.checkpoints.files import (
     exists,
     for_each,
     opened,
+    step_in,
 )
 from hpctl.jobs.checkpoints.pickle_reader import RECALLED, PickleReader, Sink
 
@@ -121,11 +123,7 @@ def claim(layout: Listing) -> Claim | None:
     if layout.names is None or not looks_so(layout.names):
         return None
     path = layout.path
-
-    def run(deep: bool) -> None:
-        prove(path, deep=deep)
-
-    return Claim(step_in(path.name), None, run)
+    return Claim(step_in(path.name), None, lambda deep: prove(path, deep=deep))
 
 
 def looks_so(names: frozenset[str]) -> bool:

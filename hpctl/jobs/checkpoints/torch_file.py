@@ -7,11 +7,10 @@ the top. The older stream format (no zip) has no end mark: it cannot be proved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hpctl.jobs.checkpoints import archives, torch_dcp
-from hpctl.jobs.checkpoints.claim import Claim, Listing, step_in
 from hpctl.jobs.checkpoints.files import (
+    Claim,
+    Listing,
     NotWhole,
     Place,
     TooLarge,
@@ -19,6 +18,7 @@ from hpctl.jobs.checkpoints.files import (
     exists,
     modified_ns,
     opened,
+    step_in,
 )
 from hpctl.jobs.checkpoints.pickle_reader import SavedFields
 
@@ -76,7 +76,7 @@ def claim_file(layout: Listing) -> Claim | None:
         if step_in(path.name) is None:
             return None
         raise
-    return None if step is None else Claim(step, None, _prover(path))
+    return None if step is None else Claim(step, None, lambda deep: _prove_file(path, deep))
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
@@ -87,8 +87,7 @@ def claim_lightning(layout: Listing) -> Claim | None:
     if layout.names is None:
 
         def prove_file(deep: bool) -> None:
-            unfinished(path)
-            prove(path, "", deep=deep)
+            _prove_file(path, deep)
             resumable(path, "")
 
         return Claim(_recorded(path), None, prove_file)
@@ -139,9 +138,6 @@ def _recorded(path: Place) -> int | None:
     return named if step is None else step
 
 
-def _prover(path: Place) -> Callable[[bool], None]:
-    def prove_file(deep: bool) -> None:
-        unfinished(path)
-        prove(path, "", deep=deep)
-
-    return prove_file
+def _prove_file(path: Place, deep: bool) -> None:
+    unfinished(path)
+    prove(path, "", deep=deep)

@@ -25,7 +25,6 @@ def command(
     nproc: int = 0,
     *,
     max_restarts: int = 3,
-    window_s: float = 3600.0,
     final_exit_codes: Sequence[int] = (93, 16, 17),
 ) -> list[str]:
     """What srun starts, one task a node, to run `program` as a group of ranks.
@@ -37,7 +36,6 @@ def command(
     options = [
         f"--nproc-per-node={nproc or 'auto'}",
         f"--max-restarts={max_restarts}",
-        f"--window={window_s:g}",
         f"--final-exit-codes={codes}",
     ]
     return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *program]

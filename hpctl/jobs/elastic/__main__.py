@@ -17,8 +17,7 @@ from hpctl.jobs.elastic.account import AccountWriter
 from hpctl.jobs.elastic.controller import GroupController, say
 from hpctl.jobs.elastic.group import LOST
 from hpctl.jobs.elastic.launcher import NodeLauncher
-from hpctl.jobs.elastic.options import LauncherOptions, parse
-from hpctl.jobs.elastic.place import LauncherPlace, place
+from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, parse, place
 
 USAGE = 64
 

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from hpctl.core.bounds import printable
 from hpctl.core.compat import UTC
@@ -22,93 +24,29 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
 from hpctl.errors import HpctlError
-from hpctl.jobs.elastic import group
 from hpctl.jobs.elastic.group import EndGroup, RankFailure, root_cause
 
-FORMAT, VERSION = "hpctl-elastic", 1
 KEEP = 50
 """How many generations the file keeps, the last ones."""
 
 
-@dataclass(slots=True)
-class AccountWriter:
-    """What the first node's launcher writes. `path` None writes nothing."""
-
-    path: Path | None
-    run_id: str
-    _generations: list[dict[str, Any]] = field(default_factory=list)
-    _restarts: int = 0
-
-    def generation_began(self, generation: int, resumed_from: str, hosts: Sequence[str]) -> None:
-        """Its ranks are being started."""
-        self._restarts = generation
-        self._generations.append(
-            {
-                "generation": generation,
-                "started_at": time.time(),
-                "ended_at": None,
-                "resumed_from": resumed_from or None,
-                "nodes": list(hosts),
-                "why": "",
-                "failures": [],
-            }
-        )
-        del self._generations[:-KEEP]
-        self._write("running", None, "")
-
-    def generation_over(self, why: str, failures: Sequence[RankFailure]) -> None:
-        """None of its ranks is left."""
-        if not self._generations:
-            return
-        self._generations[-1] |= {
-            "ended_at": time.time(),
-            "why": why,
-            "failures": [group.to_json(each) for each in failures],
-        }
-
-    def ended(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
-        """The group is over."""
-        self.generation_over(end.why, failures)
-        self._write(end.verdict.value, end.code, end.why)
-
-    def _write(self, verdict: str, code: int | None, why: str) -> None:
-        if self.path is None:
-            return
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            "run_id": self.run_id,
-            "verdict": verdict,
-            "exit_code": code,
-            "why": why,
-            "restarts": self._restarts,
-            "generations": self._generations,
-        }
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(document, indent=1))
-            temporary.replace(self.path)
-        except OSError as error:
-            print(printable(f"hpctl elastic: no account: {error}"), file=sys.stderr, flush=True)
-            self.path = None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRecord:
+class GenerationRecord(msgspec.Struct, frozen=True):
     """One life of all ranks. Times are seconds since the epoch; `ended_at` None while it runs."""
 
-    number: int
+    number: int = msgspec.field(name="generation")
     started_at: float
     ended_at: float | None
     resumed_from: str | None
     why: str
     failures: tuple[RankFailure, ...]
+    nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRecord:
-    """An account as it was read. `verdict` is `running` or one of group.Verdict."""
+class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The document. `verdict` is `running` or one of group.GroupVerdict."""
 
+    format: Literal["hpctl-elastic"] = "hpctl-elastic"
+    version: Literal[1] = 1
     run_id: str
     verdict: str
     exit_code: int | None
@@ -122,35 +60,61 @@ class AccountRecord:
         return tuple(t for each in self.generations if (t := trouble(each)) is not None)
 
 
+@dataclass(slots=True)
+class AccountWriter:
+    """What the first node's launcher writes. `path` None writes nothing."""
+
+    path: Path | None
+    run_id: str
+    _generations: list[GenerationRecord] = field(default_factory=list)
+
+    def generation_began(self, generation: int, resumed_from: str, hosts: Sequence[str]) -> None:
+        """Its ranks are being started."""
+        began, whence, nodes = time.time(), resumed_from or None, tuple(hosts)
+        fresh = GenerationRecord(generation, began, None, whence, "", (), nodes)
+        self._generations = [*self._generations, fresh][-KEEP:]
+        self._write("running", None, "")
+
+    def generation_over(self, why: str, failures: Sequence[RankFailure]) -> None:
+        """None of its ranks is left."""
+        if self._generations:
+            self._generations[-1] = msgspec.structs.replace(
+                self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
+            )
+
+    def ended(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
+        """The group is over."""
+        self.generation_over(end.why, failures)
+        self._write(end.verdict.value, end.code, end.why)
+
+    def _write(self, verdict: str, code: int | None, why: str) -> None:
+        if self.path is None:
+            return
+        record = AccountRecord(
+            run_id=self.run_id,
+            verdict=verdict,
+            exit_code=code,
+            why=why,
+            restarts=self._generations[-1].number if self._generations else 0,
+            generations=tuple(self._generations),
+        )
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            # Not msgspec's encoder: a path in it may be no text, and json escapes such a one.
+            temporary.write_text(json.dumps(msgspec.to_builtins(record), indent=1))
+            temporary.replace(self.path)
+        except OSError as error:
+            print(printable(f"hpctl elastic: no account: {error}"), file=sys.stderr, flush=True)
+            self.path = None
+
+
 def read(path: Path) -> AccountRecord:
     """Read an account. Raises HpctlError; FileNotFoundError where there is none (yet)."""
     text = path.read_text(encoding="utf-8")
     try:
-        document = json.loads(text)
-        if document["format"] != FORMAT or document["version"] != VERSION:
-            raise ValueError("another format or version")
-        return AccountRecord(
-            run_id=str(document["run_id"]),
-            verdict=str(document["verdict"]),
-            exit_code=None if document["exit_code"] is None else int(document["exit_code"]),
-            why=str(document["why"]),
-            restarts=int(document["restarts"]),
-            generations=tuple(_generation(each) for each in document["generations"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return msgspec.convert(json.loads(text), AccountRecord)
+    except ValueError as error:
         raise HpctlError(f"{path} is no account of hpctl elastic: {error}") from error
-
-
-def _generation(document: dict[str, Any]) -> GenerationRecord:
-    ended = document["ended_at"]
-    return GenerationRecord(
-        number=int(document["generation"]),
-        started_at=float(document["started_at"]),
-        ended_at=None if ended is None else float(ended),
-        resumed_from=document["resumed_from"],
-        why=str(document["why"]),
-        failures=tuple(group.from_json(each) for each in document["failures"]),
-    )
 
 
 def trouble(generation: GenerationRecord) -> Trouble | None:

@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hpctl.core.bounds import printable
 from hpctl.core.trouble import STOP_EXIT_CODE
@@ -22,6 +21,7 @@ from hpctl.jobs.elastic.account import AccountWriter
 from hpctl.jobs.elastic.group import (
     EndGroup,
     GroupPhase,
+    GroupTiming,
     Order,
     PrepareGeneration,
     RankGroup,
@@ -29,22 +29,8 @@ from hpctl.jobs.elastic.group import (
     StopGeneration,
     ended_text,
 )
-from hpctl.jobs.elastic.place import LauncherPlace
+from hpctl.jobs.elastic.options import LauncherPlace
 from hpctl.jobs.resume import Resume, resume
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTiming:
-    """Seconds. `join_s`: until every launcher is there. `silence_s`: a connection that says nothing
-    for so long is a dead one (torchrun waits as long: keep-alives of 5 s, three missed)."""
-
-    join_s: float = 600.0
-    silence_s: float = 15.0
-
-    @property
-    def beat_s(self) -> float:
-        """How often each side says that it is there."""
-        return min(2.0, self.silence_s / 5)
 
 
 class GroupController:

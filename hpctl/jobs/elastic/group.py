@@ -190,6 +190,20 @@ class RestartLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupTiming:
+    """Seconds. `join_s`: until every launcher is there. `silence_s`: a connection that says nothing
+    for so long is a dead one (torchrun waits as long: keep-alives of 5 s, three missed)."""
+
+    join_s: float = 600.0
+    silence_s: float = 15.0
+
+    @property
+    def beat_s(self) -> float:
+        """How often each side says that it is there."""
+        return min(2.0, self.silence_s / 5)
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareGeneration:
     """Choose checkpoint and port for this generation, then call `started`."""
 

@@ -4,11 +4,13 @@ Who connects proves that it knows the step's secret, by an HMAC over both sides'
 hello, and so does who answers: a stray connection, or a port that now belongs to somebody else's
 program, is turned away before anything it says is looked at. The lines after it are neither
 encrypted nor signed; nothing in them is secret, and the worst that they can ask for is a restart.
+`tell` asks for one from outside the group.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -16,6 +18,8 @@ import secrets
 import socket
 from collections.abc import Awaitable
 from typing import Any, TypeVar
+
+from hpctl.errors import Unavailable
 
 LIMIT = 64 * 1024
 HANDSHAKE_S = 5.0
@@ -163,3 +167,25 @@ def _text(message: Message, name: str) -> str:
 def _proof(secret: str, side: str, theirs: str, nonce: str, hello_text: str) -> str:
     message = json.dumps(["hpctl-elastic-1", side, theirs, nonce, hello_text])
     return hmac.new(secret.encode(), message.encode(), hashlib.sha256).hexdigest()
+
+
+def tell(host: str, run_id: str, secret: str, line: str) -> str:
+    """Say it to the controller on the step's first node, and return its answer.
+
+    `run_id` is `JOBID.STEPID`. Takes some seconds where a host does not answer. Raises Unavailable.
+    """
+    return asyncio.run(_tell(host, run_id, secret, line))
+
+
+async def _tell(host: str, run_id: str, secret: str, line: str) -> str:
+    first = first_port(secret, run_id)
+    for port in range(first, first + PORTS):
+        with contextlib.suppress(OSError, ProtocolError, TimeoutError):
+            proven = await connect(host, port, secret, {"tell": line})
+            answer = await wait_for(proven.receive(), HANDSHAKE_S)
+            await proven.close()
+            return str(answer.get("said", ""))
+    raise Unavailable(
+        f"no launcher of step {run_id} answers on {host}",
+        f"Ports {first} to {first + PORTS - 1} were tried.",
+    )

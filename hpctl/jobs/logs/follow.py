@@ -89,7 +89,6 @@ class Follower:
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         """`at_end` passes over what is there already at the first read."""
         self.path = path
-        self.turnovers = 0
         self._at_end = at_end
         self._fd = -1
         self._position = 0
@@ -180,4 +179,3 @@ class Follower:
     def _start_over(self) -> None:
         self._position, self._tail = 0, b""
         self._lines.forget()
-        self.turnovers += 1

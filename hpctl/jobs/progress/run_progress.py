@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from statistics import median
 
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
@@ -19,23 +20,128 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.logs.engine import Baseline
 from hpctl.jobs.logs.rules import LogRule
 from hpctl.jobs.progress.notes import Note
-from hpctl.jobs.progress.pace import RunPace
+
+WINDOW = 64
+FEWEST = 3
+"""Silences between steps that must be known before they explain anything."""
+SAVE_FLOOR_S = START_FLOOR_S = 600.0
+SAVE_FACTOR = 3.0
+PAUSE_FACTOR = 1.5
+MOST_PHASES = 64
+
+
+@dataclass(slots=True)
+class RunPace:
+    """The past that a hang is judged by. Durations in seconds."""
+
+    silences: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Between one report of a new step and the next, whatever number of steps lay between."""
+    longest_pause: float = 0.0
+    """The longest such silence that the run came out of by itself."""
+    longest_start: float = 0.0
+    """The longest from a start to its first step."""
+    longest_early: float = 0.0
+    """The longest of the first silences of a start: compiling, allocating, warming up."""
+    longest_save: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    """The longest that each phase without steps has lasted."""
+    past: float | None = None
+    """The median silence of the start before this one."""
+
+    def renewed(self) -> RunPace:
+        """What the next start of the same run may go by."""
+        return RunPace(
+            longest_start=self.longest_start,
+            longest_early=self.longest_early,
+            longest_save=self.longest_save,
+            phases=dict(self.phases),
+            past=self.median() or self.past,
+        )
+
+    def median(self) -> float | None:
+        """The run's own median silence between steps, None while too little is known."""
+        return median(self.silences) if len(self.silences) >= FEWEST else None
+
+    def began(self, seconds: float) -> None:
+        """The first step of a start came after so long."""
+        self.longest_start = max(self.longest_start, seconds)
+
+    def stepped(self, silence: float, *, excused: bool) -> None:
+        """A new step came after so long; `excused` where a save or another phase lay between."""
+        if len(self.silences) < FEWEST:
+            self.longest_early = max(self.longest_early, silence)
+        elif not excused:
+            self.longest_pause = max(self.longest_pause, silence)
+        self.silences.append(silence)
+
+    def saved(self, seconds: float) -> None:
+        """A save took so long."""
+        self.longest_save = max(self.longest_save, seconds)
+
+    def left(self, phase: str, seconds: float) -> None:
+        """A phase without a step in it is over."""
+        if phase in self.phases or len(self.phases) < MOST_PHASES:
+            self.phases[phase] = max(self.phases.get(phase, 0.0), seconds)
+
+    def start_bound(self, policy: RunPolicy) -> float:
+        """Seconds to the first step that are explained, by an earlier start where there was one."""
+        if not self.longest_start:
+            return policy.hang_start_s
+        own = max(START_FLOOR_S, policy.hang_factor * self.longest_start)
+        return min(own, policy.hang_start_s)
+
+    def step_bound(self, policy: RunPolicy) -> float:
+        """Seconds without a step that are still explained."""
+        own = self.median()
+        if own is None:
+            if self.past is None:
+                # The first steps compile, allocate and warm up: they explain nothing yet.
+                return policy.hang_start_s
+            early = policy.hang_factor * max(self.past, self.longest_early)
+            return max(policy.hang_floor_s, min(early, policy.hang_start_s))
+        paused = min(PAUSE_FACTOR * self.longest_pause, policy.hang_start_s)
+        return max(policy.hang_floor_s, policy.hang_factor * own, paused)
+
+    def save_bound(self) -> float:
+        """Seconds that a save may take."""
+        return max(SAVE_FLOOR_S, SAVE_FACTOR * self.longest_save)
+
+    def phase_bound(self, phase: str, policy: RunPolicy) -> float:
+        """Seconds that a phase without steps may take; the start's where it never ended before."""
+        longest = self.phases.get(phase)
+        if longest is None:
+            return policy.hang_start_s
+        return max(self.step_bound(policy), policy.hang_factor * longest)
+
 
 # A pattern is part of every rule; these judge numbers that came without a line.
 _SPIKE = LogRule(name="loss", logPattern="(.)", kind="spike")
 _SLOW = LogRule(name="throughput", logPattern="(.)", kind="slow")
 
 
+class PastJudge:
+    """True once as many values running as the rule wants are far off the run's own past."""
+
+    def __init__(self, rule: LogRule) -> None:
+        self._rule, self._baseline, self._bad = rule, Baseline(rule), 0
+
+    def __call__(self, value: float) -> bool:
+        """Take the next value."""
+        bad = self._baseline(value)
+        if bad is not None:
+            self._bad = self._bad + 1 if bad else 0
+        return bool(bad) and self._bad == self._rule.points
+
+
 class LossJudge:
-    """NaN and jumps, each reported once and again only after a good loss came between."""
+    """Whether a loss is no number, or far over the run's past."""
 
     def __init__(self) -> None:
-        self._baseline = Baseline(_SPIKE)
+        self._jumps = PastJudge(_SPIKE)
         self._lost: set[int] = set()
-        self._bad = 0
 
     def not_finite(self, rank: int, loss: float) -> str | None:
-        """The reason for the first rank whose loss is no finite number, until all are again."""
+        """What is said when the first rank's loss is no finite number, until all are again."""
         if math.isfinite(loss):
             self._lost.discard(rank)
             return None
@@ -44,39 +150,28 @@ class LossJudge:
         return f"the loss is {loss}" if first else None
 
     def jumps(self, loss: float) -> str | None:
-        """The reason where the loss was far over its past so many times running."""
-        bad = self._baseline(loss)
-        if bad is None:
-            return None
-        self._bad = self._bad + 1 if bad else 0
-        if self._bad != _SPIKE.points:
-            return None
-        return f"the loss is {loss:.6g}, far over the run's own median, {self._bad} times running"
+        """What is said of the last of several losses far over the past."""
+        times = f"{_SPIKE.points} times running"
+        over = f"the loss is {loss:.6g}, far over the run's own median, {times}"
+        return over if self._jumps(loss) else None
 
 
 class ThroughputJudge:
-    """Tokens a second where the run reports them, else steps a second."""
+    """Whether steps, or tokens where they are told, come far slower than in the run's past."""
 
     def __init__(self) -> None:
-        self._baseline = Baseline(_SLOW)
-        self._tokens = False
-        self._bad = 0
+        self._slows, self._tokens = PastJudge(_SLOW), False
 
     def __call__(self, silence: float, steps: int, tokens: float | None) -> str | None:
-        """Judge one stretch; the reason where so many in a row were far under the past."""
+        """Take so many steps in so many seconds, with the tokens of each."""
         if silence <= 0:
             return None
         if (tokens is not None) != self._tokens:
-            self._baseline, self._tokens, self._bad = Baseline(_SLOW), tokens is not None, 0
+            self._slows, self._tokens = PastJudge(_SLOW), tokens is not None
         rate = steps * (1.0 if tokens is None else tokens) / silence
-        bad = self._baseline(rate)
-        if bad is None:
-            return None
-        self._bad = self._bad + 1 if bad else 0
-        if self._bad != _SLOW.points:
-            return None
         unit = "steps/s" if tokens is None else "tokens/s"
-        return f"{rate:.4g} {unit} is far under the run's own median, {self._bad} times running"
+        under = f"{rate:.4g} {unit} is far under the run's own median, {_SLOW.points} times running"
+        return under if self._slows(rate) else None
 
 
 MOST_RANKS = 1 << 16
@@ -126,7 +221,7 @@ class Behind:
     why: str = ""
 
 
-def behind(ranks: Mapping[int, Rank], since: float, expected: int | None) -> Behind:
+def behind(ranks: Mapping[int, Rank], since: float) -> Behind:
     """Who is behind: by step; else in another phase than most; else never heard.
 
     Only what was reported after `since`, when the run last went back, is compared. A lag that may
@@ -143,7 +238,7 @@ def behind(ranks: Mapping[int, Rank], since: float, expected: int | None) -> Beh
             if 2 * len(late) <= len(stepped):
                 there = f"at step {lowest.step}, the furthest at {front}"
                 return Behind(tuple(late), f"{named(late)} {_is(late)} {there}")
-    return _elsewhere(fresh) or _silent(ranks, expected)
+    return _elsewhere(fresh) or Behind()
 
 
 def _elsewhere(fresh: list[Rank]) -> Behind | None:
@@ -159,15 +254,6 @@ def _elsewhere(fresh: list[Rank]) -> Behind | None:
     return Behind(
         tuple(others), f"{named(others)} {_is(others)} in {where}, the other {times} in {most}"
     )
-
-
-def _silent(ranks: Mapping[int, Rank], expected: int | None) -> Behind:
-    """Ranks that never reported, where most others do."""
-    if expected is None or not len(ranks) < expected < 2 * len(ranks):
-        return Behind()
-    missing = [rank for rank in range(expected) if rank not in ranks][:MOST_NAMED]
-    never = [Rank(rank, 0.0) for rank in missing]
-    return Behind(tuple(never), f"{named(never)} never reported, {len(ranks)} others did")
 
 
 def named(ranks: Iterable[Rank]) -> str:
@@ -204,7 +290,6 @@ class RunProgress:
         started: float,
         began: datetime,
         *,
-        ranks: int | None = None,
         pace: RunPace | None = None,
     ) -> None:
         """`started` and `began` are the same moment, by the monotonic and by the wall clock.
@@ -213,7 +298,6 @@ class RunProgress:
         the same run has taught (`pace.renewed()` of its progress).
         """
         self.policy, self.started, self._began = policy, started, began
-        self.expected = ranks
         self.ranks: dict[int, Rank] = {}
         self.pace = pace or RunPace()
         self.step: int | None = None
@@ -325,7 +409,7 @@ class RunProgress:
 
     def behind(self) -> Behind:
         """The ranks that the others wait for, by their own notes."""
-        return behind(self.ranks, self._since, self.expected)
+        return behind(self.ranks, self._since)
 
     @property
     def moved(self) -> float:

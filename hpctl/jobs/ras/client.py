@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpctl.jobs.ras import report
@@ -58,25 +57,19 @@ def address_of_job(job_id: int) -> Address:
     return Address("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
 
 
-def query(
-    where: Address = Address(),
-    *,
-    leg_timeout_s: int = LEG_TIMEOUT_S,
-    deadline_s: float = DEADLINE_S,
-    clock: Callable[[], float] = time.monotonic,
-) -> RasReport:
+def query(where: Address = Address(), deadline_s: float = DEADLINE_S) -> RasReport:
     """What all ranks of the job say now: JSON where the service knows it, its text elsewhere.
 
     Takes at most `deadline_s`. Raises RasError: nobody there, no answer in time, a torn one.
     """
-    line = _Connection(where, clock() + deadline_s, clock)
+    line = _Connection(where, time.monotonic() + deadline_s)
     try:
         line.connect()
         line.send(f"CLIENT PROTOCOL {PROTOCOL}")
         reply = line.reply()
         if not reply.upper().startswith("SERVER PROTOCOL "):
             raise RasError(f"{where} is no RAS service: it says {reply[:80]!r}", _HINT)
-        line.expect_ok(f"TIMEOUT {leg_timeout_s}")
+        line.expect_ok(f"TIMEOUT {LEG_TIMEOUT_S}")
         line.send("SET FORMAT json")
         # Releases before 2.28.7 answer "ERROR: Unknown command ...", and go on.
         json = line.reply().upper() == "OK"
@@ -99,8 +92,8 @@ _HINT = (
 class _Connection:
     """One connection with one deadline for everything on it."""
 
-    def __init__(self, where: Address, deadline: float, clock: Callable[[], float]) -> None:
-        self._where, self._deadline, self._clock = where, deadline, clock
+    def __init__(self, where: Address, deadline: float) -> None:
+        self._where, self._deadline = where, deadline
         self._socket: socket.socket | None = None
         self._left = b""
 
@@ -151,7 +144,7 @@ class _Connection:
         return self._socket
 
     def _remaining(self) -> float:
-        left = self._deadline - self._clock()
+        left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left

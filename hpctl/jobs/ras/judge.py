@@ -1,17 +1,35 @@
-"""Two answers of the RAS service, some time apart: whom do the ranks wait for? Pure.
+"""Two answers of the RAS service, some time apart: whom do the ranks wait for? `culprits` is pure.
 
 The culprit of a synchronous program is the one who is not waiting. A process that is behind in one
 communicator and ahead in another waits itself, and is a victim. Point-to-point operations are not
 counted by RAS (as of 2.30): a pipeline stage that waits for its predecessor looks behind.
+
+`Inquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
+explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from hpctl.core.compat import StrEnum
-from hpctl.jobs.ras.report import RUNNING, Absence, Communicator, RankError, RasMember, RasReport
+from hpctl.core.model import NodeName
+from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
+from hpctl.jobs.progress.run_progress import Rank, RunProgress
+from hpctl.jobs.ras.client import Address, query
+from hpctl.jobs.ras.report import (
+    RUNNING,
+    Absence,
+    Communicator,
+    RankError,
+    RasError,
+    RasMember,
+    RasReport,
+)
 
 APART_S = 30.0
 """Counts that did not change for so long stand still; in less time a slow step may lie."""
@@ -73,12 +91,13 @@ class _Lag:
 
 
 Name = Callable[[RasMember, Communicator | None], str]
+_Names = Callable[[Iterable[RasMember], Communicator | None], str]
 """How a member of a communicator is called."""
 
 
 def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
     """Whom the ranks wait for, by two answers of the same job, `first` the older one."""
-    names = _Names(name or (lambda member, _: nccl_name(member)))
+    names = _names(name or (lambda member, _: nccl_name(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators and not second.report.dead:
         return RasFinding(HangCause.NOTHING, "NCCL tells of no communicator", sure=sure)
@@ -257,17 +276,14 @@ def _operations(operation: str, count: int) -> str:
     return f"{count} {operation}" if operation else f"{count} operations"
 
 
-class _Names:
-    """Members as text, the first few of many."""
-
-    def __init__(self, name: Name) -> None:
-        self._name = name
-
-    def __call__(self, members: Iterable[RasMember], communicator: Communicator | None) -> str:
+def _names(name: Name) -> _Names:
+    def names(members: Iterable[RasMember], communicator: Communicator | None) -> str:
         found = sorted(members)
-        text = ", ".join(self._name(member, communicator) for member in found[:MOST_NAMED])
+        text = ", ".join(name(member, communicator) for member in found[:MOST_NAMED])
         more = len(found) - MOST_NAMED
         return f"{text} and {more} more" if more > 0 else text
+
+    return names
 
 
 def nccl_name(member: RasMember) -> str:
@@ -282,3 +298,166 @@ def device(member: RasMember) -> str:
     """`GPU 1`, as nvidia-smi counts; empty where it is not given."""
     gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
     return f"GPU {gpu}" if gpu is not None else ""
+
+
+LAST_LOOK_S = 12.0
+"""What the look at the verdict may take: RAS itself ends a query after 10 s."""
+
+
+class Inquiry:
+    """Looks at one job's RAS service while its ranks are silent. No method raises."""
+
+    def __init__(
+        self,
+        where: Address,
+        hosts: Mapping[str, NodeName] | None = None,
+        *,
+        apart_s: float = APART_S,
+    ) -> None:
+        """`where`: on this node. `hosts`: addresses, as digits, to node names (`addresses`)."""
+        self._where, self._hosts, self._apart = where, dict(hosts or {}), apart_s
+        self._moved: float | None = None
+        self._first: RasSample | None = None
+        self._second: RasSample | None = None
+        self._error = ""
+        self._thread: threading.Thread | None = None
+
+    def watch(self, progress: RunProgress, now: float) -> None:
+        """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
+        if self._looking:
+            return
+        if self._moved != progress.moved:
+            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        if not progress.suspect(now) or self._error:
+            return
+        if self._first is None or now - self._newest(self._first).at >= self._apart:
+            self._thread = threading.Thread(target=self._look, name="ras", daemon=True)
+            self._thread.start()
+
+    def explain(self, progress: RunProgress, trouble: Trouble) -> Trouble | None:
+        """The hang `trouble` of `progress` with a name to it, None where NCCL shows there is none.
+
+        Waits until the two looks are `APART_S` apart, but never longer than half of the silence
+        that the policy calls a hang: who asks for a short one gets a less certain answer. Without
+        a RAS service it answers at once, with the trouble as it is.
+        """
+        self._settle()
+        if self._moved != progress.moved:
+            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        if self._first is None and not self._error:
+            self._look()
+        if self._first is not None and self._second is None:
+            apart = min(self._apart, progress.bound(time.monotonic()) / 2)
+            time.sleep(max(0.0, self._first.at + apart - time.monotonic()))
+            self._look()
+        if self._first is None or self._second is None:
+            return replace(trouble, evidence=_evidence(trouble, f"NCCL RAS: {self._error}"))
+        finding = culprits(self._first, self._second, self._namer(progress))
+        if finding.cause is HangCause.MOVING:
+            return self._moving(progress, trouble, finding)
+        return self._named(progress, trouble, finding, self._second.report)
+
+    @property
+    def _looking(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _settle(self) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout=LAST_LOOK_S)
+            self._thread = None
+
+    def _newest(self, first: RasSample) -> RasSample:
+        return self._second or first
+
+    def _look(self) -> None:
+        try:
+            sample = RasSample(query(self._where, LAST_LOOK_S), time.monotonic())
+        except RasError as error:
+            self._error = str(error)
+            return
+        if self._first is None:
+            self._first = sample
+        else:
+            self._second = sample
+
+    def _moving(
+        self, progress: RunProgress, trouble: Trouble, finding: RasFinding
+    ) -> Trouble | None:
+        """No hang, unless the run has not made a step for as long as its start may take."""
+        now = time.monotonic()
+        if now - progress.stepped_at > progress.policy.hang_start_s:
+            why = f"{trouble.why}; {finding.why}, but without steps"
+            return replace(trouble, why=why, signature="hang: collectives without steps")
+        progress.alive(now)
+        return None
+
+    def _named(
+        self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
+    ) -> Trouble:
+        answer = f"NCCL {report.nccl_version} RAS:\n{report.text}"
+        if finding.cause in (HangCause.NOTHING, HangCause.EQUAL):
+            # NCCL has nobody to name; the ranks' own notes may.
+            why = f"{trouble.why}; {finding.why}"
+            return replace(trouble, why=why, evidence=_evidence(trouble, answer))
+        found = [(m, self._rank(progress, m, finding.communicator)) for m in finding.members]
+        nodes = {self._node(member, rank) for member, rank in found} - {None}
+        only = found[0] if len(found) == 1 else None
+        unsure = "" if finding.sure else " (two looks only a short time apart)"
+        return replace(
+            trouble,
+            why=f"{finding.why}{unsure}; {progress.silence(time.monotonic())}",
+            signature=f"hang: {finding.cause}",
+            node=nodes.pop() if len(nodes) == 1 else None,
+            rank=only[1].rank if only and only[1] else None,
+            device=device(only[0]) if only else "",
+            evidence=_evidence(trouble, answer),
+        )
+
+    def _namer(self, progress: RunProgress) -> Callable[[RasMember, Communicator | None], str]:
+        """Names as the job has them, where the job knows the process."""
+
+        def name(member: RasMember, communicator: Communicator | None) -> str:
+            rank = self._rank(progress, member, communicator)
+            node = self._node(member, rank)
+            if rank is None:
+                own = nccl_name(member)
+                return f"{own} on {node}" if node else own
+            gpu = f" ({device(member)})" if device(member) else ""
+            return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
+
+        return name
+
+    def _node(self, member: RasMember, rank: Rank | None) -> NodeName | None:
+        return (rank.node if rank else None) or self._hosts.get(member.host)
+
+    def _rank(
+        self, progress: RunProgress, member: RasMember, communicator: Communicator | None
+    ) -> Rank | None:
+        """The rank that the job itself knows this process by."""
+        same = [rank for rank in progress.ranks.values() if rank.pid and rank.pid == member.pid]
+        node = self._hosts.get(member.host)
+        if len(same) > 1 and node:
+            same = [rank for rank in same if rank.node == node]
+        if len(same) == 1:
+            return same[0]
+        size = communicator.size if communicator else None
+        if size and size == len(progress.ranks) and member.rank >= 0:
+            # A communicator of all ranks numbers them as the job does.
+            return progress.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
+        return None
+
+
+def addresses(nodes: Iterable[str]) -> dict[str, NodeName]:
+    """The addresses, as digits, of nodes whose names resolve. Ask early: a resolver may wait."""
+    found: dict[str, NodeName] = {}
+    for node in nodes:
+        try:
+            told = socket.getaddrinfo(node, None, type=socket.SOCK_STREAM)
+        except OSError:
+            continue
+        found.update((str(one[4][0]), NodeName(node)) for one in told)
+    return found
+
+
+def _evidence(trouble: Trouble, more: str) -> str:
+    return "\n".join(part for part in (trouble.evidence, more) if part)[:EVIDENCE_CHARS]

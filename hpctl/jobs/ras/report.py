@@ -108,7 +108,6 @@ class RasReport:
     communicators: tuple[Communicator, ...]
     dead: tuple[RasMember, ...] = ()
     """Processes that are given up for dead (text only; their rank is not given: -1)."""
-    timeouts: int = 0
     text: str = ""
     """The beginning of the answer as it came, for evidence."""
 
@@ -136,12 +135,15 @@ class _Status(msgspec.Struct, frozen=True):
     abort_flag: bool = False
 
 
-class _Rank(msgspec.Struct, frozen=True):
+class _Process(msgspec.Struct, frozen=True):
     rank: int
     host: str = ""
     pid: int = -1
     cuda_dev: int = -1
     nvml_dev: int = -1
+
+
+class _Rank(_Process, frozen=True):
     status: _Status = _Status()
     collective_counts: dict[str, int] = {}
 
@@ -151,12 +153,7 @@ class _Absent(msgspec.Struct, frozen=True):
     considered_dead: bool = False
 
 
-class _MissingRank(msgspec.Struct, frozen=True):
-    rank: int
-    host: str = ""
-    pid: int = -1
-    cuda_dev: int = -1
-    nvml_dev: int = -1
+class _MissingRank(_Process, frozen=True):
     status: _Absent = _Absent()
 
 
@@ -168,14 +165,9 @@ class _Communicator(msgspec.Struct, frozen=True):
     missing_ranks: list[_MissingRank] = []
 
 
-class _Ras(msgspec.Struct, frozen=True):
-    timeouts_count: int = 0
-
-
 class _Document(msgspec.Struct, frozen=True):
     nccl_version: str
     communicators: list[_Communicator]
-    ras: _Ras = _Ras()
 
 
 def read_json(raw: bytes) -> RasReport:
@@ -191,7 +183,6 @@ def read_json(raw: bytes) -> RasReport:
     return RasReport(
         nccl_version=document.nccl_version,
         communicators=tuple(_communicator(one) for one in document.communicators),
-        timeouts=document.ras.timeouts_count,
         text=raw[:SHOWN].decode(errors="replace"),
     )
 
@@ -251,7 +242,7 @@ def _status(ranks: list[_Rank]) -> str:
     return INIT
 
 
-def _member(raw: _Rank | _MissingRank) -> RasMember:
+def _member(raw: _Process) -> RasMember:
     return RasMember(
         raw.rank,
         "" if raw.host == "unknown" else raw.host,
@@ -281,7 +272,6 @@ _MANAGED = re.compile(
 _PROCESS = re.compile(r"  Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<cuda>\d+)")
 _BARE = re.compile(r"  The missing ranks?: (?P<ranks>[\d,]+)")
 _ERROR = re.compile(r"  (?:Rank \d+|\d+ ranks) reported (?P<error>[A-Za-z ]+?)(?: --|\Z)")
-_TIMEOUTS = re.compile(r"  Encountered (?P<times>\d+) communication timeout")
 LONGEST_LINE = 4096
 
 
@@ -313,7 +303,6 @@ class _Reader:
         self.rows: dict[int, tuple[int, int, str]] = {}
         self.drafts: dict[tuple[int, int], _Draft] = {}
         self.dead: list[RasMember] = []
-        self.timeouts = 0
         self._draft: _Draft | None = None
         self._section = ""
         self._operation = ""
@@ -331,8 +320,6 @@ class _Reader:
         elif self._section == "DEAD" and (found := _PROCESS.match(line)):
             gpu = int(found["cuda"])
             self.dead.append(RasMember(-1, found["host"], int(found["pid"]), gpu))
-        elif self._section == "TIMEOUT" and (found := _TIMEOUTS.match(line)):
-            self.timeouts = int(found["times"])
         elif found := _ROW.match(line):
             self._row(found)
 
@@ -415,7 +402,6 @@ def read_text(raw: bytes) -> RasReport:
         nccl_version=reader.version,
         communicators=(*reported, *_unreported(reader)),
         dead=tuple(reader.dead),
-        timeouts=reader.timeouts,
         text=text[:SHOWN],
     )
 

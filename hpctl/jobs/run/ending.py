@@ -22,7 +22,7 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
 from hpctl.jobs.resume import ResumePoint
-from hpctl.jobs.run.srun_stderr import NotLaunched, TaskEnd, root_end
+from hpctl.jobs.run.srun import NotLaunched, TaskEnd, root_end
 
 _EMPTY = ResumePoint()
 TAIL_LINES = 40
@@ -70,6 +70,20 @@ def judge(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     """The trouble that ended the step; None where the run is done."""
+    trouble = _trouble(evidence, policy, now, classify)
+    if trouble is None:
+        return None
+    return replace(
+        trouble,
+        step=evidence.step if trouble.step is None else trouble.step,
+        progress=evidence.after.step if trouble.progress is None else trouble.progress,
+        evidence=trouble.evidence or excerpt(evidence.tail),
+    )
+
+
+def _trouble(
+    evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
+) -> Trouble | None:
     code = code_of(evidence, policy)
     if code == 0:
         return None if finished(evidence) else _no_progress(evidence, now)
@@ -79,20 +93,17 @@ def judge(
         return None
     answered = code in (*policy.final_exit_codes, *policy.corruption_exit_codes)
     if evidence.lost and not answered:
-        return _lost(evidence, code, now)
-    if (unheard := _unlaunched(evidence)) is not None:
-        return Trouble(
-            kind=Kind.NODE,
-            at=now,
-            why=f"srun could not start a task on {unheard.node}: {unheard.text}",
-            signature="node launch",
-            node=unheard.node,
-            exit_code=code,
-            progress=evidence.after.step,
-        )
+        node, why = next(iter(evidence.lost.items()))
+        more = f" (and {len(evidence.lost) - 1} more)" if len(evidence.lost) > 1 else ""
+        why = f"node {node} is lost{more}: {why}"
+        return Trouble(Kind.NODE, now, why, "node lost", node, exit_code=code)
+    unheard = next((each for each in evidence.failed if each.node is not None), None)
+    if unheard is not None:
+        why = f"srun could not start a task on {unheard.node}: {unheard.text}"
+        return Trouble(Kind.NODE, now, why, "node launch", unheard.node, exit_code=code)
     if evidence.account is not None:
-        return _with_progress(replace(evidence.account, at=now), evidence)
-    trouble = classify(
+        return replace(evidence.account, at=now)
+    return classify(
         code,
         evidence.tail,
         at=now,
@@ -101,7 +112,6 @@ def judge(
         policy=policy,
         again=evidence.again or _some_ran(evidence),
     )
-    return _with_progress(trouble, evidence)
 
 
 def finished(evidence: Evidence) -> bool:
@@ -120,54 +130,17 @@ def finished(evidence: Evidence) -> bool:
 
 
 def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
-    newest = evidence.after.path
-    return Trouble(
-        kind=Kind.NO_PROGRESS,
-        at=now,
-        why=f"it ended with 0, took no step and saved nothing newer than {newest}"
-        " (a run that is complete says so: touch $HPCTL_DONE)",
-        signature="exit 0 without progress",
-        exit_code=0,
-        evidence=excerpt(evidence.tail),
-        step=evidence.step,
-        progress=evidence.after.step,
+    why = (
+        f"it ended with 0, took no step and saved nothing newer than {evidence.after.path}"
+        " (a run that is complete says so: touch $HPCTL_DONE)"
     )
-
-
-def _lost(evidence: Evidence, code: int, now: datetime) -> Trouble:
-    lost = dict(evidence.lost or {})
-    node, why = next(iter(lost.items()))
-    more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-    return Trouble(
-        kind=Kind.NODE,
-        at=now,
-        why=f"node {node} is lost{more}: {why}",
-        signature="node lost",
-        node=node,
-        exit_code=code,
-        evidence=excerpt(evidence.tail),
-        step=evidence.step,
-        progress=evidence.after.step,
-    )
-
-
-def _unlaunched(evidence: Evidence) -> NotLaunched | None:
-    return next((each for each in evidence.failed if each.node is not None), None)
+    return Trouble(Kind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
 def _some_ran(evidence: Evidence) -> bool:
     """Whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1
-
-
-def _with_progress(trouble: Trouble, evidence: Evidence) -> Trouble:
-    return replace(
-        trouble,
-        step=evidence.step if trouble.step is None else trouble.step,
-        progress=evidence.after.step if trouble.progress is None else trouble.progress,
-        evidence=trouble.evidence or excerpt(evidence.tail),
-    )
 
 
 def excerpt(tail: Sequence[str]) -> str:

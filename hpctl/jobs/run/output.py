@@ -23,7 +23,7 @@ from hpctl.jobs.logs.engine import Engine, RuleVerdict
 from hpctl.jobs.logs.follow import Follower, LineCutter
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.progress import notes
-from hpctl.jobs.run import srun_stderr
+from hpctl.jobs.run import srun
 from hpctl.jobs.run.history import LOG_PREFIX
 
 EVERY_S = 0.1
@@ -44,8 +44,8 @@ _OWN = re.compile(b"^" + LOG_PREFIX.encode() + b".*\n", re.MULTILINE)
 class StepOutput:
     """What was read of one attempt's output so far."""
 
-    ends: list[srun_stderr.TaskEnd] = field(default_factory=list)
-    failed: list[srun_stderr.NotLaunched] = field(default_factory=list)
+    ends: list[srun.TaskEnd] = field(default_factory=list)
+    failed: list[srun.NotLaunched] = field(default_factory=list)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     engine: Engine | None = None
 
@@ -57,7 +57,7 @@ class OutputReader:
     def __init__(
         self,
         rules: RuleSet | None,
-        on_line: Callable[[srun_stderr.SrunLine], None],
+        on_line: Callable[[srun.SrunLine], None],
         on_verdict: Callable[[RuleVerdict], None],
         *,
         fds: tuple[int, int] = (1, 2),
@@ -167,13 +167,13 @@ class OutputReader:
             block = _OWN.sub(b"", block)
         if not block:
             return
-        found = list(srun_stderr.lines(block))
+        found = list(srun.lines(block))
         last = [line.decode("utf-8", "replace")[:LONGEST] for line in block.split(b"\n")[-TAIL:-1]]
         with self._lock:
             heard = self.heard
             heard.tail.extend(last)
-            heard.ends += [line for line in found if isinstance(line, srun_stderr.TaskEnd)]
-            heard.failed += [line for line in found if isinstance(line, srun_stderr.NotLaunched)]
+            heard.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
+            heard.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
             verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in notes.in_log(block):

@@ -16,10 +16,17 @@ from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.ras.client import Address, address, address_of_job
-from hpctl.jobs.run.elastic_step import Torch
 from hpctl.jobs.run.history import HISTORIES
-from hpctl.jobs.run.srun_options import SrunCommand, TaskLayout, task_layout
+from hpctl.jobs.run.srun import SrunCommand, TaskLayout, task_layout
 from hpctl.policies import PolicyFile, merged
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour."""
+
+    nproc: int = 0
+    max_restarts: int = 3
 
 
 @dataclass(slots=True)

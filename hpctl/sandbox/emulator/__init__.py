@@ -1,7 +1,6 @@
 """An emulator of SageMaker's HyperPod cluster API that real boto3 and the AWS CLI talk to."""
 
-from hpctl.sandbox.emulator.errors import ApiError
-from hpctl.sandbox.emulator.faults import Fault, FaultKind
+from hpctl.sandbox.emulator.faults import ApiError, Fault, FaultKind
 from hpctl.sandbox.emulator.service import Emulator
 from hpctl.sandbox.emulator.state import loopback_addresses
 from hpctl.sandbox.machines import NullMachines

@@ -19,8 +19,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from hpctl.sandbox.emulator.errors import in_use, limit_exceeded, not_found, validation
-from hpctl.sandbox.emulator.shapes import Body, page
+from hpctl.sandbox.emulator.faults import in_use, limit_exceeded, not_found, validation
+from hpctl.sandbox.emulator.shapes import Body, paged
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Threads, World
 
 _ONLY_DESCRIBED = ("UnhealthyInstanceCount", "AvailableSpareInstanceCount")
@@ -160,12 +160,11 @@ class Capacity:
         found.sort(
             key=lambda p: str(p.get(key, "")), reverse=request.get("SortOrder") == "Descending"
         )
-        plans, token = page(found, request)
-        summaries = [
-            {k: v for k, v in self._counted(p).items() if k not in _ONLY_DESCRIBED} for p in plans
-        ]
-        body: Body = {"TrainingPlanSummaries": summaries}
-        return {**body, "NextToken": token} if token else body
+
+        def summary(plan: Body) -> Body:
+            return {k: v for k, v in self._counted(plan).items() if k not in _ONLY_DESCRIBED}
+
+        return paged("TrainingPlanSummaries", found, request, summary)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -296,7 +295,7 @@ class TrainingPlanOperations:
     def history(self, request: Body) -> Body:
         """DescribeTrainingPlanExtensionHistory."""
         arn = self._plan(request["TrainingPlanArn"])["TrainingPlanArn"]
-        return _listed("TrainingPlanExtensions", self.extensions.get(arn, []), request)
+        return paged("TrainingPlanExtensions", self.extensions.get(arn, []), request)
 
     def describe_reserved(self, request: Body) -> Body:
         """DescribeReservedCapacity."""
@@ -317,7 +316,7 @@ class TrainingPlanOperations:
             }
             for n in range(part.get("UltraServerCount", 0))
         ]
-        return _listed("UltraServers", servers, {"MaxResults": 10, **request})
+        return paged("UltraServers", servers, {"MaxResults": 10, **request})
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -402,8 +401,3 @@ def _priced(hours: int, instances: int) -> Body:
 
 def _sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _listed(key: str, items: list[Body], request: Body) -> Body:
-    found, token = page(items, request)
-    return {key: list(found), **({"NextToken": token} if token else {})}

@@ -9,19 +9,19 @@ from typing import Any
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import plan_status
-from hpctl.sandbox.emulator.errors import conflict, in_use, validation
-from hpctl.sandbox.emulator.faults import FaultKind
-from hpctl.sandbox.emulator.launch import Launches
-from hpctl.sandbox.emulator.shapes import Body, page
-from hpctl.sandbox.emulator.specs import (
+from hpctl.sandbox.emulator.faults import FaultKind, conflict, in_use, validation
+from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, failure_of
+from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
+    Body,
     Parameters,
     both_styles,
     check_cluster,
     group_of,
+    paged,
+    within,
 )
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
-from hpctl.sandbox.emulator.walks import Scaling, Walks, failure_of
 
 _KEPT_OF_GROUP = (
     "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",
@@ -186,32 +186,22 @@ class ClusterOperations:
 
     def list_clusters(self, request: Body) -> Body:
         """ListClusters, with the filters and both sort orders."""
-        after, before = request.get("CreationTimeAfter"), request.get("CreationTimeBefore")
         found = [
             c
             for c in self.world.clusters.values()
-            if request.get("NameContains", "") in c.name
-            and (after is None or c.created > after)
-            and (before is None or c.created < before)
+            if request.get("NameContains", "") in c.name and within(c.created, request)
         ]
         by_name = request.get("SortBy") == "NAME"
         found.sort(
             key=lambda c: (c.name if by_name else "", c.created),
             reverse=request.get("SortOrder") == "Descending",
         )
-        clusters, token = page(found, request)
-        body: Body = {
-            "ClusterSummaries": [
-                {
-                    "ClusterArn": c.arn,
-                    "ClusterName": c.name,
-                    "CreationTime": c.created,
-                    "ClusterStatus": c.status,
-                }
-                for c in clusters
-            ]
-        }
-        return {**body, "NextToken": token} if token else body
+
+        def summary(one: Cluster) -> Body:
+            kept = {"ClusterArn": one.arn, "ClusterName": one.name, "ClusterStatus": one.status}
+            return {**kept, "CreationTime": one.created}
+
+        return paged("ClusterSummaries", found, request, summary)
 
     def delete_cluster(self, request: Body) -> Body:
         """DeleteCluster: every instance goes, then the cluster."""

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from hpctl.core.model import InstanceStatus
-from hpctl.sandbox.emulator.errors import not_found, validation
-from hpctl.sandbox.emulator.shapes import Body, page
+from hpctl.sandbox.emulator.faults import not_found, validation
+from hpctl.sandbox.emulator.shapes import Body, paged, within
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, World, new_operation_id
 
 IN_PROGRESS, SUPERSEDED, DONE = "InProgress", "Superseded", "Done"
@@ -117,20 +117,16 @@ class Operations:
     def list_operations(self, request: Body) -> Body:
         """ListClusterOperations: newest first unless asked otherwise."""
         cluster = self.world.cluster(request["ClusterName"])
-        after, before = request.get("CreationTimeAfter"), request.get("CreationTimeBefore")
         found = [
             operation
             for operation in self.kept.get(cluster.arn, ())
             if request.get("Status") in (None, operation.status)
             and request.get("Type") in (None, operation.kind)
-            and (after is None or operation.created > after)
-            and (before is None or operation.created < before)
+            and within(operation.created, request)
         ]
         if request.get("SortOrder") != "Ascending":
             found.reverse()
-        operations, token = page(found, request)
-        body: Body = {"ClusterOperationSummaries": [o.summary(cluster) for o in operations]}
-        return {**body, "NextToken": token} if token else body
+        return paged("ClusterOperationSummaries", found, request, lambda one: one.summary(cluster))
 
     def describe_operation(self, request: Body) -> Body:
         """DescribeClusterOperation."""
@@ -246,9 +242,7 @@ class Events:
         cluster = self._cluster(request)
         found = [e for e in self.kept.get(cluster.arn, ()) if _matches(e, request)]
         found.sort(key=lambda e: e.at, reverse=request.get("SortOrder") != "Ascending")
-        events, token = page(found, request)
-        body: Body = {"Events": [self._summary(cluster, e) for e in events]}
-        return {**body, "NextToken": token} if token else body
+        return paged("Events", found, request, lambda event: self._summary(cluster, event))
 
     def describe_event(self, request: Body) -> Body:
         """DescribeClusterEvent: the summary and its metadata."""
@@ -288,18 +282,14 @@ class Events:
 
 
 def _matches(event: Event, request: Body) -> bool:
-    after, before = request.get("EventTimeAfter"), request.get("EventTimeBefore")
     wanted = {
         "InstanceGroupName": event.group,
         "NodeId": event.instance_id,
         "ResourceType": event.resource,
         "OperationId": event.operation_id,
     }
-    return (
-        all(request.get(key) in (None, value) for key, value in wanted.items())
-        and (after is None or event.at > after)
-        and (before is None or event.at < before)
-    )
+    asked = all(request.get(key) in (None, value) for key, value in wanted.items())
+    return asked and within(event.at, request, "EventTime")
 
 
 def _metadata(

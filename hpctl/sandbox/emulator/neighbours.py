@@ -1,8 +1,6 @@
-"""What hpctl asks of SSM and Service Quotas that moto does not have, sessions and SageMaker's
-quotas, and extensions of a cluster. quotas.
+"""What hpctl asks of Service Quotas that moto does not have, and extensions of a cluster.
 
-Requests and answers are held against these services' own models. A session is only recorded: its
-stream leads nowhere.
+Requests and answers are held against these services' own models.
 
 Extensions, such as sagemaker-observability, are for Slurm with Continuous alone. They follow the
 service model's documentation. The words of its refusals are not known, nor how long a node takes
@@ -21,9 +19,9 @@ from datetime import timedelta
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator import shapes
 from hpctl.sandbox.emulator.capacity import Capacity
-from hpctl.sandbox.emulator.errors import ApiError, in_use, not_found, validation
-from hpctl.sandbox.emulator.shapes import Body, page
-from hpctl.sandbox.emulator.state import Cluster, World, new_operation_id
+from hpctl.sandbox.emulator.faults import ApiError, in_use, not_found, validation
+from hpctl.sandbox.emulator.shapes import Body, paged
+from hpctl.sandbox.emulator.state import Cluster, World
 
 PLENTY = 1000.0
 """The quota of whatever no test has bounded."""
@@ -37,35 +35,6 @@ TOTALS = (
 
 
 @dataclass(slots=True)
-class Sessions:
-    """SSM's sessions with instances of clusters: `sagemaker-cluster:<id>_<group>-<instance id>`."""
-
-    world: World
-    started: list[Body] = field(default_factory=list)
-    """StartSession's requests, with the SessionId that each was given."""
-
-    def start(self, request: Body) -> Body:
-        """StartSession. TargetNotConnected for what is no running instance of a cluster here."""
-        target = request["Target"]
-        running = {
-            f"sagemaker-cluster:{c.arn.rpartition('/')[2]}_{n.group.name}-{n.state.instance_id}"
-            for c in self.world.clusters.values()
-            for n in c.nodes.values()
-            if n.state.status is InstanceStatus.RUNNING
-        }
-        if target not in running:
-            raise ApiError("TargetNotConnected", f"{target} is not connected.")
-        session = f"sandbox-{new_operation_id()[-12:]}"
-        self.started.append({**request, "SessionId": session})
-        stream = f"wss://ssmmessages.{self.world.region}.amazonaws.com/v1/data-channel/{session}"
-        return {"SessionId": session, "TokenValue": "sandbox", "StreamUrl": stream}
-
-    def terminate(self, request: Body) -> Body:
-        """TerminateSession, of whatever session."""
-        return {"SessionId": request["SessionId"]}
-
-
-@dataclass(slots=True)
 class Quotas:
     """SageMaker's quotas for clusters, as `Capacity.quotas` bounds them."""
 
@@ -74,16 +43,7 @@ class Quotas:
 
     def list(self, request: Body) -> Body:
         """ListServiceQuotas and ListAWSDefaultServiceQuotas."""
-        quotas, token = page(list(self._all(request["ServiceCode"])), request)
-        body: Body = {"Quotas": list(quotas)}
-        return {**body, "NextToken": token} if token else body
-
-    def get(self, request: Body) -> Body:
-        """GetServiceQuota."""
-        for quota in self._all(request["ServiceCode"]):
-            if quota["QuotaCode"] == request["QuotaCode"]:
-                return {"Quota": quota}
-        raise ApiError("NoSuchResourceException", f"There is no quota {request['QuotaCode']}.")
+        return paged("Quotas", list(self._all(request["ServiceCode"])), request)
 
     def _all(self, service: str) -> Iterator[Body]:
         if service != "sagemaker":

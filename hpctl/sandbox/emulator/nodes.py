@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpctl.core.model import InstanceStatus, LogicalId
-from hpctl.sandbox.emulator.errors import conflict, not_found, validation
-from hpctl.sandbox.emulator.faults import FaultKind, Faults
+from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
 from hpctl.sandbox.emulator.history import DONE, counts_of
-from hpctl.sandbox.emulator.shapes import Body, page
-from hpctl.sandbox.emulator.specs import ONE_CONTROLLER
+from hpctl.sandbox.emulator.launch import Scaling, Walks
+from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paged, within
 from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World
-from hpctl.sandbox.emulator.walks import Scaling, Walks
 
 CONTINUOUS_ONLY = (
     "{} is only supported for clusters with NodeProvisioningMode Continuous. Use instance ids "
@@ -47,16 +45,18 @@ class NodeOperations:
         found = [
             (node, state)
             for node, state in (*self._seen(cluster), *cluster.lingering())
-            if (whole or state.instance_id) and _matches(node, state, request)
+            if (whole or state.instance_id)
+            and request.get("InstanceGroupNameContains", "") in node.group.name
+            and within(state.launched, request)
         ]
         by_name = request.get("SortBy") == "NAME"
         found.sort(
             key=lambda at: (at[0].group.name if by_name else "", at[1].launched, at[0].logical_id),
             reverse=request.get("SortOrder") == "Descending",
         )
-        nodes, token = page(found, request)
-        body: Body = {"ClusterNodeSummaries": [self._summary(n, s, whole=whole) for n, s in nodes]}
-        return {**body, "NextToken": token} if token else body
+        return paged(
+            "ClusterNodeSummaries", found, request, lambda one: self._summary(*one, whole=whole)
+        )
 
     def describe_node(self, request: Body) -> Body:
         """DescribeClusterNode, by instance id or, with Continuous, by logical id."""
@@ -118,15 +118,6 @@ class NodeOperations:
             "CurrentImageReleaseVersion": node.release,
             "ImageVersionStatus": self.world.version_status(node.release),
         }
-
-
-def _matches(node: Node, state: NodeState, request: Body) -> bool:
-    after, before = request.get("CreationTimeAfter"), request.get("CreationTimeBefore")
-    return (
-        request.get("InstanceGroupNameContains", "") in node.group.name
-        and (after is None or state.launched > after)
-        and (before is None or state.launched < before)
-    )
 
 
 TOKEN_VALID_S = 8 * 3600.0

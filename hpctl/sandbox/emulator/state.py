@@ -20,7 +20,7 @@ from typing import Any, Literal
 from hpctl.core.compat import UTC
 from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
-from hpctl.sandbox.emulator.errors import not_found
+from hpctl.sandbox.emulator.faults import not_found
 from hpctl.sandbox.machines import Machine
 
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpctl.sandbox.emulator.errors import conflict, not_found, validation
+from hpctl.sandbox.emulator.faults import conflict, not_found, validation
 from hpctl.sandbox.emulator.history import counts_of
-from hpctl.sandbox.emulator.shapes import Body
-from hpctl.sandbox.emulator.specs import (
+from hpctl.sandbox.emulator.launch import Scaling, Walks, failure_of
+from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
+    Body,
     Parameters,
     both_styles,
     check_groups,
@@ -20,7 +21,6 @@ from hpctl.sandbox.emulator.specs import (
     group_of,
 )
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
-from hpctl.sandbox.emulator.walks import Scaling, Walks, failure_of
 
 
 @dataclass(slots=True)

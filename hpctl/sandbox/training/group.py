@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpctl.jobs.elastic.place import address_of
+from hpctl.jobs.elastic.options import address_of
 from hpctl.sandbox.training.model import Floats
 
 JOIN_S = 60.0

@@ -19,7 +19,7 @@ from hpctl.clusters.validate.facts import (
     Simulated,
     StorageFacts,
 )
-from hpctl.clusters.validate.verdict import Level, Unanswered
+from hpctl.clusters.validate.wanted import Level, Unanswered
 from hpctl.core.compat import UTC
 from tests.clusters.validate.world import (
     FS,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import FAMILIES, validate
-from hpctl.clusters.validate.verdict import Level
+from hpctl.clusters.validate.wanted import Level
 from hpctl.errors import Absent, Unavailable
 from hpctl.wiring import open_model
 from tests.clusters.any_spec import specs

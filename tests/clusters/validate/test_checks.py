@@ -14,8 +14,7 @@ from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import FAMILIES, worst
 from hpctl.clusters.validate.facts import NetworkFacts
 from hpctl.clusters.validate.role import needed
-from hpctl.clusters.validate.verdict import Level, spoken
-from hpctl.clusters.validate.wanted import of_spec
+from hpctl.clusters.validate.wanted import Level, of_spec, spoken
 from tests.clusters.validate.cases import CASES, INIT, NO_ANSWER, Case, in_s3
 from tests.clusters.validate.world import World, anywhere, group
 

@@ -10,7 +10,7 @@ import pytest
 from hpctl.clusters import spec as specs
 from hpctl.clusters.spec import cluster
 from hpctl.clusters.validate import Verdict, validate
-from hpctl.clusters.validate.verdict import Level
+from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Account, Bed, denied
 
 

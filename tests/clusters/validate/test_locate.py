@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec
-from hpctl.clusters.validate.verdict import Lines, in_file, spoken
+from hpctl.clusters.validate.wanted import Lines, in_file, spoken
 from tests.clusters.any_spec import specs
 
 

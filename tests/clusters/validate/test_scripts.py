@@ -9,8 +9,7 @@ import pytest
 from hpctl.clusters.bundle import lifecycle_scripts
 from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
-from hpctl.clusters.validate.verdict import Level
-from hpctl.clusters.validate.wanted import of_spec
+from hpctl.clusters.validate.wanted import Level, of_spec
 from tests.clusters.validate.world import facts
 
 

@@ -30,8 +30,7 @@ from hpctl.clusters.validate.facts import (
     ScriptFacts,
     StorageFacts,
 )
-from hpctl.clusters.validate.verdict import Level, Verdict
-from hpctl.clusters.validate.wanted import of_spec
+from hpctl.clusters.validate.wanted import Level, Verdict, of_spec
 from hpctl.core.compat import UTC
 
 REGION = "us-east-1"

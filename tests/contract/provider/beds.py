@@ -7,8 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from hpctl.cloud.details import Details
-from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.cloud.sagemaker import Details, SageMakerProvider
 from hpctl.clusters.joining import Joiner
 from hpctl.core.compat import UTC
 from hpctl.core.model import (

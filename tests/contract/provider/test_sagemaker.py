@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hpctl.cloud import details
+from hpctl.cloud import sagemaker as details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.sandbox.emulator.errors import validation
+from hpctl.sandbox.emulator.faults import validation
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.emulator.service import CallLog
 from tests.contract.provider.beds import CLUSTER, EmulatorBed, GroupBed, cluster

@@ -11,7 +11,7 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import load
 from hpctl.core.faults.table import GPU_CHECKS
-from tests.integration.nvml.bed import PATIENCE_S, Connect, hung, until
+from tests.integration.nvml.bed import PATIENCE_S, Connect, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 
 Fault = Callable[[Stub], object]
@@ -25,18 +25,6 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "nvml": (lambda stub: stub.gpus(7), ""),
     "mismatch": (lambda stub: stub.fail_init(18).fail(None, 18), ""),
     "failure": (lambda stub: stub.set(4, field145=1), "0000:14:00.0"),
-}
-AT_START: dict[str, tuple[Fault, str]] = {
-    "persistence": (
-        lambda stub: stub.set(3, nvmlDeviceGetPersistenceMode=0),
-        "0000:13:00.0",
-    ),
-    "clocks": (
-        lambda stub: stub.set(5, at=1, nvmlDeviceGetApplicationsClock=1200),
-        "0000:15:00.0",
-    ),
-    "inforom": (lambda stub: stub.fail(6, 14, "nvmlDeviceValidateInforom"), "0000:16:00.0"),
-    "vbios": (lambda stub: stub.set(2, nvmlDeviceGetVbiosVersion="96.00.61.00.01"), "0000:12:00.0"),
 }
 
 
@@ -85,27 +73,3 @@ def test_a_fault_in_the_driver_becomes_an_observation(
     client.wait(PATIENCE_S)
     fault(stub)
     until(lambda: (code, device) in observe(client, root))
-
-
-@pytest.mark.parametrize("code", AT_START)
-def test_what_the_driver_is_seldom_asked_becomes_an_observation(
-    stub: Stub, connect: Connect, root: Path, code: str
-) -> None:
-    fault, device = AT_START[code]
-    fault(stub.gpus(8))
-    client = connect(deadline_s=5.0)
-    client.wait(PATIENCE_S)
-    assert observe(client, root) == {(code, device)}
-
-
-def test_a_hung_driver_becomes_an_observation(stub: Stub, connect: Connect, root: Path) -> None:
-    stub.gpus(8)
-    client = connect()
-    client.wait(PATIENCE_S)
-    stub.hang("nvmlDeviceGetFieldValues", gpu=6)
-    assert until(lambda: hung(client))
-    check = next(load(spec, {"overdue_s": 1.0}) for spec in GPU_CHECKS if spec.name == "gpu.hung")
-    seen = check.gather(Machine(root, nvml=client.newest))
-    (hung_one,) = check.judge(seen, None, check.limits)
-    assert hung_one.code == "hung"
-    assert "nvmlDeviceGetFieldValues gpu6" in hung_one.evidence

@@ -12,14 +12,7 @@ import pytest
 from hpctl.agent.check import NotHere
 from hpctl.agent.nvml.snapshot import Event, Fabric, NvLink, Process
 from tests.integration.nvml.bed import PATIENCE_S, Connect, fresh, pci_gpu, until
-from tests.stubs.nvml import (
-    GPU_UNAVAILABLE,
-    LIBRARY,
-    RECOVERY_ACTION,
-    XID,
-    Stub,
-    uuid,
-)
+from tests.stubs.nvml import GPU_UNAVAILABLE, LIBRARY, RECOVERY_ACTION, XID, Stub, uuid
 
 GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH = 15, 16, 9, 12, 18
 

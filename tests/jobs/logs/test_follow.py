@@ -54,7 +54,6 @@ def test_rotation_loses_nothing(log: Path) -> None:
     append(log.with_suffix(".1"), b", still open\n")
     append(log, b"three\n")
     assert drained(follower) == b"no newline, still open\nthree\n"
-    assert follower.turnovers == 1
     follower.close()
 
 
@@ -67,7 +66,6 @@ def test_a_truncated_file_is_read_from_its_beginning(log: Path, again: bytes) ->
     os.truncate(log, 0)
     append(log, again)
     assert drained(follower) == again, "grown beyond the old position or not"
-    assert follower.turnovers == 1
     follower.close()
 
 

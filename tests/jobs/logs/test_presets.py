@@ -14,7 +14,7 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.replay import Replay, replay
+from hpctl.jobs.logs.engine import Replay, replay
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -1,43 +1,31 @@
-"""srun's command line: where the options end and the command begins, and a step's own options.
+"""srun's command line, a step's own options in it, and what srun says of its tasks on stderr.
 
 Later options win in srun, so what the supervisor must decide (-N, -w) stands after the user's
 options and before the command. The table is src/common/slurm_opt.c's for srun (22.05 to 25.11).
+
+srun's exit code is the highest of all tasks' and its own: with one rank that asks with 93 not to
+be run again and the others ended for it, it is 143. Its lines show which task ended how, in the
+order in which it heard of it. They are hints of the job's own about itself: a rank that prints
+such a line harms its own job only. Node losses are asked of the controller, never read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
+from hpctl.jobs.sbatch_options import SHARED_SHORT, SHARED_VALUED, names_in
 
-
-def _names(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_VALUED = _names("""
-    account acctg-freq accel-bind bb bbf bcast-exclude begin chdir cluster-constraint clusters
-    comment constraint container container-id core-spec cores-per-socket cpu-bind cpu-freq
-    cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution epilog error exclude
-    export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node
-    gpus-per-socket gpus-per-task gres gres-flags het-group hint input job-name jobid licenses
-    mail-type mail-user max-exit-timeout max-threads mcs-label mem mem-bind mem-per-cpu
-    mem-per-gpu mincpus mpi msg-timeout network nodefile nodelist nodes ntasks ntasks-per-core
-    ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition
-    power prefer priority profile prolog qos relative reservation segment signal slurmd-debug
-    sockets-per-node switches task-epilog task-prolog tasks-per-node thread-spec threads
-    threads-per-core time time-min tmp treewidth tres-bind tres-per-task uid wait wckey
+_VALUED = SHARED_VALUED + names_in("""
+    accel-bind bcast-exclude cpu-bind epilog het-group jobid max-exit-timeout max-threads mpi
+    msg-timeout prolog relative slurmd-debug task-epilog task-prolog threads treewidth wait
 """)
-_SHORT = {
-    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile",
-    "G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes",
-    "S": "core-spec", "T": "threads", "W": "wait", "c": "cpus-per-task", "d": "dependency",
-    "e": "error", "i": "input", "m": "distribution", "n": "ntasks", "o": "output",
-    "p": "partition", "q": "qos", "r": "relative", "t": "time", "w": "nodelist", "x": "exclude",
-}  # fmt: skip
+_SHORT = SHARED_SHORT | {"T": "threads", "r": "relative"}
 _ATTACHED = {"I": "immediate", "K": "kill-on-bad-exit", "k": "no-kill"}
 """Their optional value is whatever is attached."""
 _PLACES = ("nodelist", "exclude", "relative", "nodefile", "jobid", "het-group")
@@ -188,3 +176,79 @@ def with_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand
     variables = [f"{name}={names}" for name in ("SLURM_NODELIST", "SLURM_JOB_NODELIST")]
     variables += [f"{name}={len(nodes)}" for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")]
     return SrunCommand(srun.options, srun.given, ("/usr/bin/env", *variables, *srun.command))
+
+
+_TASKS = re.compile(rb"^srun: error: (\S+): tasks? ([\d,\[\]-]+): (.+)$", re.MULTILINE)
+_LAUNCH = re.compile(
+    rb"^srun: error: Task launch for (?:StepId=)?\S+ failed on node (\S+): (.+)$", re.MULTILINE
+)
+_CREATE = re.compile(rb"^srun: error: Unable to create step for job \S+ (.+)$", re.MULTILINE)
+_CODE = re.compile(r"Exited with exit code (\d+)")
+# strsignal(3) in the C locale, and what srun says of a task that the memory limit ended.
+_SIGNALS = {signal.strsignal(number): 128 + number for number in signal.valid_signals()}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """Tasks of one node that ended badly. `code` is the shell's; `rank` the lowest of them."""
+
+    node: NodeName
+    rank: int
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotLaunched:
+    """srun could not start tasks on a node (`node`), or the step at all (None)."""
+
+    node: NodeName | None
+    text: str
+
+
+SrunLine = TaskEnd | NotLaunched
+
+
+def lines(block: bytes) -> Iterator[SrunLine]:
+    """srun's lines among whole lines of output, in their order."""
+    found: list[tuple[int, SrunLine]] = []
+    for match in _TASKS.finditer(block):
+        text = match[3].decode("utf-8", "replace").strip()
+        first = re.search(rb"\d+", match[2])
+        end = TaskEnd(_name(match[1]), int(first[0]) if first else 0, _code(text), text)
+        found.append((match.start(), end))
+    for match in _LAUNCH.finditer(block):
+        text = match[2].decode("utf-8", "replace").strip()
+        found.append((match.start(), NotLaunched(_name(match[1]), text)))
+    for match in _CREATE.finditer(block):
+        text = match[1].decode("utf-8", "replace").strip()
+        found.append((match.start(), NotLaunched(None, text)))
+    return iter([line for _, line in sorted(found, key=lambda each: each[0])])
+
+
+def root_end(
+    ends: Sequence[TaskEnd], final: Sequence[int], corruption: Sequence[int]
+) -> TaskEnd | None:
+    """The end that explains the others: one with a code that says something, else the first.
+
+    Two ranks may end within a millisecond: the one that asks not to be run again, or saw wrong
+    data, knows more than the one that lost its peer.
+    """
+    for codes in (final, corruption):
+        for end in ends:
+            if end.code in codes:
+                return end
+    return ends[0] if ends else None
+
+
+def _code(text: str) -> int:
+    if match := _CODE.search(text):
+        return int(match[1])
+    plain = text.removesuffix(" (core dumped)")
+    if "Out Of Memory" in text:
+        return 128 + signal.SIGKILL
+    return _SIGNALS.get(plain, 1)
+
+
+def _name(raw: bytes) -> NodeName:
+    return NodeName(raw.decode("utf-8", "replace"))

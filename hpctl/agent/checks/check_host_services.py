@@ -1,18 +1,31 @@
-"""The systemd units that a compute node cannot do without.
-
-Only a unit that is installed and enabled is missed, and the fabric manager only where there is an
-NVSwitch. One that was stopped and ended well was stopped by somebody: that is told, not mended.
-"""
+"""What keeps a node in service: its systemd units, and its clock."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpctl.agent.check import CannotTell, Functions, Limits, Machine, NotHere, Observation
+from hpctl.agent.check import (
+    CannotTell,
+    Functions,
+    Judged,
+    Limits,
+    Machine,
+    NotHere,
+    Observation,
+    fail,
+    warn,
+)
 from hpctl.agent.probe import Answer, Probes
 from hpctl.core.model import Verdict
+
+# --- host.units ----------
+# The systemd units that a compute node cannot do without.
+#
+# Only a unit that is installed and enabled is missed, and the fabric manager only where there is an
+# NVSwitch. One that was stopped and ended well was stopped by somebody: that is told, not mended.
 
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 UNITS = {
@@ -54,7 +67,7 @@ class Unit:
     needed: bool = True
 
 
-def gather(machine: Machine) -> tuple[Unit, ...]:
+def gather_units(machine: Machine) -> tuple[Unit, ...]:
     """One call of systemctl for all. Raises CannotTell; NotHere where systemd does not run."""
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run")
@@ -63,7 +76,7 @@ def gather(machine: Machine) -> tuple[Unit, ...]:
         raise CannotTell(f"systemctl has not answered for {said.age_s:.0f} s")
     if said.exit_code:
         raise CannotTell(f"systemctl exited with {said.exit_code}: {said.err.strip()[:200]}")
-    return parse(said.out, nvswitch=has_nvswitch(machine))
+    return parse_units(said.out, nvswitch=has_nvswitch(machine))
 
 
 def has_nvswitch(machine: Machine) -> bool:
@@ -75,7 +88,7 @@ def has_nvswitch(machine: Machine) -> bool:
     return bound or _HAS_NVSWITCH.fullmatch(machine.expected.instance_type) is not None
 
 
-def parse(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
+def parse_units(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
     """The blocks of `systemctl show`, one a unit."""
     found = []
     for block in text.strip().split("\n\n"):
@@ -97,9 +110,7 @@ def parse(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
     return tuple(found)
 
 
-def judge(
-    seen: tuple[Unit, ...], before: tuple[Unit, ...] | None, limits: Limits
-) -> Iterable[Observation]:
+def judge_units(seen: tuple[Unit, ...], before: tuple[Unit, ...] | None, limits: Limits) -> Judged:
     """The unit's code when it does not run; `stopped` when it was ended and nothing is wrong."""
     for unit in seen:
         wanted = unit.needed and unit.load == "loaded" and unit.enabled in _ENABLED
@@ -117,7 +128,98 @@ def judge(
         yield Observation(code, unit.name, Verdict.WARN if stopped else Verdict.FAIL, detail)
 
 
+# --- host.clock ----------
+# The clock: kept by a time service, and how far off. MUNGE refuses credentials of other times.
+#
+# The kernel knows whether its clock is kept, and the last half second of an offset; how far a clock
+# is off that has lost its time only the time service can say, so chrony is asked where it is there.
+
+CHRONY = ("chronyc", "-n", "-c", "tracking")
+DEADLINE_S = 5.0
+WAIT_S = 0.25
+
+# adjtimex(2), include/uapi/linux/timex.h.
+_STA_UNSYNC = 0x0040
+_STA_NANO = 0x2000
+
+
+class Timex(ctypes.Structure):
+    """`struct timex`; with `modes` 0 the call only reads. The rest is room for the kernel."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """`offset_s` without its sign, the larger of the kernel's and chrony's."""
+
+    kept: bool
+    offset_s: float
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_clock_probes = Probes(DEADLINE_S)
+
+
+def gather_clock(machine: Machine) -> Clock:
+    """Ask the kernel, and chrony. Raises CannotTell; NotHere where systemd does not run.
+
+    There (a container) the clock is another machine's to keep.
+    """
+    if not machine.path("/run/systemd/system").is_dir():
+        raise NotHere("systemd does not run: the clock is not this machine's own")
+    kept, offset_s = kernel()
+    return Clock(kept, max(offset_s, chrony()))
+
+
+def kernel() -> tuple[bool, float]:
+    """Whether the kernel's clock is kept, and its offset in seconds. Raises CannotTell."""
+    timex = Timex()
+    if _libc.adjtimex(ctypes.byref(timex)) < 0:
+        raise CannotTell(f"adjtimex: {os.strerror(ctypes.get_errno())}")
+    unit = 1e-9 if timex.status & _STA_NANO else 1e-6
+    return not timex.status & _STA_UNSYNC, abs(timex.offset) * unit
+
+
+def chrony() -> float:
+    """What chrony says it is off, in seconds; 0 where it is not there or does not know."""
+    try:
+        said = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
+    except NotHere:
+        return 0.0
+    return tracking(said.out) if isinstance(said, Answer) and not said.exit_code else 0.0
+
+
+def tracking(line: str) -> float:
+    """From chronyc's CSV: the fifth field, unless the stratum (third) says there is no source."""
+    fields = line.strip().split(",")
+    try:
+        return abs(float(fields[4])) if int(fields[2]) else 0.0
+    except (ValueError, IndexError):
+        return 0.0
+
+
+def judge_clock(seen: Clock, before: Clock | None, limits: Limits) -> Judged:
+    """`skewed` beyond repair by slewing, `offset` when large, `unsynchronised`."""
+    detail = f"{seen.offset_s:.3f} s off"
+    if seen.offset_s > limits["skewed_s"]:
+        yield fail("skewed", "", detail)
+    elif seen.offset_s > limits["offset_s"]:
+        yield warn("offset", "", detail)
+    if not seen.kept:
+        yield warn("unsynchronised", "", "no time service keeps the clock (STA_UNSYNC)")
+
+
 CHECKS = {
-    "host.units": Functions(gather, judge),
+    "host.units": Functions(gather_units, judge_units),
+    "host.clock": Functions(gather_clock, judge_clock),
 }
 """What the runner calls, by the check's name."""

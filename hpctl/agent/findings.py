@@ -1,0 +1,333 @@
+"""What checks and log lines say over and over, as the findings of one boot.
+
+Of the kernel's log all is folded: a burst of one error is one finding with a count.
+Bounded: what no longer fits is folded without its detail and job, and then only counted, so that
+a log storm cannot grow the agent. A fault that is known stays known, unless the log itself says
+that it is over.
+
+Of the checks `Conditions` keeps N of M, grace, and how findings end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from hpctl.agent.check import Observation
+from hpctl.core.compat import UTC
+from hpctl.core.faults.row import CheckSpec
+from hpctl.core.health import Key, key
+from hpctl.core.model import Clears, Finding, Verdict
+from hpctl.protocol import reports as wire
+
+MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
+"""Beyond this many, a new finding is folded by check, device and code alone."""
+MAX_JOBS = 8
+"""Jobs that are told apart for one error on one device: that two had it is what counts."""
+SAME_BURST = timedelta(seconds=5)
+"""A line whose process is gone already belongs to the job that the same error just hit."""
+MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
+"""One place is left for the finding that says what was left out, and an eighth of a report for what
+the checks find: what is missing from it counts as gone."""
+
+
+def fold(old: Finding, new: Finding) -> Finding:
+    """Two sightings of the same thing: counted together, the first evidence kept."""
+    # Spelled out: `replace` takes three times as long, and a storm runs through this line.
+    return Finding(
+        old.check,
+        old.verdict,
+        min(old.first, new.first),
+        max(old.last, new.last),
+        old.device,
+        old.code,
+        old.detail,
+        old.evidence,
+        old.count + new.count,
+        old.clears,
+        old.job,
+    )
+
+
+class Findings:
+    """The folded findings of one boot.
+
+    `earlier` is what a former run of the agent saw. The kernel's ring shows part of it again, so
+    of the two counts the larger is kept, never the sum.
+    """
+
+    def __init__(self, earlier: Iterable[Finding] = ()) -> None:
+        self._earlier = {key(finding): finding for finding in earlier}
+        self._seen: dict[Key, Finding] = {}
+        self._left_out: Finding | None = None
+        self._jobs: dict[Key, dict[Key, None]] = {}
+        for name in self._earlier:
+            self._note_job(name)
+
+    def add(self, finding: Finding) -> bool:
+        """Fold one sighting in. True when something is to be told that was not known before.
+
+        A finding that is OK and clears by being gone ends what was seen of it until then.
+        """
+        if finding.verdict is Verdict.OK and finding.clears is Clears.GONE:
+            return self._end(finding)
+        finding = self._with_job(finding)
+        name = key(finding)
+        if name not in self._seen and name not in self._earlier and self._full(MAX_DETAILED):
+            finding = replace(finding, detail="", job="")
+            name = key(finding)
+        if (old := self._seen.get(name)) is not None:
+            self._seen[name] = fold(old, finding)
+            return False
+        if name not in self._earlier and self._full(MAX_KEPT):
+            self._leave_out(finding.last)
+            return False
+        self._seen[name] = finding
+        self._note_job(name)
+        return name not in self._earlier
+
+    def all(self) -> tuple[Finding, ...]:
+        """Every finding, earliest first."""
+        merged = dict(self._earlier)
+        for name, new in self._seen.items():
+            old = merged.get(name)
+            merged[name] = new if old is None else _widest(old, new)
+        if self._left_out is not None:
+            merged[key(self._left_out)] = self._left_out
+        return tuple(sorted(merged.values(), key=lambda f: (f.first, key(f))))
+
+    def _with_job(self, finding: Finding) -> Finding:
+        """A sighting under the job that it belongs to; room is made for a job that is new."""
+        name = key(finding)
+        jobs = self._jobs.get(_place(name))
+        if jobs is None:
+            return finding
+        if name in jobs:
+            jobs[name] = jobs.pop(name)
+        elif finding.job:
+            self._forget_a_job(jobs)
+        else:
+            for known in map(self._known, reversed(jobs)):
+                if known.first - SAME_BURST <= finding.first <= known.last + SAME_BURST:
+                    return replace(finding, job=known.job)
+        return finding
+
+    def _known(self, name: Key) -> Finding:
+        return self._seen.get(name) or self._earlier[name]
+
+    def _note_job(self, name: Key) -> None:
+        if name[-1]:
+            self._jobs.setdefault(_place(name), {})[name] = None
+
+    def _forget_a_job(self, jobs: dict[Key, None]) -> None:
+        """Fold the job that was hit longest ago into the finding without a job."""
+        if len(jobs) < MAX_JOBS:
+            return
+        name = next(iter(jobs))
+        del jobs[name]
+        place = _place(name)
+        for known in (self._seen, self._earlier):
+            if (finding := known.pop(name, None)) is not None:
+                nameless = replace(finding, job="")
+                known[place] = fold(known[place], nameless) if place in known else nameless
+
+    def _end(self, over: Finding) -> bool:
+        name = key(over)
+        ended = [k for k in (self._seen, self._earlier) if name in k and k[name].last <= over.last]
+        for known in ended:
+            del known[name]
+        return bool(ended)
+
+    def _full(self, limit: int) -> bool:
+        return len(self._seen.keys() | self._earlier.keys()) >= limit
+
+    def _leave_out(self, at: datetime) -> None:
+        new = Finding(
+            "agent.findings",
+            Verdict.WARN,
+            at,
+            at,
+            detail="more distinct findings than a report holds",
+        )
+        self._left_out = new if self._left_out is None else fold(self._left_out, new)
+
+
+def _place(name: Key) -> Key:
+    """A key without its job."""
+    return (*name[:-1], "")
+
+
+def _widest(old: Finding, new: Finding) -> Finding:
+    return replace(
+        old,
+        first=min(old.first, new.first),
+        last=max(old.last, new.last),
+        count=max(old.count, new.count),
+    )
+
+
+# --- conditions ----------
+# From what a check says run after run to its findings: N of M, grace, and how they end.
+
+MAX_THINGS = 128
+"""Distinct things that one check may follow: beyond it, new ones are not followed."""
+_Thing_Key = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class _Thing:
+    """One code on one device (and job): its last runs, and the finding once it is one."""
+
+    runs: deque[bool]
+    since: datetime
+    finding: Finding | None = None
+    gone_s: float | None = None
+
+
+class Conditions:
+    """The findings of one check. Not for several threads at once.
+
+    `earlier` are the check's findings of a former run of the agent in this boot: they end as any
+    other does.
+    """
+
+    def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
+        self._spec = spec
+        self._at = datetime.min.replace(tzinfo=UTC)
+        self._things: dict[_Thing_Key, _Thing] = {}
+        self._unknown: Finding | None = None
+        for finding in earlier:
+            if finding.check == spec.name and finding.verdict is not Verdict.UNKNOWN:
+                key = (finding.code, finding.device, finding.job)
+                self._things[key] = _Thing(self._no_runs(), finding.first, finding)
+                self._at = max(self._at, finding.last)
+
+    def saw(
+        self, observations: Iterable[Observation], at: datetime, *, early: bool = False
+    ) -> bool:
+        """Take in one run. True when the list of findings is another than before.
+
+        What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
+        """
+        self._keep_up(at)
+        before = self._names()
+        seen = {(o.code, o.device, o.job): o for o in observations}
+        if early:
+            self._too_early(sorted({o.code for o in seen.values()}), at)
+            seen = {}
+        else:
+            self._unknown = None
+        for name in seen.keys() - self._things.keys():
+            if len(self._things) < MAX_THINGS:
+                self._things[name] = _Thing(self._no_runs(), at)
+        for name, thing in list(self._things.items()):
+            self._update(name, thing, seen.get(name), at)
+        return self._names() != before
+
+    def could_not_tell(self, why: str, at: datetime) -> bool:
+        """A run that found nothing out: what was known stays known. True when this is new."""
+        self._keep_up(at)
+        old = self._unknown
+        self._unknown = Finding(
+            self._spec.name,
+            Verdict.UNKNOWN,
+            at if old is None else old.first,
+            at,
+            code="cannot_tell",
+            detail=_text(why, 256) if old is None else old.detail,
+            count=1 if old is None else old.count + 1,
+            clears=Clears.GONE,
+        )
+        return old is None
+
+    def _too_early(self, codes: list[str], at: datetime) -> None:
+        """What is wrong in the grace is no fault yet, but nobody can vouch for the node."""
+        if codes:
+            self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)
+        else:
+            self._unknown = None
+
+    def _keep_up(self, at: datetime) -> None:
+        """Where the clock was set back, all that is known was as long ago as it was before.
+
+        Else a finding would have begun after it was last seen, for which the head node refuses
+        the whole report, and would not end before the clock has made up for it.
+        """
+        back, self._at = self._at - at, at
+        if back <= timedelta(0):
+            return
+        for thing in self._things.values():
+            thing.since -= back
+            if thing.finding is not None:
+                thing.finding = _earlier(thing.finding, back)
+        if self._unknown is not None:
+            self._unknown = _earlier(self._unknown, back)
+
+    def findings(self) -> list[Finding]:
+        """What is to be reported now."""
+        known = [thing.finding for thing in self._things.values() if thing.finding is not None]
+        return known if self._unknown is None else [*known, self._unknown]
+
+    def _update(
+        self, key: _Thing_Key, thing: _Thing, observation: Observation | None, at: datetime
+    ) -> None:
+        if not any(thing.runs):
+            thing.since = at
+        thing.runs.append(observation is not None)
+        finding = thing.finding
+        if observation is not None:
+            thing.gone_s = observation.gone_s
+            if finding is not None:
+                thing.finding = _again(finding, observation, at)
+            elif sum(thing.runs) >= self._spec.seen[0]:
+                thing.finding = self._first(observation, thing, at)
+        elif self._over(thing, at):
+            del self._things[key]
+
+    def _over(self, thing: _Thing, at: datetime) -> bool:
+        finding = thing.finding
+        if finding is None:
+            return not any(thing.runs)
+        limit = timedelta(seconds=self._spec.gone_s if thing.gone_s is None else thing.gone_s)
+        return finding.clears is Clears.GONE and at - finding.last >= limit
+
+    def _first(self, seen: Observation, thing: _Thing, at: datetime) -> Finding:
+        return Finding(
+            self._spec.name,
+            seen.verdict,
+            thing.since,
+            at,
+            device=_text(seen.device, 256),
+            code=seen.code,
+            detail=_text(seen.detail, 256),
+            evidence=_text(seen.evidence, 512),
+            count=sum(thing.runs),
+            clears=seen.clears or self._spec.clears,
+            job=seen.job,
+        )
+
+    def _no_runs(self) -> deque[bool]:
+        return deque(maxlen=self._spec.seen[1])
+
+    def _names(self) -> set[tuple[str, str, str, str]]:
+        return {(f.code, f.device, f.job, f.verdict) for f in self.findings()}
+
+
+def _earlier(finding: Finding, by: timedelta) -> Finding:
+    return replace(finding, first=finding.first - by, last=finding.last - by)
+
+
+def _again(finding: Finding, seen: Observation, at: datetime) -> Finding:
+    """Counted once more. Its words stay what they first were, unless the verdict is another."""
+    more = replace(finding, last=at, count=finding.count + 1)
+    if seen.verdict is finding.verdict:
+        return more
+    detail, evidence = _text(seen.detail, 256), _text(seen.evidence, 512)
+    return replace(more, verdict=seen.verdict, detail=detail, evidence=evidence)
+
+
+def _text(text: str, limit: int) -> str:
+    """What a report can carry: the name of a file or device need not be UTF-8."""
+    return text[:limit].encode("utf-8", "replace").decode()
