@@ -32,21 +32,18 @@ class Scheduler(Protocol):
 
     def view(self) -> SchedulerView:
         """All nodes and jobs. Raises Unavailable."""
-        ...
 
     def part(self, nodes: Collection[NodeName]) -> SchedulerView:
         """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
 
         A node that slurmctld does not know is absent.
         """
-        ...
 
     def marks(self) -> Mapping[NodeName, str]:
         """The nodes that bear a mark of HyperPod's health agent, as `core.marks.mark_of` has it.
 
         A fraction of what `view` costs: for whoever wants to know often. Raises Unavailable.
         """
-        ...
 
     def booted(self) -> datetime | None:
         """When slurmctld started, to the second below; None where that is not told.
@@ -54,7 +51,6 @@ class Scheduler(Protocol):
         A slurmctld that was killed has forgotten the orders of the seconds before. Raises
         Unavailable.
         """
-        ...
 
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
@@ -67,7 +63,6 @@ class Scheduler(Protocol):
         Rejected("marked", transient) and left alone, and each node is looked at directly before
         its own update.
         """
-        ...
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is already DRAIN with exactly our recovery's Reason.
@@ -76,7 +71,6 @@ class Scheduler(Protocol):
         slurmctld kills or requeues its jobs at once. A node that is not so drained is
         Rejected("not_ours").
         """
-        ...
 
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node whose Reason still names that recovery; else Rejected("not_ours").
@@ -84,11 +78,9 @@ class Scheduler(Protocol):
         Or one that has booted since HyperPod's health agent marked it. A node that already is
         back in service (no DRAIN, no FAIL, no DOWN) is Accepted.
         """
-        ...
 
     def signal(self, attempt: Attempt, signal: str) -> Outcome:
         """Send a signal (`USR1`) to batch script and steps of a running job. Not convergent."""
-        ...
 
     def requeue(self, attempt: Attempt) -> Outcome:
         """Put an ended or running batch job back in the queue.
@@ -97,7 +89,6 @@ class Scheduler(Protocol):
         crashes slurmctld. A job that is already pending again is Accepted. A job id that
         belongs to another submission by now is Rejected("other_attempt").
         """
-        ...
 
     def start_now(
         self,
@@ -118,15 +109,12 @@ class Scheduler(Protocol):
         that runs or has ended. Not to be sent in the clock's second in which the last run was
         ended: a node of that run kills a job that comes back so soon.
         """
-        ...
 
     def hold(self, job: JobId, why: str) -> Outcome:
         """User-hold a pending job and write `why` where its owner reads it (Comment)."""
-        ...
 
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """The nodes of each reservation, by its name. Raises Unavailable."""
-        ...
 
     def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
         """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
@@ -134,7 +122,6 @@ class Scheduler(Protocol):
         It is made where there is none, and deleted for no nodes. Jobs that run go on. A node
         that has one, or another reservation, makes it Rejected, transient, whole.
         """
-        ...
 
 
 class ByHand(Protocol):
@@ -145,28 +132,24 @@ class ByHand(Protocol):
 
     def view(self) -> SchedulerView:
         """All nodes and jobs. Raises Unavailable."""
-        ...
 
     def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """DRAIN each node with its Reason. Convergent.
 
         One that is closed already with another Reason is Rejected("closed") and left alone.
         """
-        ...
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is drained with exactly this Reason; else Rejected("not_ours").
 
         slurmctld kills or requeues its jobs at once.
         """
-        ...
 
     def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """RESUME each node whose Reason still is this one; else Rejected("not_ours").
 
         Rejected("not_responding", transient) while its slurmd does not answer.
         """
-        ...
 
 
 class Provider(Protocol):
@@ -174,26 +157,21 @@ class Provider(Protocol):
 
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable."""
-        ...
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Reboot by instance id, never by name. Not idempotent: the core looks before repeating."""
-        ...
 
     def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Replace by instance id. Once accepted the id is gone: a repeat cannot hit the new one."""
-        ...
 
     def add(self, group: str, count: int, size: int, token: str) -> Outcome:
         """`count` instances more for a group, which has `size` then. Accepted: some or all of them.
 
         With the same token within 8 hours it is one order, however often it is sent.
         """
-        ...
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Delete by instance id; the group shrinks by as many. Rejected("NodeIdNotFound"): gone."""
-        ...
 
 
 class Service(Protocol):
@@ -208,11 +186,9 @@ class Service(Protocol):
 
         Retried, bounded and jittered. Raises Absent, Refused, Unavailable.
         """
-        ...
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
         """Every entry of `key` in every page of a list. Raises as `read` does."""
-        ...
 
     def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
         """The answer to a call that changes something.
@@ -220,7 +196,6 @@ class Service(Protocol):
         Sent again only where it certainly was not taken (throttled, no connection). Raises
         Absent, Refused, InDoubt.
         """
-        ...
 
 
 class Aws(Protocol):
@@ -229,11 +204,9 @@ class Aws(Protocol):
     @property
     def region(self) -> str:
         """Its name. Raises HpctlError where nothing names one."""
-        ...
 
     def service(self, name: str) -> Service:
         """A service by boto3's name. Raises HpctlError where no client can be made."""
-        ...
 
 
 class Journal(Protocol):
@@ -241,22 +214,18 @@ class Journal(Protocol):
 
     def append(self, events: Sequence[Event]) -> None:
         """All or nothing, on stable storage when it returns. Raises JournalCorrupt, OSError."""
-        ...
 
     def events(self) -> Iterable[Event]:
         """Every event that is not retired, in order.
 
         Raises JournalCorrupt at the first that cannot be read.
         """
-        ...
 
     def retired(self) -> frozenset[RecoveryId]:
         """The ids of what is past, and not among the events any more. Raises Unavailable."""
-        ...
 
     def health(self) -> Mapping[NodeName, Health]:
         """What the agents said last, folded by node."""
-        ...
 
 
 class Clock(Protocol):
@@ -264,8 +233,6 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
-        ...

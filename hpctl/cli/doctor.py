@@ -96,11 +96,9 @@ class ShowsConfig(Protocol):
 
     def version(self) -> tuple[int, int, int]:
         """Slurm's release. Raises Unavailable."""
-        ...
 
     def show_config(self) -> Mapping[str, str]:
         """`scontrol show config` as key and value. Raises Unavailable."""
-        ...
 
 
 def slurms_user(config: Config | None) -> str:

@@ -271,7 +271,6 @@ class Takes(Protocol):
 
     def take(self, body: bytes) -> dict[str, int]:
         """The answer to a notification. Raises Refusal."""
-        ...
 
 
 def routes(

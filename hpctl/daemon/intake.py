@@ -72,14 +72,12 @@ class ReportSink(Protocol):
 
         Called on threads of the intake. Whatever it raises is answered with 503.
         """
-        ...
 
     def heard(self, heartbeat: wire.Heartbeat) -> bool:
         """Note that a node lives; False where the digest is not that of the findings held of it.
 
         Called on the event loop: it must not block.
         """
-        ...
 
 
 class ReportQueue:

@@ -26,11 +26,9 @@ class HealthRows(Protocol):
 
     def record(self, rows: Sequence[Health]) -> None:
         """Store rows, all or none. Raises OSError."""
-        ...
 
     def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
         """Store when each node was heard. Raises OSError."""
-        ...
 
 
 class FindingsSource(Protocol):
@@ -41,7 +39,6 @@ class FindingsSource(Protocol):
 
     def add_to(self, health: dict[NodeName, Health]) -> None:
         """Add its findings, in place."""
-        ...
 
 
 class NodeHealthStore:

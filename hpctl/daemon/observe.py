@@ -138,7 +138,6 @@ class Facts(Protocol):
 
     def snapshot(self) -> dict[NodeName, Health]:
         """What is known now, as a value of its own."""
-        ...
 
 
 class Observer:

@@ -58,31 +58,24 @@ class Machines(Protocol):
         Returns when slurmd runs. Raises LifecycleFailed(message naming script, exit code, last
         log line).
         """
-        ...
 
     def destroy(self, machine: Machine) -> None:
         """Kill every process of the instance at once. Idempotent."""
-        ...
 
     def retire(self, machine: Machine) -> None:
         """Destroy, and let the node leave Slurm: its place in the cluster is no more."""
-        ...
 
     def reboot(self, machine: Machine) -> None:
         """Destroy, new boot id, slurmd and agent again; the lifecycle script is not re-run."""
-        ...
 
     def alive(self, machine: Machine) -> bool:
         """Whether the instance's slurmd runs."""
-        ...
 
     def drifted(self) -> bool:
         """Whether slurm.conf has other partitions than the instances that are there make."""
-        ...
 
     def write_partitions(self) -> None:
         """Write slurm.conf anew, whatever was edited in it."""
-        ...
 
 
 class NullMachines:

@@ -58,7 +58,6 @@ class Screen(Protocol):
 
     def show(self, progress: Progress) -> None:
         """Show a look."""
-        ...
 
 
 @contextmanager

@@ -246,11 +246,9 @@ class ServiceModel(Protocol):
 
     def instance_types(self) -> frozenset[str]:
         """Every instance type that it knows for clusters."""
-        ...
 
     def problems(self, request: Mapping[str, Any]) -> Sequence[tuple[Place, str]]:
         """Where a CreateCluster request departs from it: types, lengths, patterns, words."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,11 +66,9 @@ class Api(Protocol):
 
     def handle(self, operation: str, request: Body, service: str) -> Answer:
         """Answer one call of a service."""
-        ...
 
     def administer(self, route: str, rest: str, given: Any) -> dict[str, Any] | None:
         """Answer the admin route; None where there is no such route."""
-        ...
 
 
 class Server:
