@@ -52,8 +52,6 @@ class Communicator:
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
     """By rank of this communicator; 0 of each operation where not set."""
     errors: dict[int, int] = field(default_factory=dict)
-    left: set[int] = field(default_factory=set)
-    """Ranks that are members no more."""
     finalizing: set[int] = field(default_factory=set)
 
     def launched(self, rank: int) -> dict[str, int]:
@@ -72,7 +70,7 @@ class Job:
     communicators: list[Communicator]
 
     def there(self, one: Communicator) -> list[int]:
-        return [r for r in range(len(one.members)) if r not in one.left and self._told(one, r)]
+        return [r for r in range(len(one.members)) if self._told(one, r)]
 
     def _told(self, one: Communicator, rank: int) -> bool:
         process = self.processes[one.members[rank]]
@@ -188,15 +186,11 @@ def as_text(told: Job, release: str, verbose: bool = True) -> str:
 
 
 def _flags(told: Job, one: Communicator) -> str:
-    flags = ["INCOMPLETE"] if _gone(told, one) else []
+    flags = ["INCOMPLETE"] if told.absent(one) else []
     flags += ["ERROR"] if one.errors else []
     differs = len({tuple(one.launched(rank).items()) for rank in told.there(one)}) > 1
-    flags += ["MISMATCH"] if differs or one.left else []
+    flags += ["MISMATCH"] if differs else []
     return ",".join(flags) or "OK"
-
-
-def _gone(told: Job, one: Communicator) -> list[int]:
-    return [rank for rank in told.absent(one) if rank not in one.left]
 
 
 def _managed(told: Job, one: Communicator, rank: int) -> str:
@@ -215,7 +209,7 @@ def _dead(told: Job) -> list[str]:
 
 
 def _incomplete(told: Job, one: Communicator, number: int, r: Release) -> list[str]:
-    gone = _gone(told, one)
+    gone = told.absent(one)
     if not gone:
         return []
     s = "s" if len(gone) > 1 else ""

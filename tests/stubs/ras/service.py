@@ -30,21 +30,14 @@ class Fault(Enum):
 class Service:
     """A RAS service on a free port of loopback, until it is closed."""
 
-    def __init__(
-        self,
-        job: Job,
-        release: str = "2.30.7",
-        fault: Fault = Fault.NONE,
-        protocol: int = 2,
-        family: socket.AddressFamily = socket.AF_INET,
-    ) -> None:
-        self.job, self.release, self.fault, self.protocol = job, release, fault, protocol
+    def __init__(self, job: Job, release: str = "2.30.7", fault: Fault = Fault.NONE) -> None:
+        self.job, self.release, self.fault = job, release, fault
         self.commands: list[str] = []
         self.queries = 0
         self._closing = threading.Event()
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+        self._listener.bind(("127.0.0.1", 0))
         self._listener.listen()
         self._listener.settimeout(0.1)
         self.port: int = self._listener.getsockname()[1]
@@ -108,7 +101,7 @@ class Service:
             return b"SERVER PROTOCOL 2" * 200, json
         lower = command.lower()
         if lower.startswith("client protocol "):
-            return f"SERVER PROTOCOL {self.protocol}\n".encode(), json
+            return b"SERVER PROTOCOL 2\n", json
         if lower.startswith("timeout "):
             fits = lower.removeprefix("timeout ").isdigit()
             return b"OK\n" if fits else b"ERROR: Invalid timeout value\n", json
