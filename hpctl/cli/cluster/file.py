@@ -18,11 +18,11 @@ from hpctl.cli.arguments import (
     ThereType,
     WordType,
     aws_options,
+    complete_file,
     open_aws,
     spec_argument,
 )
 from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster
-from hpctl.cli.complete import complete_file
 from hpctl.errors import Absent, HpctlError
 
 if TYPE_CHECKING:
