@@ -15,11 +15,11 @@ from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
 from hpctl.agent.kmsg import format_record
 from hpctl.core.model import Report
-from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.wake import SystemClock
 from tests.intakes import Rows
 from tests.munged import munged, public_directory
 

@@ -9,7 +9,7 @@ from itertools import count
 from benchmarks.world import instance_id, node_name, xid
 from hpctl.core import change, job_recovery, node_recovery
 from hpctl.core.change import ChangeOpened
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import (
     Event,
     HoldLifted,

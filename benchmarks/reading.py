@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import scontrol_text
 from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World
-from hpctl.slurm import parse, squeue
+from hpctl.slurm import parse
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists
 from hpctl.slurm.run import Runner
@@ -35,7 +35,7 @@ def run() -> Outcome:
 
     def ours() -> None:
         found, bad_nodes = parse.nodes(parse.node_lines(text["node"]))
-        jobs, bad_jobs = squeue.jobs(printed, b"", scontrol_text.MARK, Hostlists())
+        jobs, bad_jobs = parse.jobs(printed, b"", scontrol_text.MARK, Hostlists())
         assert len(found) == NODES
         assert len(jobs) == JOBS
         assert not bad_nodes + bad_jobs

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.world import World
 from hpctl.core.hostlist import fold
 from hpctl.core.model import SlurmJob, SlurmNode
-from hpctl.slurm import squeue
+from hpctl.slurm import parse
 
 _KEY = re.compile(r"(?:^| +)([A-Z][A-Za-z_:]*)=")
 
@@ -55,7 +55,7 @@ Slurmctld(primary) at head is UP
 
 
 def job_fields(job: SlurmJob) -> list[str]:
-    """What squeue prints of a job, in the order of `squeue.FIELDS`."""
+    """What squeue prints of a job, in the order of `parse.FIELDS`."""
     started, tres = _stamp(job.start), "cpu=1536,node=8,billing=1536,gres/gpu=64"
     return [
         str(job.id), str(job.id), "N/A", "N/A", job.state, _stamp(job.submit), started, "NONE",
@@ -83,7 +83,7 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 def job_json(job: SlurmJob) -> dict[str, str]:
     """The same fields by name."""
-    return dict(zip(squeue.FIELDS, job_fields(job), strict=True))
+    return dict(zip(parse.FIELDS, job_fields(job), strict=True))
 
 
 def install(world: World, directory: Path) -> Path:

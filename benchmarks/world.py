@@ -26,7 +26,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.policy import Budgets, Mode, Policy
-from hpctl.daemon.clock import SystemClock
+from hpctl.daemon.wake import SystemClock
 
 JOB_NODES = 8
 NODES_OF_YEARS = 1000

@@ -8,7 +8,7 @@ from typing import Any
 from hpctl.core import job_recovery, node_recovery
 from hpctl.core.compat import StrEnum
 from hpctl.core.gates import GATES
-from hpctl.core.run_gates import RUN_GATES
+from hpctl.core.plan_runs import RUN_GATES
 
 _HEAD = """# Recoveries
 

@@ -101,7 +101,7 @@ def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurm
 
-    pyslurm = PySlurm(cli)
+    pyslurm = PySlurm(cli.runner)
     why_not = pyslurm.unusable()
     if not why_not:
         return pyslurm, f"pyslurm (slurm.adapter: {wanted})"

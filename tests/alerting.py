@@ -21,8 +21,7 @@ from hpctl.core.model import (
     InstanceId,
     NodeName,
 )
-from hpctl.daemon.alert_store import AlertStore
-from hpctl.daemon.alerts import Webhook, routes
+from hpctl.daemon.alerts import AlertStore, Webhook, routes
 from hpctl.daemon.server import IntakeServer
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -111,7 +110,9 @@ class Head:
         here: Any = self
         self.book = AlertStore(self.file, keep_s, self.clock, here)
         webhook = Webhook(LABELS, self.book, here, here, self.clock)
-        self.server = IntakeServer(Starlette(routes=routes(self.token_file, webhook)), "127.0.0.1")
+        self.server = IntakeServer(
+            Starlette(routes=routes(self.token_file, webhook.take)), "127.0.0.1"
+        )
         self.server.start()
 
     def touch(self, nodes: Set[NodeName], *, wake: bool) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,111 +26,84 @@ if TYPE_CHECKING:
     from hpctl.agent.runner import Check, CheckRow
 
 
-_KMSG = click.option(
-    "--kmsg",
-    type=click.Path(path_type=Path),
-    default=defaults.KERNEL_LOG,
-    show_default=True,
-    envvar="HPCTL_AGENT_KMSG",
-    help="The kernel's log.",
-)
-_KMSG_ACCEPT_USER = click.option(
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
+    """An option that the environment may give, too, as HPCTL_AGENT_ and its name."""
+    variable = f"HPCTL_AGENT_{flag[2:].replace('-', '_').upper()}"
+    return click.option(flag, envvar=variable, help=text, **{"show_default": True, **how})
+
+
+_PATH = click.Path(path_type=Path)
+_KMSG = _option("--kmsg", "The kernel's log.", type=_PATH, default=defaults.KERNEL_LOG)
+_KMSG_ACCEPT_USER = _option(
     "--kmsg-accept-user",
+    "Believe log lines that user space wrote. For tests only.",
     is_flag=True,
-    envvar="HPCTL_AGENT_KMSG_ACCEPT_USER",
-    help="Believe log lines that user space wrote. For tests only.",
+    show_default=False,
 )
-_ROOT = click.option(
+_ROOT = _option(
     "--root",
+    "Put before every path under /sys, /proc and /dev that checks read. For tests.",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path("/"),
-    envvar="HPCTL_AGENT_ROOT",
-    help="Put before every path under /sys, /proc and /dev that checks read. For tests.",
+    show_default=False,
 )
-_CONFIG = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    default=CONFIG,
-    show_default=True,
-    envvar="HPCTL_AGENT_CONFIG",
-    help="The agent's file (docs/checks.md); it may be missing.",
+_CONFIG = _option(
+    "--config", "The agent's file (docs/checks.md); it may be missing.", type=_PATH, default=CONFIG
 )
-_PLUGINS = click.option(
+_PLUGINS = _option(
     "--plugins",
-    type=click.Path(path_type=Path),
+    "Directory of this site's own checks (docs/plugins.md); it may be missing.",
+    type=_PATH,
     default=DIRECTORY,
-    show_default=True,
-    envvar="HPCTL_AGENT_PLUGINS",
-    help="Directory of this site's own checks (docs/plugins.md); it may be missing.",
 )
 
 
 @click.command()
-@click.option(
+@_option(
     "--head",
+    "Where the daemon listens: http://HOST:PORT. Several are tried in turn.",
     required=True,
-    envvar="HPCTL_AGENT_HEAD",
     metavar="URL[,URL]",
-    help="Where the daemon listens: http://HOST:PORT. Several are tried in turn.",
 )
-@click.option(
+@_option(
     "--node",
-    envvar="HPCTL_AGENT_NODE",
-    help="This node's NodeName. Default: Slurm's node with the address that munged vouches for.",
+    "This node's NodeName. Default: Slurm's node with the address that munged vouches for.",
 )
-@click.option(
-    "--instance-id",
-    envvar="HPCTL_AGENT_INSTANCE_ID",
-    help="Default: the EC2 instance id that the firmware names, else the node's name.",
+@_option(
+    "--instance-id", "Default: the EC2 instance id that the firmware names, else the node's name."
 )
-@click.option(
+@_option(
     "--boot-id-file",
-    type=click.Path(path_type=Path),
-    show_default=True,
+    "Where the kernel says which boot this is.",
+    type=_PATH,
     default=defaults.BOOT_ID_FILE,
-    envvar="HPCTL_AGENT_BOOT_ID_FILE",
-    help="Where the kernel says which boot this is.",
 )
 @_KMSG
-@click.option(
-    "--munge-socket",
-    type=click.Path(path_type=Path),
-    envvar="HPCTL_AGENT_MUNGE_SOCKET",
-    help="Default: libmunge's own.",
+@_option("--munge-socket", "Default: libmunge's own.", type=_PATH)
+@_option(
+    "--spool", "Directory for what must outlive the agent.", type=_PATH, default=defaults.SPOOL
 )
-@click.option(
-    "--spool",
-    type=click.Path(path_type=Path),
-    default=defaults.SPOOL,
-    show_default=True,
-    envvar="HPCTL_AGENT_SPOOL",
-    help="Directory for what must outlive the agent.",
-)
-@click.option(
+@_option(
     "--heartbeat-s",
+    "Seconds between reports without news.",
     type=click.FloatRange(min=0.1),
     default=10.0,
-    show_default=True,
-    envvar="HPCTL_AGENT_HEARTBEAT_S",
-    help="Seconds between reports without news.",
 )
 @_KMSG_ACCEPT_USER
 @_ROOT
 @_CONFIG
-@click.option(
+@_option(
     "--socket",
-    type=click.Path(path_type=Path),
+    "Where scripts of this node report (hpctl report) and ask for the verdict.",
+    type=_PATH,
     default=Path(SOCKET),
-    show_default=True,
-    envvar="HPCTL_AGENT_SOCKET",
-    help="Where scripts of this node report (hpctl report) and ask for the verdict.",
 )
 @_PLUGINS
-@click.option(
-    "--hma-log",
-    type=click.Path(path_type=Path),
-    envvar="HPCTL_AGENT_HMA_LOG",
-    help="The log of HyperPod's health agent. Default: the journal of its unit.",
+@_option(
+    "--hma-log", "The log of HyperPod's health agent. Default: the journal of its unit.", type=_PATH
 )
 @click.option("--verbose", "-v", is_flag=True, envvar="HPCTL_AGENT_VERBOSE", help="Log more.")
 def run(
@@ -138,17 +111,12 @@ def run(
     node: str | None,
     instance_id: str | None,
     boot_id_file: Path,
-    kmsg: Path,
-    munge_socket: Path | None,
-    spool: Path,
-    heartbeat_s: float,
-    kmsg_accept_user: bool,
-    root: Path,
     config: Path,
     socket: Path,
     plugins: Path,
     hma_log: Path | None,
     verbose: bool,
+    **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
     from hpctl.agent.config import load
@@ -162,21 +130,16 @@ def run(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
     )
-    name = NodeName(node) if node else this_node(munge_socket, spool)
+    name = NodeName(node) if node else this_node(settings["munge_socket"], settings["spool"])
     Agent(
         defaults.AgentSettings(
             heads=tuple(Head.parse(url) for url in head.split(",") if url),
             node=name,
             instance=InstanceId(instance_id) if instance_id else defaults.this_instance(name),
             boot=defaults.this_boot(boot_id_file),
-            kmsg=kmsg,
-            munge_socket=munge_socket,
-            spool=spool,
-            heartbeat_s=heartbeat_s,
-            kmsg_accept_user=kmsg_accept_user,
-            root=root,
             config=load(config, CHECKS),
             places=Places(socket, hma_log, plugins),
+            **settings,
         )
     ).run()
 
@@ -194,22 +157,14 @@ def run(
 @_CONFIG
 @_PLUGINS
 @output.json_option
-def check(
-    only: tuple[str, ...],
-    kmsg: Path,
-    kmsg_accept_user: bool,
-    root: Path,
-    config: Path,
-    plugins: Path,
-    as_json: bool,
-) -> None:
+def check(as_json: bool, **given: Any) -> None:
     """Run every check once on this machine and say what it sees.
 
     Works on any machine: what it has not is told as absent. Rates need two looks, and what must
     last a while needs the agent itself: both are not seen here. Exit code: 0 fine or only
     warnings, 1 a check failed, 3 a check cannot tell.
     """
-    view = look(only, kmsg, kmsg_accept_user, root, config, plugins)
+    view = look(**given)
     output.show("agent-check", view, as_json, draw)
     output.leave(exit_code(view))
 
@@ -229,7 +184,7 @@ class AgentCheckView:
 
 
 def look(
-    only: Sequence[str], kmsg: Path, accept_user: bool, root: Path, config: Path, plugins: Path
+    only: Sequence[str], kmsg: Path, kmsg_accept_user: bool, root: Path, config: Path, plugins: Path
 ) -> AgentCheckView:
     """Run the chosen checks. Raises HpctlError for a bad file, UsageError for a bad name."""
     from functools import partial
@@ -245,7 +200,7 @@ def look(
     checks = chosen(only, [*own, *_plugins(plugins)])
     rows, lost = [], 0
     if not only or runner.LOG in only:
-        row, lost = runner.look_at_log(kmsg, accept_user=accept_user)
+        row, lost = runner.look_at_log(kmsg, accept_user=kmsg_accept_user)
         rows.append(row)
     nvml = Client(root=root)
     try:

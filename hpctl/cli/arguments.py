@@ -6,17 +6,20 @@ before anything is asked. A name that nothing has is a refusal (1), with the nea
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
 from hpctl.core.bounds import duration_s
 from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import S3Prefix
+    from hpctl.core.journal import State
     from hpctl.ports import Aws
 
 
@@ -29,40 +32,54 @@ def now_option(command: F) -> F:
     return click.option("--now", is_flag=True, help=text)(command)
 
 
-class NameType(click.ParamType):  # type: ignore[type-arg]
+class Reading(click.ParamType):  # type: ignore[type-arg]
+    """An argument that `read` makes a value of. What that raises is a usage error (exit code 2)."""
+
+    name = "text"
+
+    def read(self, value: Any) -> Any:
+        """The value. Raises ValueError or HpctlError, which say what is wrong with it."""
+        raise ValueError(value)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value. Fails with exit code 2."""
+        try:
+            return self.read(value)
+        except (ValueError, HpctlError) as error:
+            said = ": ".join(filter(None, (str(error), getattr(error, "hint", ""))))
+            self.fail(said, param, ctx)
+
+
+class NameType(Reading):
     """Text that matches a pattern as a whole; `means` says in words what it is, with an example."""
 
     def __init__(self, name: str, pattern: str, means: str) -> None:
         self.name = name
-        self._pattern = re.compile(pattern)
+        self._pattern = pattern
         self._means = means
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text. Fails with exit code 2; an option that is left empty names nothing."""
+    def read(self, value: Any) -> str:
+        """The text; an option that is left empty names nothing."""
         text = str(value)
-        if text and not self._pattern.fullmatch(text):
-            self.fail(f"{text!r} is not {self._means}", param, ctx)
+        if text and not re.fullmatch(self._pattern, text):
+            raise ValueError(f"{text!r} is not {self._means}")
         return text
 
 
-class NodesType(click.ParamType):  # type: ignore[type-arg]
+class NodesType(Reading):
     """A node's name of any kind, or a hostlist of names."""
 
     name = "node"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text. Fails with exit code 2 where it is no hostlist."""
+    def read(self, value: Any) -> str:
+        """The text. Raises ValueError where it is no hostlist."""
         from hpctl.core.hostlist import HostlistError, expand
 
         text = str(value)
         try:
             expand(text)
         except HostlistError as error:
-            self.fail(f"{text!r}: {error}", param, ctx)
+            raise ValueError(f"{text!r}: {error}") from error
         return text
 
 
@@ -77,21 +94,16 @@ class ThereType(click.Path):
             raise HpctlError(error.message.rstrip(".")) from error
 
 
-class PrefixType(click.ParamType):  # type: ignore[type-arg]
+class PrefixType(Reading):
     """`s3://bucket/prefix` of a bundle."""
 
     name = "s3-uri"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> S3Prefix:
-        """Bucket and prefix. Fails with exit code 2."""
+    def read(self, value: Any) -> S3Prefix:
+        """Bucket and prefix. Raises HpctlError."""
         from hpctl.clusters.bundle import S3Prefix
 
-        try:
-            return S3Prefix.parse(str(value))
-        except HpctlError as error:
-            self.fail(f"{error}: {error.hint}", param, ctx)
+        return S3Prefix.parse(str(value))
 
 
 def usage(error: HpctlError) -> click.UsageError:
@@ -106,9 +118,7 @@ CLUSTER = NameType(
     "a cluster's name, such as llm-prod, or its ARN",
 )
 GROUP = NameType(
-    "group",
-    "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}",
-    "an instance group's name, such as worker-group-1",
+    "group", "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", "an instance group's name, such as worker-group-1"
 )
 NODES = NodesType()
 FILE_SYSTEM = NameType(
@@ -124,7 +134,7 @@ ROLE_ARN = NameType(
 )
 
 
-class DurationType(click.ParamType):  # type: ignore[type-arg]
+class DurationType(Reading):
     """A length of time, such as `90s`, `30min` or `3h`; in seconds. A bare number is seconds."""
 
     name = "duration"
@@ -132,19 +142,16 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, least: str = "0s", most: str = "") -> None:
         self._least, self._most = least, most
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Seconds. Fails with exit code 2, examples and the bounds."""
+    def read(self, value: Any) -> float:
+        """Seconds. Raises ValueError with examples, or the bounds."""
         found = float(value) if isinstance(value, int | float) else duration_s(str(value))
         least, most = duration_s(self._least) or 0.0, duration_s(self._most)
         if found is None:
-            self.fail(f"{value!r} is no duration: write 90s, 30min or 3h", param, ctx)
+            raise ValueError(f"{value!r} is no duration: write 90s, 30min or 3h")
         if found < least or (most is not None and found > most):
-            bounds = (
-                f"from {self._least} to {self._most}" if self._most else f"{self._least} or more"
-            )
-            self.fail(f"{value!r} is out of bounds: {bounds}", param, ctx)
+            bounds = f"from {self._least} to {self._most}"
+            bounds = bounds if self._most else f"{self._least} or more"
+            raise ValueError(f"{value!r} is out of bounds: {bounds}")
         return found
 
 
@@ -168,7 +175,7 @@ def open_aws(profile: str | None, region: str | None, endpoint_url: str | None) 
     return wired(profile, region, endpoint_url)
 
 
-class WordType(click.ParamType):  # type: ignore[type-arg]
+class WordType(Reading):
     """A value that one of the annotated types of `hpctl.clusters.spec.words` takes.
 
     `word` is that type's name: the module is imported only when a value is there.
@@ -178,10 +185,8 @@ class WordType(click.ParamType):  # type: ignore[type-arg]
         self.word = word
         self.name = name
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The value. Fails with exit code 2, an example, and on a terminal with the question."""
+    def read(self, value: Any) -> str:
+        """The value. Raises ValueError with an example."""
         from hpctl.clusters.spec import words
 
         annotated: Any = getattr(words, self.word)
@@ -190,27 +195,23 @@ class WordType(click.ParamType):  # type: ignore[type-arg]
         try:
             return like.checked(text)
         except ValueError as error:
-            self.fail(f"{text!r} {error}", param, ctx)
+            raise ValueError(f"{text!r} {error}") from error
 
 
-class LustreType(click.ParamType):  # type: ignore[type-arg]
+class LustreType(Reading):
     """An FSx for Lustre file system: `DNS-NAME/MOUNT-NAME`."""
 
     name = "dns-name/mount-name"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """DNS name and mount name."""
+    def read(self, value: Any) -> tuple[str, str]:
+        """DNS name and mount name. Raises ValueError."""
         if isinstance(value, tuple):
             return value
         dns_name, slash, mount_name = str(value).partition("/")
         if not slash:
-            self.fail(f"{value!r} has no mount name: write DNS-NAME/MOUNT-NAME", param, ctx)
-        return (
-            WordType("FsxDnsName", self.name).convert(dns_name, param, ctx),
-            WordType("MountName", self.name).convert(mount_name, param, ctx),
-        )
+            raise ValueError(f"{value!r} has no mount name: write DNS-NAME/MOUNT-NAME")
+        dns, mount = WordType("FsxDnsName", self.name), WordType("MountName", self.name)
+        return dns.read(dns_name), mount.read(mount_name)
 
 
 def spec_argument(command: F) -> F:
@@ -228,3 +229,83 @@ def validate_option(command: F) -> F:
         show_default=True,
         help="Check everything that can be known before money is spent.",
     )(command)
+
+
+def _names(ctx: click.Context, pick: Callable[[State], list[str]], incomplete: str) -> list[str]:
+    from hpctl.cli.gather import fold
+    from hpctl.cli.output import DEFAULT_CONFIG, load_config
+    from hpctl.wiring import open_store
+
+    path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
+    try:
+        store = open_store(load_config(path))
+        try:
+            names = pick(fold(store.events()))
+            names += [str(n) for n in store.health()] if pick is _nodes else []
+        finally:
+            store.close()
+    except (HpctlError, OSError):
+        return []
+    return sorted({n for n in names if n.startswith(incomplete)})
+
+
+def _nodes(state: State) -> list[str]:
+    return [str(r.node) for r in state.nodes.values()]
+
+
+def _open(state: State) -> list[str]:
+    return [*map(str, state.open_nodes.values()), *map(str, state.open_jobs.values())]
+
+
+def _holds(state: State) -> list[str]:
+    return [t for t, hold in state.holds.items() if hold.approvable]
+
+
+def _any(state: State) -> list[str]:
+    jobs = [str(r.attempt.job) for r in state.jobs.values()]
+    ids = [*map(str, state.nodes), *map(str, state.jobs), *map(str, state.changes)]
+    return [*ids, *state.holds, *_nodes(state), *jobs]
+
+
+def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Node names that agents or recoveries speak of."""
+    return _names(ctx, _nodes, incomplete)
+
+
+def complete_open(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Ids of open recoveries."""
+    return _names(ctx, _open, incomplete)
+
+
+def complete_hold(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Targets of holds that an approval lifts."""
+    return _names(ctx, _holds, incomplete)
+
+
+def complete_any(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Whatever `explain` can explain."""
+    return _names(ctx, _any, incomplete)
+
+
+def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Names of presets of log rules."""
+    from hpctl.jobs.logs.rules import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def complete_file(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter | None,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    """The shell's own completion of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_rules(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Presets of log rules; where none begins so, files. (bash drops names beside files.)"""
+    presets = [CompletionItem(name) for name in complete_preset(ctx, param, incomplete)]
+    return presets or complete_file(ctx, param, incomplete)

@@ -174,10 +174,9 @@ def _view(w: World, reservations: Mapping[str, tuple[NodeName, ...]]) -> View:
     from hpctl.core.model import ProviderView, SchedulerView
     from hpctl.core.view import View
 
-    cloud = w.cloud or ProviderView(as_of=w.now)
     return View(
         scheduler=w.slurm or SchedulerView(as_of=w.now),
-        provider=cloud,
+        provider=w.cloud or ProviderView(as_of=w.now),
         health=w.health,
         assessments=w.assessments,
         state=w.state,

@@ -35,10 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "hpctl.cli.capacity:offers",
         "Search reserved capacity to buy for a cluster, with its price.",
     ),
-    "plans": (
-        "hpctl.cli.capacity:plans",
-        "List the training plans, or show one with its parts.",
-    ),
+    "plans": ("hpctl.cli.capacity:plans", "List the training plans, or show one with its parts."),
     "buy": ("hpctl.cli.capacity:buy", "Buy a training plan."),
     "extend": ("hpctl.cli.capacity:extend", "Extend a training plan."),
 }
@@ -277,16 +274,13 @@ def offers(
 @click.argument("name", metavar="[PLAN]", type=PLAN, required=False, shell_complete=complete_plan)
 @output.json_option
 @aws_options
-def plans(
-    name: str | None, as_json: bool, profile: str | None, region: str | None,
-    endpoint_url: str | None,
-) -> None:  # fmt: skip
+def plans(name: str | None, as_json: bool, **account: str | None) -> None:
     """List the training plans, or show one with its parts.
 
     One: its reserved capacities, their UltraServers, and its extensions. Exit code 3 where
     something of it could not be read.
     """
-    aws = open_aws(profile, region, endpoint_url)
+    aws = open_aws(**account)
     if name:
         one, unknown = training_plans.plan(aws, name)
         view = TrainingPlansView(output.now(), True, (one,), unknown)

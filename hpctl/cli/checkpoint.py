@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete import complete_file
+from hpctl.cli.arguments import complete_file
 from hpctl.cli.lazy import LazyGroup
 from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints import hpctl_checkpoint, search
@@ -56,12 +56,6 @@ class Aws:
             )
         except HpctlError as error:
             raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
-
-    def tiers(
-        self, texts: Iterable[str]
-    ) -> tuple[list[search.CheckpointTier], list[search.Unseen]]:
-        """Each with its kind, the nearest kind first; and those that nobody can look at."""
-        return search.tiers_of(texts, self.place)
 
 
 def _aws(command: F) -> F:
@@ -215,7 +209,7 @@ def last(
     """
     if not places and not tiers:
         raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --tier.")
-    look_in, unseen = Aws(**aws).tiers([*places, *tiers])
+    look_in, unseen = search.tiers_of([*places, *tiers], Aws(**aws).place)
     into = fetch or (_first_directory(look_in) if export else None)
     result = search.last_complete(
         look_in,
@@ -302,7 +296,13 @@ def _line(result: search.Search) -> str:
 
 
 def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
-    cannot_read(place, f"cannot read {place}: {error.strerror or error}", schema)
+    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
+    why = f"cannot read {place}: {error.strerror or error}"
+    if schema:
+        print_json(schema, LsView(place, (), why))
+    else:
+        output.echo(f"hpctl: {why}", err=True)
+    sys.exit(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,22 +350,11 @@ class LastView:
 def row_view(each: Checkpoint | PassedOver) -> RowView:
     """One of them."""
     if isinstance(each, Checkpoint):
-        origin = str(each.origin) if each.origin else ""
-        return RowView(
-            str(each.path),
-            True,
-            each.step,
-            each.world_size,
-            each.format,
-            each.deep,
-            True,
-            "",
-            origin,
-        )
+        proved = (each.step, each.world_size, each.format, each.deep)
+        return RowView(str(each.path), True, *proved, True, "", str(each.origin or ""))
     complete = None if each.unreadable else False
-    return RowView(
-        str(each.path), complete, None, None, each.format, False, each.claimed, str(each.why), ""
-    )
+    told = (each.format, False, each.claimed, str(each.why), "")
+    return RowView(str(each.path), complete, None, None, *told)
 
 
 def search_view(result: search.Search) -> LastView:
@@ -384,16 +373,11 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as bars
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=output.console(err=True), transient=True) as shown:
+    speed = (bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    columns = (bars.BarColumn(), bars.DownloadColumn(), *speed)
+    with bars.Progress(*columns, console=output.console(err=True), transient=True) as shown:
         task = shown.add_task("")
 
         def progress(done: int, total: int) -> None:
@@ -427,12 +411,3 @@ def exit_code(rows: list[Checkpoint | PassedOver]) -> int:
 def print_json(schema: str, view: object) -> None:
     """A document on stdout."""
     output.echo(output.to_json(schema, view))
-
-
-def cannot_read(place: str, why: str, schema: str | None) -> NoReturn:
-    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
-    if schema:
-        print_json(schema, LsView(place, (), why))
-    else:
-        output.echo(f"hpctl: {why}", err=True)
-    sys.exit(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import DurationType
-from hpctl.cli.complete import complete_file
+from hpctl.cli.arguments import DurationType, complete_file
 from hpctl.cli.gather import fold
 from hpctl.core import job_recovery
 from hpctl.core.journal import State
@@ -78,13 +78,22 @@ class AdviceView:
 @click.argument("target", metavar="JOB|DIR", shell_complete=complete_file)
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job. JOB knows its own.")
 @click.option(
-    "--save-cost", type=DurationType("0.01s"), help="For how long a save stops the training."
+    "--save-cost",
+    "save_s",
+    type=DurationType("0.01s"),
+    help="For how long a save stops the training.",
 )
 @click.option(
-    "--restart-cost", type=DurationType("0.01s"), help="From a failure to the first new step."
+    "--restart-cost",
+    "restart_s",
+    type=DurationType("0.01s"),
+    help="From a failure to the first new step.",
 )
 @click.option(
-    "--mtbf", type=DurationType("0.01s"), help="Of the whole job, instead of the history's."
+    "--mtbf",
+    "mtbf_s",
+    type=DurationType("0.01s"),
+    help="Of the whole job, instead of the history's.",
 )
 @click.option(
     "--last",
@@ -96,24 +105,14 @@ class AdviceView:
 )
 @output.json_option
 @output.config_option
-def advise(
-    target: str,
-    nodes: int | None,
-    save_cost: float | None,
-    restart_cost: float | None,
-    mtbf: float | None,
-    newest: int,
-    config: str,
-    as_json: bool,
-) -> None:
+def advise(config: str, as_json: bool, **asked: Any) -> None:
     """Say how often to save.
 
     The cost of a save and the present interval come from the files of the whole checkpoints in
     DIR, or in the directory that JOB was submitted with; failures and restarts from the journal.
     Where nothing is known, published numbers are taken, and the answer says so.
     """
-    asked = Asked(target, nodes, save_cost, restart_cost, mtbf, newest)
-    view = advice_view(asked, config, output.now())
+    view = advice_view(Asked(**asked), config, output.now())
     output.show("advise", view, as_json, draw)
 
 
@@ -200,7 +199,7 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
     if asked.mtbf_s is None:
         mtbf = (DAY_S / (known.high * nodes), known.mtbf_s(nodes), DAY_S / (known.low * nodes))
     else:
-        mtbf = (asked.mtbf_s, asked.mtbf_s, asked.mtbf_s)
+        mtbf = (asked.mtbf_s,) * 3
     apart, step_s = saves.apart_s, saves.step_s
     advice = best(save_s, restart_s, mtbf, None if apart is None else max(apart - save_s, 1e-3))
 
@@ -307,11 +306,8 @@ def _history(config: str) -> History:
     if not Path(config).exists():
         return History(missing=f"there is no {config} here")
     try:
-        store = open_store(output.load_config(config))
-        try:
+        with closing(open_store(output.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
-        finally:
-            store.close()
     except HpctlError as error:
         return History(missing=str(error).splitlines()[0])
     if not events:

@@ -2,37 +2,127 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pwd
+import re
 import secrets
 import shutil
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
-from hpctl.cli import daemon_user, output
+from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import DIM, counted, grid, styled, word
 from hpctl.clusters.joining import joined_now
-from hpctl.config import Config
+from hpctl.config import DEFAULT_PATH, Config
 from hpctl.core.model import InstanceStatus, ProviderView
 from hpctl.core.plan import ESCALATED, GATE
 from hpctl.core.policy import Mode
 from hpctl.core.timeline import duration
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.protocol.heads import slurm_confs
+from hpctl.protocol.heads import slurm_confs, slurm_user
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+# --- the daemon's user ------------------------------------------------------------------------
+# Its unit runs the daemon as SlurmUser. A secret is for that user's group to read and for nobody
+# beside it: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
+
+UNIT = "hpctl-daemon.service"
+MEND = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
+_CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
+
+
+def closed(user: str, paths: Iterable[Path]) -> list[Path]:
+    """Those paths that are there and that a user cannot read.
+
+    Raises HpctlError where there is no such user, PermissionError where only root may tell.
+    """
+    try:
+        one = pwd.getpwnam(user)
+    except KeyError:
+        raise HpctlError(f"the daemon's user {user} has no account here", MEND) from None
+    there = (str(path) for path in paths if path.exists())
+    who: Any = {"user": one.pw_uid, "group": one.pw_gid}
+    who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
+    words = ("sh", "-c", _CLOSED, "sh", *there)
+    done = subprocess.run(words, cwd="/", capture_output=True, timeout=30, check=True, **who)
+    return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
+
+
+def _secrets(config: Config) -> set[Path]:
+    """The files that the daemon reads and others must not."""
+    from sqlalchemy import make_url
+
+    found = {config.alerts.token_file} if config.alerts.token_file else set()
+    if config.database_url and make_url(config.database_url).password:
+        found.add(Path(DEFAULT_PATH))
+    return found
+
+
+def grants(config: Config, user: str) -> list[Path]:
+    """The files whose group or mode must change: a closed one, and a secret that is open."""
+    hidden = _secrets(config)
+    loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
+    return sorted(loud.union(closed(user, {Path(DEFAULT_PATH), *hidden})))
+
+
+def grant(path: Path, user: str) -> None:
+    """Have a user's group read a file of root's, and nobody beside. Raises HpctlError, OSError."""
+    found, group = path.stat(), pwd.getpwnam(user).pw_gid
+    if found.st_gid not in (0, group):
+        raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")
+    os.chown(path, -1, group)
+    path.chmod(found.st_mode & 0o700 | 0o040)
+    if closed(user, [path]):
+        raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
+
+
+@runtime_checkable
+class ShowsConfig(Protocol):
+    """A scheduler that can say its release and print its configuration."""
+
+    def version(self) -> tuple[int, int, int]:
+        """Slurm's release. Raises Unavailable."""
+
+    def show_config(self) -> Mapping[str, str]:
+        """`scontrol show config` as key and value. Raises Unavailable."""
+
+
+def slurms_user(config: Config | None) -> str:
+    """SlurmUser, as slurmctld says; where it does not answer, as slurm.conf does."""
+    from hpctl.wiring import make_scheduler
+
+    shown: Mapping[str, str] = {}
+    with contextlib.suppress(HpctlError):
+        scheduler = make_scheduler(config or Config())
+        shown = scheduler.show_config() if isinstance(scheduler, ShowsConfig) else {}
+    return shown.get("SlurmUser", "").partition("(")[0] or slurm_user()
+
+
+def unit_user() -> str | None:
+    """Whom the installed unit runs the daemon as; None where there is none."""
+    words = ("systemctl", "show", "--property=LoadState,User", UNIT)
+    said = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
+    named = re.search(r"(?m)^User=(.+)$", said)
+    return None if "LoadState=loaded" not in said else named[1] if named else "root"
+
+
+# --- the checks -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +225,7 @@ def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: A
         view = scheduler.view()
     except Unavailable:
         installed = _installed(config)
-        if installed and isinstance(scheduler, daemon_user.ShowsConfig):
+        if installed and isinstance(scheduler, ShowsConfig):
             yield from releases(scheduler.version(), installed, answers=False)
         raise
     took = (time.monotonic() - started) * 1000
@@ -176,7 +266,7 @@ def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
     from hpctl.wiring import make_scheduler
 
     scheduler = make_scheduler(config)
-    if not isinstance(scheduler, daemon_user.ShowsConfig):
+    if not isinstance(scheduler, ShowsConfig):
         yield CheckView(
             "slurm.conf", "unknown", "this adapter cannot print it", "slurm.adapter: cli"
         )
@@ -247,11 +337,8 @@ def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     from hpctl.cli.gather import fold
     from hpctl.wiring import open_store
 
-    store = open_store(config)
-    try:
+    with contextlib.closing(open_store(config)) as store:
         info, state = store.daemon(), fold(store.events())
-    finally:
-        store.close()
     yield CheckView("journal", "ok", f"{state.events} events, all of them legal", "")
     mend = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
     if info is None:
@@ -428,10 +515,10 @@ def _other_doctors(config: Config, now: datetime) -> Iterator[CheckView]:  # noq
 
 def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
-    user, name = daemon_user.unit_user(), "daemon's user"
+    user, name = unit_user(), "daemon's user"
     if user is None:
         return
-    owner = daemon_user.slurms_user(config)
+    owner = slurms_user(config)
     if user != owner:
         what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
         verdict = "warn" if user == "root" else "fail"  # who may not drain
@@ -440,10 +527,8 @@ def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa:
     conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
     state = (path for path in config.state_dir.glob("*") if path.is_file())
     try:
-        wrong = daemon_user.grants(config, owner) + daemon_user.closed(
-            owner, [*conf, config.kill_switch.parent]
-        )
-        lost = daemon_user.closed(owner, state)
+        wrong = grants(config, owner) + closed(owner, [*conf, config.kill_switch.parent])
+        lost = closed(owner, state)
     except PermissionError:
         what = f"only root can tell what {owner} may read"
         yield CheckView(name, "unknown", what, "sudo hpctl doctor")
@@ -452,7 +537,7 @@ def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa:
     if lost:
         mend = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
     elif wrong:
-        mend = daemon_user.MEND
+        mend = MEND
     if mend:
         named = ", ".join(map(str, lost or wrong))
         what = f"{owner} must read, and nobody beside where it is a secret: {named}"

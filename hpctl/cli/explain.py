@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete import complete_any
+from hpctl.cli.arguments import complete_any
 from hpctl.cli.gather import World, cloud_says, gather, known_nodes, waits_for_cloud
 from hpctl.cli.tables import (
     BAD,
@@ -27,7 +27,8 @@ from hpctl.cli.tables import (
     indented,
     styled,
 )
-from hpctl.cli.views import TroubleView, trouble_view
+from hpctl.cli.views import TroubleView, copied, trouble_view
+from hpctl.core import model
 from hpctl.core.bounds import at_stamp, natural
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
@@ -35,25 +36,11 @@ from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.marks import mark_of
-from hpctl.core.model import (
-    Assessment,
-    Condition,
-    Finding,
-    JobId,
-    NodeName,
-    RecoveryId,
-    RuleId,
-    SlurmJob,
-    SlurmNode,
-    Verdict,
-    reason_owner,
-)
 from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.plan_runs import RUN_GATES
 from hpctl.core.policy import Mode
-from hpctl.core.registration import Registration, registration
 from hpctl.core.requests import ORDERS
-from hpctl.core.run_gates import RUN_GATES
-from hpctl.core.run_policy import Means, RunPolicy, decide
+from hpctl.core.run_policy import Means, Registration, RunPolicy, decide, registration
 from hpctl.core.timeline import (
     Awaited,
     Line,
@@ -135,9 +122,9 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
     What is open wins over what is held, that over what a node shows by now, and that over what
     has ended.
     """
-    if (node := w.state.nodes.get(RecoveryId(target))) is not None:
+    if (node := w.state.nodes.get(model.RecoveryId(target))) is not None:
         return _node_recovery(w, rules, node)
-    if (job := w.state.jobs.get(RecoveryId(target))) is not None:
+    if (job := w.state.jobs.get(model.RecoveryId(target))) is not None:
         return _job_recovery(w, rules, job)
     of_target = _recoveries_of(w, target)
     still_open = [r for r in of_target if not r.ended]
@@ -148,19 +135,19 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
         return _hold(w, rules, hold)
     if of_target and not _shows_more(w, of_target[-1], target):
         return _recovery(w, rules, of_target[-1])
-    if target.isdecimal() and (told := w.state.reports.get(JobId(int(target)))):
+    if target.isdecimal() and (told := w.state.reports.get(model.JobId(int(target)))):
         return _told(w, target, told)
     if target in known_nodes(w):
-        return _node(w, rules, NodeName(target))
+        return _node(w, rules, model.NodeName(target))
     return change_of(w, target)
 
 
 def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
     """Whether something is the matter with a node that began after its last recovery had ended."""
-    judged = w.assessments.get(NodeName(target))
+    judged = w.assessments.get(model.NodeName(target))
     return (
         judged is not None
-        and judged.condition is not Condition.HEALTHY
+        and judged.condition is not model.Condition.HEALTHY
         and judged.since > last.since
     )
 
@@ -208,7 +195,7 @@ def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
     found, said = awaited(rec, w.policy), cloud_says(w, rec)
     judged = w.assessments.get(rec.node)
-    if rec.phase is Phase.VERIFYING and judged and judged.condition is not Condition.HEALTHY:
+    if rec.phase is Phase.VERIFYING and judged and judged.condition is not model.Condition.HEALTHY:
         said = f"now it is {judged.condition}: {judged.why}"
     return replace(found, what=f"{found.what}; {said}") if said else found
 
@@ -285,7 +272,7 @@ def _held(hold: HoldNoted) -> tuple[GateView, ...]:
 
 
 def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
-    judged = w.assessments.get(NodeName(hold.target))
+    judged = w.assessments.get(model.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
         target=hold.target,
@@ -302,11 +289,11 @@ def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
 
 def _told_of(w: World, target: str) -> tuple[Line, ...]:
     """What the supervisors of a job told, where the target is one."""
-    told = w.state.reports.get(JobId(int(target)), ()) if target.isdecimal() else ()
+    told = w.state.reports.get(model.JobId(int(target)), ()) if target.isdecimal() else ()
     return tuple(map(report_line, told))
 
 
-def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
+def _node(w: World, rules: Rules, name: model.NodeName) -> ExplainView:
     """A node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
     slurm = w.slurm.nodes.get(name) if w.slurm else None
@@ -321,7 +308,7 @@ def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
         said.append(f"Slurm calls it {slurm.state}{flags}")
         if mark := mark_of(slurm):
             said.append(f"HyperPod's health agent marked it {mark}")
-        elif slurm.closed and reason_owner(slurm.reason) is None:
+        elif slurm.closed and model.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
             said.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
     elif w.slurm is None:
@@ -342,47 +329,36 @@ def _node(w: World, rules: Rules, name: NodeName) -> ExplainView:
     )
 
 
-def _of_node(judged: Assessment | None, slurm: SlurmNode | None) -> str:
+def _of_node(judged: model.Assessment | None, slurm: model.SlurmNode | None) -> str:
     """Whether it is over for a node that nothing is done to, and what a person must do."""
     if slurm is not None and slurm.closed:
-        how = "hpctl return" if reason_owner(slurm.reason) else "scontrol update State=RESUME"
+        how = "hpctl return" if model.reason_owner(slurm.reason) else "scontrol update State=RESUME"
         return f"a person: it is closed, and hpctl does not open it by itself (`{how}`)"
     if judged is None:
         return "a person: install or start the agent there (`hpctl doctor`)"
-    if judged.condition is Condition.HEALTHY:
+    if judged.condition is model.Condition.HEALTHY:
         return "nothing: nothing is wrong, and you need not do anything"
     if judged.until is not None:
         return f"{judged.until:%H:%M:%S} UTC: what lasts until then is treated; you need do nothing"
     return "nothing of hpctl's: this is shown and not treated; look at it when you have time"
 
 
-def evidence_view(f: Finding) -> EvidenceView:
+def evidence_view(f: model.Finding) -> EvidenceView:
     """A finding as shown."""
-    return EvidenceView(
-        first=f.first,
-        last=f.last,
-        check=f.check,
-        verdict=f.verdict.value,
-        device=f.device,
-        code=f.code,
-        detail=f.detail,
-        count=f.count,
-        text=finding_text(f),
-        evidence=f.evidence,
-    )
+    return copied(EvidenceView, f, text=finding_text(f))
 
 
-def evidence_of(findings: Iterable[Finding]) -> tuple[EvidenceView, ...]:
+def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
     """What was seen of a node; checks that passed, or that its agent left out, are nothing seen."""
     return tuple(evidence_view(f) for f in findings if _seen(f) and not shed(f))
 
 
-def _seen(f: Finding) -> bool:
-    unknown = f.verdict is Verdict.UNKNOWN and not f.check.startswith("agent.")
-    return unknown or f.verdict in (Verdict.WARN, Verdict.FAIL)
+def _seen(f: model.Finding) -> bool:
+    unknown = f.verdict is model.Verdict.UNKNOWN and not f.check.startswith("agent.")
+    return unknown or f.verdict in (model.Verdict.WARN, model.Verdict.FAIL)
 
 
-def shed(f: Finding) -> bool:
+def shed(f: model.Finding) -> bool:
     """Whether a finding says that the agent leaves checks out to save resources."""
     return (f.check, f.code) == ("agent.checks", "shed")
 
@@ -390,7 +366,7 @@ def shed(f: Finding) -> bool:
 _ORDERS = {row.rule: row for row in ORDERS.values()}
 
 
-def rule_view(rules: Rules, rule: RuleId) -> RuleView | None:
+def rule_view(rules: Rules, rule: model.RuleId) -> RuleView | None:
     """A row of the catalogue as shown; None for a rule that is no more."""
     row = rules.classes.get(rule) or _ORDERS.get(rule)
     if row is None:
@@ -399,9 +375,9 @@ def rule_view(rules: Rules, rule: RuleId) -> RuleView | None:
     return RuleView(row.rule, row.meaning, row.urgency.value, ladder, row.source)
 
 
-_ASKS = {row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in RUN_GATES} | {
-    row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in GATES
-}
+_GATES: dict[str, Callable[..., Any]] = {row.name: row.gate for row in RUN_GATES}
+_GATES |= {row.name: row.gate for row in GATES}
+_ASKS = {name: (gate.__doc__ or "").strip().splitlines()[0] for name, gate in _GATES.items()}
 
 
 def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
@@ -464,7 +440,7 @@ def explain(target: str, config: str, as_json: bool) -> None:
         world = gather(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target)
     if view is None and world.slurm is not None:
-        from hpctl.daemon.run_policies import RunPolicies
+        from hpctl.daemon.observe import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
         view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)
@@ -557,7 +533,7 @@ def changes_of(w: World, target: str) -> list[Change]:
 
 def change_of(w: World, target: str) -> ExplainView | None:
     """The story of the change of this id, or of a group's last one; None where there is none."""
-    change = w.state.changes.get(RecoveryId(target))
+    change = w.state.changes.get(model.RecoveryId(target))
     if change is None:
         own = [c for c in changes_of(w, target) if target == c.opened.group]
         if not own:
@@ -576,11 +552,13 @@ def change_of(w: World, target: str) -> ExplainView | None:
     )
 
 
-def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> ExplainView | None:
+def job_view(
+    w: World, policies: Mapping[model.JobId, RunPolicy], target: str
+) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target."""
     from hpctl.jobs import job_comment
 
-    number = JobId(natural(target))
+    number = model.JobId(natural(target))
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if job is None:
         return None
@@ -606,7 +584,7 @@ def job_view(w: World, policies: Mapping[JobId, RunPolicy], target: str) -> Expl
     )
 
 
-def _unprotected(job: SlurmJob) -> str:
+def _unprotected(job: model.SlurmJob) -> str:
     if not job.recoverable:
         why = "Requeue=0" if job.batch else "not a batch job"
         return f"it is not protected: Slurm cannot start it again ({why})"
@@ -625,7 +603,7 @@ def _protected(registered: Registration) -> str:
     return f"it is protected: {', '.join(how)}"
 
 
-def checkpoint_text(registered: JobRegistration | None, job: SlurmJob) -> str:
+def checkpoint_text(registered: JobRegistration | None, job: model.SlurmJob) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
     from hpctl.jobs.checkpoints import search
 
@@ -658,7 +636,10 @@ def checkpoint_text(registered: JobRegistration | None, job: SlurmJob) -> str:
 
 
 def _would(
-    w: World, job: SlurmJob, registered: Registration, policies: Mapping[JobId, RunPolicy]
+    w: World,
+    job: model.SlurmJob,
+    registered: Registration,
+    policies: Mapping[model.JobId, RunPolicy],
 ) -> str:
     """What its policy answers to a crash now."""
     if w.policy.mode is Mode.OBSERVE:

@@ -7,22 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hpctl.clusters.joining import joined_now
 from hpctl.clusters.progress import understand
+from hpctl.core import model
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
 from hpctl.core.journal import Corrupt, Event, State, replay
-from hpctl.core.model import (
-    Assessment,
-    Health,
-    Instance,
-    InstanceStatus,
-    NodeName,
-    ProviderView,
-    SchedulerView,
-)
 from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.policy import Policy
 from hpctl.core.view import View
@@ -31,49 +23,10 @@ from hpctl.errors import JournalCorrupt, Unavailable
 if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
+    from hpctl.store.rows import DaemonInfo
 
 
 T = TypeVar("T")
-
-
-class DaemonSays(Protocol):
-    """What the daemon's own row in the store says (`Store.daemon()`)."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id on `host`."""
-
-    @property
-    def host(self) -> str:
-        """Where it runs."""
-
-    @property
-    def version(self) -> str:
-        """hpctl's version."""
-
-    @property
-    def mode(self) -> str:
-        """observe, assist or own."""
-
-    @property
-    def started(self) -> datetime:
-        """When it took the lease."""
-
-    @property
-    def heartbeat(self) -> datetime:
-        """When it last said that it lives."""
-
-    @property
-    def last_cycle_s(self) -> float:
-        """How long its last decision cycle took."""
-
-    @property
-    def until(self) -> datetime:
-        """When its lease ends unless it renews it."""
-
-    @property
-    def trouble(self) -> str:
-        """What it cannot do at present, such as read a changed configuration; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +41,12 @@ class World:
     state: State
     cluster: str = ""
     stopped: str = ""
-    health: Mapping[NodeName, Health] = field(default_factory=dict)
-    assessments: Mapping[NodeName, Assessment] = field(default_factory=dict)
-    daemon: DaemonSays | None = None
-    slurm: SchedulerView | None = None
+    health: Mapping[model.NodeName, model.Health] = field(default_factory=dict)
+    assessments: Mapping[model.NodeName, model.Assessment] = field(default_factory=dict)
+    daemon: DaemonInfo | None = None
+    slurm: model.SchedulerView | None = None
     slurm_error: str = ""
-    cloud: ProviderView | None = None
+    cloud: model.ProviderView | None = None
     cloud_error: str = ""
     joined: Joined = field(default_factory=Joined)
     """Which of the cloud's instances stands for which node."""
@@ -110,7 +63,7 @@ class World:
         assert self.slurm is not None
         return View(
             scheduler=self.slurm,
-            provider=self.cloud or ProviderView(self.now),
+            provider=self.cloud or model.ProviderView(self.now),
             health=self.health,
             assessments=self.assessments,
             state=self.state,
@@ -188,10 +141,10 @@ def with_cloud(world: World, config: Config) -> World:
 
 def _left(
     state: State,
-    health: Mapping[NodeName, Health],
-    slurm: SchedulerView | None,
+    health: Mapping[model.NodeName, model.Health],
+    slurm: model.SchedulerView | None,
     joined: Joined,
-) -> set[NodeName]:
+) -> set[model.NodeName]:
     """Whom slurmctld does not know, nor the cloud where it was asked, and nothing is done to.
 
     Such a node was removed, by a scale-down for example: its agent is missed by nobody.
@@ -223,7 +176,7 @@ def _read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
         return None, f"{error} {error.hint}".strip()
 
 
-def known_nodes(w: World) -> list[NodeName]:
+def known_nodes(w: World) -> list[model.NodeName]:
     """Every node that anybody has a word for, in order."""
     from hpctl.clusters.names import natural
 
@@ -247,13 +200,13 @@ def cloud_says(w: World, rec: NodeRecovery) -> str:
     if instance is None or not instance.message:
         return ""
     said = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
-    if instance.status is not InstanceStatus.FAILURE:
+    if instance.status is not model.InstanceStatus.FAILURE:
         return said
     trouble = understand(instance.message)
     return f"{said} This means: {trouble.meaning}. Mend: {trouble.mend}"
 
 
-def _instance(w: World, rec: NodeRecovery) -> Instance | None:
+def _instance(w: World, rec: NodeRecovery) -> model.Instance | None:
     """The instance that stands for the node, or for its place in the group."""
     if w.cloud is None:
         return None

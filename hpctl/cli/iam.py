@@ -89,7 +89,7 @@ def iam() -> None:
     """
 
 
-def _command(who: str, text: str, *, trusted: bool) -> None:
+def _command(who: str, text: str, *, trusted: bool = True) -> None:
     @iam.command(who, help=text)
     @scope_options
     @output.json_option
@@ -106,17 +106,10 @@ def _command(who: str, text: str, *, trusted: bool) -> None:
         click.option("--trust", is_flag=True, help="Print the trust policy instead.")(command)
 
 
-_command(
-    "head-node",
-    "Print what hpctl's daemon needs on a controller. The nodes' policy stands beside it.",
-    trusted=True,
-)
-_command(
-    "autoscale",
-    "Print what hpctl's daemon needs where autoscaling is on.",
-    trusted=True,
-)
-_command("execution-role", "Print what every node of a cluster needs.", trusted=True)
+_BESIDE = "The nodes' policy stands beside it."
+_command("head-node", f"Print what hpctl's daemon needs on a controller. {_BESIDE}")
+_command("autoscale", "Print what hpctl's daemon needs where autoscaling is on.")
+_command("execution-role", "Print what every node of a cluster needs.")
 _command("operator", "Print what somebody needs who runs `hpctl cluster`.", trusted=False)
 _command("buyer", "Print what the operator needs besides who buys capacity.", trusted=False)
 
@@ -136,9 +129,7 @@ def check(
     bucket: str,
     role: str,
     as_json: bool,
-    profile: str | None,
-    region: str | None,
-    endpoint_url: str | None,
+    **account: str | None,
 ) -> None:
     """Ask IAM whether a role allows what a policy does (iam:SimulatePrincipalPolicy).
 
@@ -150,9 +141,9 @@ def check(
     from hpctl.clusters.validate.wanted import Unanswered
     from hpctl.errors import Absent
 
-    account = principal.split(":")[4]
-    aws = open_aws(profile, region, endpoint_url)
-    to = _scope(cluster=cluster, account=account, region=aws.region, bucket=bucket, role=role)
+    aws = open_aws(**account)
+    number = principal.split(":")[4]
+    to = _scope(cluster=cluster, account=number, region=aws.region, bucket=bucket, role=role)
     statements = PERSONAS[who](to)
     if open_ := _open(to, document(statements)):
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
@@ -216,15 +207,15 @@ def draw_check(out: Console, view: IamCheckView) -> None:
         return
     if not view.denied and not view.unsure:
         out.print(f"{view.role} allows what {view.who} needs")
-    if view.denied:
-        out.print(f"{view.role} does not allow all that {view.who} needs:")
-        rows = columns("ACTION", wrapped("ON"))
-        for denied in view.denied:
-            rows.add_row(denied.action, denied.resource)
-        out.print(rows)
-    if view.unsure:
-        out.print(f"{view.role} has conditions that only a real request meets:")
-        rows = columns("ACTION", wrapped("DEPENDS ON"))
-        for unsure in view.unsure:
-            rows.add_row(unsure.action, unsure.keys)
-        out.print(rows)
+    denied = [(one.action, one.resource) for one in view.denied]
+    unsure = [(one.action, one.keys) for one in view.unsure]
+    for said, head, found in (
+        (f"does not allow all that {view.who} needs:", "ON", denied),
+        ("has conditions that only a real request meets:", "DEPENDS ON", unsure),
+    ):
+        if found:
+            out.print(f"{view.role} {said}")
+            rows = columns("ACTION", wrapped(head))
+            for cells in found:
+                rows.add_row(*cells)
+            out.print(rows)

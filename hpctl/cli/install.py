@@ -2,29 +2,464 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import re
+import shutil
 import socket
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from hpctl.cli import install_steps, output
-from hpctl.cli.doctor import CheckView, DoctorView, draw_checks, examine, read_config, verdict
-from hpctl.cli.install_steps import Step, StepView, Wish, machine_at, walk
+from hpctl import __version__
+from hpctl.cli import output
+from hpctl.cli.doctor import (
+    CheckView,
+    DoctorView,
+    draw_checks,
+    examine,
+    grant,
+    grants,
+    read_config,
+    slurms_user,
+    verdict,
+)
 from hpctl.cli.output import DRY_RUN, Exit
 from hpctl.cli.tables import styled
+from hpctl.clusters import bundle
+from hpctl.config import DEFAULT_PATH, Cluster, Config, example, load
 from hpctl.errors import HpctlError
+from hpctl.protocol.heads import SLURM_USER, slurm_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lifecycle.machine import Machine
+    from lifecycle.node import Node
     from rich.console import Console
+
+HOME = "/opt/hpctl"
+PLUGINS = "/opt/hpctl/slurm"
+PACKAGE = "/usr/lib/hpctl/id"
+"""There where the Debian package is installed."""
+
+LINK = "/usr/local/bin/hpctl"
+PROGRAM = "/opt/hpctl/bin/hpctl"
+AGENT_ENV = "/etc/hpctl/agent.env"
+DROP_IN = "/etc/systemd/system/hpctl-daemon.service.d/slurm-user.conf"
+UNITS = {
+    "head": ("hpctl-daemon.service", "hpctl-daemon.socket"),
+    "node": ("hpctl-agent.service", "hpctl.slice"),
+}
+"""The service of a role, and what it needs beside it."""
+
+ROLES = {"head": "controller", "node": "compute", "login": "login"}
+"""Ours, and the lifecycle scripts' words for them."""
+
+KEPT = ("/etc/hpctl", "/var/lib/hpctl", "/var/log/hpctl")
+SLURM_FILES = ("slurm.conf", "plugstack.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step. `state` is already, done, would (`--dry-run`), skipped or failed."""
+
+    name: str
+    state: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be so, whether it is, and how it becomes so. `absent`: why it cannot be here."""
+
+    name: str
+    what: str
+    done: Callable[[], bool]
+    run: Callable[[], Any]
+    absent: str = ""
+
+
+def machine_at(root: Path) -> Machine:
+    """The machine below a root, as the lifecycle scripts see it."""
+    scripts = str(bundle.lifecycle_scripts())
+    if scripts not in sys.path:
+        sys.path.append(scripts)
+    from lifecycle.machine import Machine
+
+    return Machine(str(root))
+
+
+def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
+    """Take the steps in order; the first that fails is the last."""
+    from lifecycle.failure import Failure
+
+    for step in steps:
+        try:
+            if step.absent:
+                yield StepView(step.name, "skipped", step.absent)
+            elif step.done():
+                yield StepView(step.name, "already", step.what)
+            elif dry_run:
+                yield StepView(step.name, "would", step.what)
+            else:
+                with redirect_stdout(StringIO()) as told:
+                    step.run()
+                words = "; ".join([step.what, *told.getvalue().splitlines()])
+                yield StepView(step.name, "done", words)
+        except (Failure, HpctlError, OSError) as error:
+            yield StepView(step.name, "failed", f"{step.what}: {error}")
+            return
+
+
+# --- install ----------------------------------------------------------------------------------
+
+
+_DELAY = "batch_sched_delay=0"
+_ADDED = "# batch_sched_delay: added by hpctl install"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for. `head` is the daemon's URL, for nodes.
+
+    `eager`: batch_sched_delay=0 is added to the SchedulerParameters that a site has set.
+    """
+
+    role: str
+    cluster: str = ""
+    region: str = ""
+    head: str = ""
+    slurm: bool = False
+    eager: bool = False
+
+
+def installing(machine: Machine, wish: Wish) -> Iterator[Step]:
+    """The steps of a role. Raises HpctlError, before the first, where a word is missing."""
+    environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
+    changed: list[str] = []
+    yield _program(machine, changed)
+    yield _link(machine)
+    if wish.role == "head":
+        yield _hpctl_yaml(machine, wish)
+    if wish.role == "node":
+        yield _file(machine, AGENT_ENV, environment, changed)
+    names = UNITS.get(wish.role, ())
+    units = bundle.lifecycle_scripts() / "systemd"
+    for name in names:
+        text = (units / name).read_text()
+        if machine.unit_text(name) != text:
+            yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
+    if wish.eager:
+        yield _eager(machine)
+    if wish.slurm:
+        yield _slurm(machine, wish.role)
+    if wish.role == "head":
+        yield from for_slurms_user(machine, changed)
+    if names:
+        yield _service(machine, names[0], changed)
+
+
+def _program(machine: Machine, changed: list[str]) -> Step:
+    what = f"hpctl {__version__} in {HOME}"
+    program = machine.path(PROGRAM)
+
+    def done() -> bool:
+        if machine.path(PACKAGE).exists() or not machine.real:
+            return program.is_symlink() or program.exists()
+        return machine.works(PROGRAM, "--version") and __version__ in machine.run(
+            PROGRAM, "--version"
+        )
+
+    absent = ""
+    if not machine.real and not done():
+        absent = f"put the Debian package into {machine.root} (make package): an environment of"
+        absent = f"{absent} Python cannot be made from outside"
+    return Step("program", what, done, lambda: _environment(machine, changed), absent)
+
+
+def _environment(machine: Machine, changed: list[str]) -> None:
+    """An environment of its own from the very wheels that are installed here; no network."""
+    from hpctl.clusters.bundle_wheels import installed
+
+    with tempfile.TemporaryDirectory() as room:
+        wheels = Path(room)
+        installed(wheels, f"{sys.version_info.major}.{sys.version_info.minor}")
+        base = getattr(sys, "_base_executable", sys.executable)
+        machine.run(base, "-m", "venv", "--without-pip", HOME, timeout=120)
+        pip = next(wheels.glob("pip-*.whl"))
+        words = ["--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        words += ["--force-reinstall"]  # what a run that was killed left may be half a package
+        env = {"PIP_CONFIG_FILE": os.devnull}
+        find = ("--find-links", room, "hpctl")
+        python = f"{HOME}/bin/python"
+        machine.run(python, f"{pip}/pip", "install", *words, *find, timeout=500, env=env)
+    changed.append(HOME)
+
+
+def _link(machine: Machine) -> Step:
+    """In every user's PATH: the package has it in /usr/bin."""
+    link = machine.path(LINK)
+
+    def done() -> bool:
+        if machine.path("/usr/bin/hpctl").is_symlink():
+            return True
+        return link.is_symlink() and os.readlink(link) == PROGRAM
+
+    def run() -> None:
+        if link.exists() or link.is_symlink():
+            raise HpctlError("another hpctl is there", f"look at it, and remove it: {link}")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(PROGRAM)
+
+    return Step("PATH", f"{LINK} -> {PROGRAM}", done, run)
+
+
+def _hpctl_yaml(machine: Machine, wish: Wish) -> Step:
+    """Every key with its default; the cluster's name from the words, else from HyperPod's file."""
+    path = machine.path(DEFAULT_PATH)
+    cluster, region = wish.cluster, wish.region
+    if not cluster:
+        cluster, region = _on_hyperpod(machine)
+    named = f" for cluster {cluster}" if cluster else ", provider none: drain and requeue only"
+    what = f"{DEFAULT_PATH} with every default{named}"
+    if path.exists():
+        what = f"{DEFAULT_PATH} stays as it is"
+    given = Cluster(name=cluster, region=region or None) if cluster else Cluster(provider="none")
+    text = example(Config(cluster=given))
+    return Step("configuration", what, path.exists, lambda: machine.write(path, text))
+
+
+def _on_hyperpod(machine: Machine) -> tuple[str, str]:
+    """Cluster and region, as HyperPod left them on the node; empty elsewhere."""
+    path = machine.path("/opt/ml/config/resource_config.json")
+    try:
+        told = json.loads(path.read_text())["ClusterConfig"]
+        return str(told["ClusterName"]), str(told["ClusterArn"]).split(":")[3]
+    except (OSError, ValueError, LookupError, TypeError):
+        return "", ""
+
+
+def _agent_env(machine: Machine, head: str) -> str:
+    """The file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
+    from lifecycle.slurm_files import set_line
+
+    path = machine.path(AGENT_ENV)
+    text = path.read_text() if path.is_file() else ""
+    if not head:
+        if "HPCTL_AGENT_HEAD=" in text:
+            return text
+        raise HpctlError(
+            "the agent must know where its daemon listens",
+            "name the head node: --head HOST (`scontrol ping` shows it)",
+        )
+    return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
+
+
+def _file(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
+    from lifecycle.machine import holds
+
+    def run() -> None:
+        machine.write(machine.path(path), text)
+        changed.append(path)
+
+    return Step("file", path, lambda: holds(machine.path(path), text), run)
+
+
+def _service(machine: Machine, unit: str, changed: list[str]) -> Step:
+    """Enabled, and running where systemd does; restarted where its files are new."""
+    if not shutil.which("systemctl"):
+        return Step("service", unit, bool, bool, f"no systemd here: {unit} is not enabled")
+    if machine.real:
+        what = f"{unit} enabled" + (" and running" if machine.running else "")
+        return Step(
+            "service",
+            what,
+            lambda: not changed and machine.up(unit),
+            lambda: machine.start(unit, again=bool(changed)),
+        )
+    words = (f"--root={machine.root}", "--quiet")
+    return Step(
+        "service",
+        f"{unit} enabled",
+        lambda: machine.works("systemctl", *words, "is-enabled", unit),
+        lambda: machine.run("systemctl", *words, "enable", unit),
+    )
+
+
+def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
+    """The unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
+    config, drop_in = None, machine.path(DROP_IN)
+    with suppress(HpctlError):  # doctor says what is wrong with it
+        config = load(DEFAULT_PATH) if machine.real else None
+    user = slurms_user(config) if machine.real else slurm_user(machine.root)
+    if user != SLURM_USER or drop_in.exists():
+        yield _file(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
+        if machine.running and changed:
+            machine.run("systemctl", "daemon-reload")
+    for path in grants(config, user) if config else ():
+        what = f"{path} is for {user} to read"
+        yield Step("daemon's user", what, lambda: False, partial(grant, path, user))
+        changed.append(str(path))
+
+
+def site_parameters(machine: Machine) -> str:
+    """The SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else ""."""
+    from lifecycle.slurm_files import value
+
+    found = value(_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters") or ""
+    return "" if "batch_sched_delay" in found.lower() else found
+
+
+def _eager(machine: Machine) -> Step:
+    """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
+    conf = _node(machine, "head").slurm_etc / "slurm.conf"
+
+    def run() -> None:
+        text = re.sub(
+            r"(?im)^([ \t]*SchedulerParameters[ \t]*=[ \t]*[^\s#]+)",
+            rf"{_ADDED}\n\1,{_DELAY}",
+            conf.read_text(),
+        )
+        machine.write(conf.resolve(), text, conf.stat().st_mode & 0o7777)
+        _reconfigure(machine)
+
+    what = f"{_DELAY} in {conf}"
+    return Step("scheduler", what, lambda: not site_parameters(machine), run)
+
+
+def _reconfigure(machine: Machine) -> None:
+    from lifecycle.slurm_files import program
+
+    if machine.running and machine.up("slurmctld.service"):
+        machine.run(program("scontrol"), "reconfigure", timeout=60)
+
+
+def _slurm(machine: Machine, role: str) -> Step:
+    """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
+    from lifecycle.steps import slurm_plugins
+
+    node = _node(machine, role)
+    here = slurm_plugins.applies(node)
+    what = f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles"
+    return Step(
+        "Slurm plugins",
+        what,
+        lambda: bool(slurm_plugins.done(node)),
+        lambda: slurm_plugins.run(node),
+        "" if here else str(here),
+    )
+
+
+def _node(machine: Machine, role: str) -> Node:
+    """As much of a node as the steps look at that know nothing of HyperPod."""
+    from lifecycle import config, node
+
+    scripts = bundle.lifecycle_scripts()
+    named: Mapping[str, Any] = dict.fromkeys(
+        ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
+    )
+    return node.Node(
+        mode="OnInitComplete",
+        bundle=scripts,
+        machine=machine,
+        config=config.load(scripts / "config.json", ["slurm_plugins"]),
+        parameters={},
+        role=ROLES[role],
+        controllers=(),
+        **named,
+    )
+
+
+# --- uninstall --------------------------------------------------------------------------------
+
+
+def uninstalling(machine: Machine, purge: bool) -> Iterator[Step]:
+    """Everything that is not the Debian package's; journal and configuration only to purge."""
+    yield _unlisted(machine)
+    # A socket first: it would start its service again.
+    for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
+        yield _no_unit(machine, unit)
+    link = machine.path(LINK)
+    yield Step("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
+    yield _gone(machine)
+    for name in KEPT:
+        kept = machine.path(name)
+        if kept.exists() and purge:
+            yield Step("purge", f"no {name}", lambda: False, partial(shutil.rmtree, kept))
+        elif kept.exists():
+            yield Step("kept", f"{name} (--purge removes it)", lambda: True, bool)
+
+
+def _gone(machine: Machine) -> Step:
+    """The program; where this very process runs from it, when that ends."""
+    home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
+    what = f"no {HOME}"
+    if home.name != Path(HOME).name:
+        what = f"no {PLUGINS}; `apt-get remove hpctl` removes the rest"
+    own = Path(sys.prefix).is_relative_to(home)
+    run = partial(atexit.register, shutil.rmtree, home) if own else partial(shutil.rmtree, home)
+    return Step("program", what, lambda: not home.exists(), run)
+
+
+def _unlisted(machine: Machine) -> Step:
+    """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
+    directory = _node(machine, "head").slurm_etc
+    ours = re.compile(
+        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={_DELAY}$)\n?"
+        rf"|^{_ADDED}\n(.*),{_DELAY}"
+    )
+    files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
+
+    def done() -> bool:
+        return not any(ours.search(path.read_text()) for path in files)
+
+    def run() -> None:
+        for path in files:
+            mode = path.stat().st_mode & 0o7777
+            machine.write(path.resolve(), ours.sub(r"\1", path.read_text()), mode)
+        _reconfigure(machine)
+
+    return Step("Slurm plugins", f"none of ours in {directory}", done, run)
+
+
+def _no_unit(machine: Machine, unit: str) -> Step:
+    """Stopped, disabled, and without a file of ours in /etc."""
+    own = machine.path("/etc/systemd/system")
+    drop_in = [machine.path(DROP_IN)] if unit == UNITS["head"][0] else []
+    files = [
+        own / unit,
+        *drop_in,
+        *(own / f"{by}.target.wants" / unit for by in ("multi-user", "sockets")),
+    ]
+
+    def done() -> bool:
+        runs = machine.running and machine.works("systemctl", "is-active", "--quiet", unit)
+        return not (runs or any(file.is_symlink() or file.exists() for file in files))
+
+    def run() -> None:
+        if machine.running:
+            machine.run("systemctl", "stop", unit, timeout=180, ok=(0, 5))
+        for left in files:
+            left.unlink(missing_ok=True)
+        with suppress(OSError):  # a site's own drop-in stays, or there was none
+            machine.path(DROP_IN).parent.rmdir()
+        if machine.running:
+            machine.run("systemctl", "daemon-reload")
+
+    return Step("service", f"{unit} stopped and disabled", done, run)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,13 +522,13 @@ def head(
     cluster: str, region: str, slurm: bool, yes: bool, dry_run: bool, root: Path, as_json: bool
 ) -> None:
     """Install the daemon on a head node (controller)."""
-    eager = slurm and _eager(_machine(root, dry_run), yes or dry_run)
+    eager = slurm and _wants_delay(_machine(root, dry_run), yes or dry_run)
     _install(Wish("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json)
 
 
-def _eager(machine: Machine, agreed: bool) -> bool:
+def _wants_delay(machine: Machine, agreed: bool) -> bool:
     """Whether batch_sched_delay=0 is to be added to what a site has set; a person is asked."""
-    parameters = install_steps.site_parameters(machine)
+    parameters = site_parameters(machine)
     if not parameters or agreed:
         return bool(parameters)
     question = (
@@ -111,7 +546,7 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
     Says in its unit who that is, and has that user's group read hpctl.yaml and the daemon's
     secrets. Restarts nothing; `install head` does the same.
     """
-    steps = install_steps.daemon_user(_machine(root, dry_run), [])
+    steps = for_slurms_user(_machine(root, dry_run), [])
     _show(steps, dry_run, as_json, lambda: ())
 
 
@@ -155,7 +590,7 @@ def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) 
             " with its journal and configuration" if purge else "; journal and configuration stay"
         )
         output.confirm(f"Remove hpctl from this machine{what}?", abort=True)
-    _show(install_steps.uninstall(machine, purge), dry_run, as_json, lambda: ())
+    _show(uninstalling(machine, purge), dry_run, as_json, lambda: ())
 
 
 def _url(head: str) -> str:
@@ -175,14 +610,11 @@ def _machine(root: Path, dry_run: bool) -> Machine:
 def _install(wish: Wish, dry_run: bool, root: Path, as_json: bool) -> None:
     machine = _machine(root, dry_run)
     looks = (lambda: ()) if dry_run or not machine.running else (lambda: _doctor(wish))
-    _show(install_steps.install(machine, wish), dry_run, as_json, looks)
+    _show(installing(machine, wish), dry_run, as_json, looks)
 
 
 def _show(
-    steps: Iterator[Step],
-    dry_run: bool,
-    as_json: bool,
-    looks: Callable[[], tuple[CheckView, ...]],
+    steps: Iterator[Step], dry_run: bool, as_json: bool, looks: Callable[[], tuple[CheckView, ...]]
 ) -> None:
     taken = tuple(walk(steps, dry_run))
     failed = any(step.state == "failed" for step in taken)

@@ -209,15 +209,8 @@ def _view(
         notes.append("no wheels: nodes come up without hpctl (--wheels, --wheelhouse)")
     else:
         notes.append(f"hpctl will run with {target}: the nodes must have it, or --python bring it")
-    return BundleView(
-        str(output),
-        signed.digest,
-        len(signed.files),
-        signed.size,
-        signed.wheels,
-        found,
-        tuple(notes),
-    )
+    made = (str(output), signed.digest, len(signed.files), signed.size, signed.wheels)
+    return BundleView(*made, found, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +240,8 @@ def push(
     prune: bool,
     dry_run: bool,
     yes: bool,
-    profile: str | None,
-    region: str | None,
-    endpoint_url: str | None,
     as_json: bool,
+    **account: str | None,
 ) -> None:
     """Upload a bundle to S3, what changed of it.
 
@@ -267,27 +258,23 @@ def push(
     found = bundle_checks.problems(directory)
     if found:
         raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl lifecycle bundle")
-    aws = open_aws(profile, region, endpoint_url)
+    aws = open_aws(**account)
     plan = bundles.plan(aws, read, target)
     deletes = prune and bool(plan.left_over)
     if deletes and not dry_run:
         confirm(f"Delete {len(plan.left_over)} objects in {target}?", yes)
     if not dry_run:
-        told = (
-            (lambda _: None) if as_json else (lambda path: output.echo(f"sending {path}", err=True))
-        )
+
+        def told(path: str) -> None:
+            if not as_json:
+                output.echo(f"sending {path}", err=True)
+
         bundles.push(aws, read, target, plan, told)
         if deletes:
             bundles.prune(aws, target, plan)
-    view = PushView(
-        source_s3_uri=str(target),
-        digest=read.digest,
-        dry_run=dry_run,
-        sent=plan.send,
-        unchanged=len(plan.unchanged),
-        left_over=plan.left_over,
-        pruned=deletes and not dry_run,
-    )
+    pruned = deletes and not dry_run
+    sent = (str(target), read.digest, dry_run, plan.send, len(plan.unchanged), plan.left_over)
+    view = PushView(*sent, pruned)
     output.show("lifecycle-push", view, as_json, draw_push)
     leave(Exit.FINE)
 

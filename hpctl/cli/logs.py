@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete import complete_preset
+from hpctl.cli.arguments import complete_preset
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import columns, moment, wrapped
+from hpctl.cli.views import copied
 from hpctl.core.compat import UTC
 
 if TYPE_CHECKING:
@@ -131,18 +132,11 @@ def _view(played: Replay, file: str) -> LogsTestView:
     timed = played.first is not None
     rules = tuple(_row(watch, timed) for watch in played.engine.watches)
     verdicts = tuple(
-        VerdictRow(
-            _time(v.at) if timed else None, v.rule, v.what, v.why, v.line_number, v.value, v.line
-        )
-        for v in played.verdicts
+        copied(VerdictRow, v, at=_time(v.at) if timed else None) for v in played.verdicts
     )
-    hangs = sum(
-        bool(
-            w.rule.expectedStartCutOffInSeconds is not None
-            or w.rule.expectedRecurringFrequencyInSeconds is not None
-        )
-        for w in played.engine.watches
-    )
+    limits = ("expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds")
+    rules_ = [watch.rule for watch in played.engine.watches]
+    hangs = sum(any(getattr(rule, limit) is not None for limit in limits) for rule in rules_)
     notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
     notes += [
         f"rule {row.name!r} captured {row.unread} times what is no number"
@@ -151,17 +145,9 @@ def _view(played: Replay, file: str) -> LogsTestView:
     ]
     if hangs and not timed:
         notes.append(f"no line near the beginning tells a time: {hangs} rules judged no hang")
-    return LogsTestView(
-        output.now(),
-        file,
-        played.engine.lines,
-        played.size,
-        _time(played.first),
-        _time(played.last),
-        rules,
-        verdicts,
-        tuple(notes),
-    )
+    span = (_time(played.first), _time(played.last))
+    read = (file, played.engine.lines, played.size, *span)
+    return LogsTestView(output.now(), *read, rules, verdicts, tuple(notes))
 
 
 def _row(watch: RuleWatch, timed: bool) -> RuleRow:

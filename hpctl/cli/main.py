@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
         "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
-        "lemons": ("hpctl.cli.lemons:lemons", "Instances that break again and again."),
+        "lemons": ("hpctl.cli.recoveries:lemons", "Instances that break again and again."),
         "audit": (
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",

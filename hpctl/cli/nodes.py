@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.cli import output
-from hpctl.cli.complete import complete_node
+from hpctl.cli.arguments import complete_node
 from hpctl.cli.gather import World, gather, known_nodes
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import MANY, WARN, WIDE, ago, columns, plain, styled, word, wrapped

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpctl.cli import output
+from hpctl.cli import output, views
 from hpctl.cli.gather import World, gather
-from hpctl.cli.tables import columns, heading, wrapped
-from hpctl.cli.views import (
-    HoldView,
-    JobRecoveryView,
-    JobReportView,
-    NodeRecoveryView,
-    chosen,
-    hold_table,
-    hold_view,
-    job_recovery_view,
-    job_report_view,
-    job_table,
-    left_out,
-    looks_back,
-    node_recovery_view,
-    node_table,
-)
+from hpctl.cli.tables import BAD, DIM, GOOD, WIDE, ago, columns, heading, styled, wrapped
+from hpctl.core.lemons import DEFAULT, Lemon, scores
 from hpctl.core.timeline import duration
 
 if TYPE_CHECKING:
@@ -35,45 +21,56 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveriesView:
     """What `hpctl recoveries` shows. `ended_not_shown` counts the closed recoveries left out that
     are not past; `holds` are what a gate keeps from beginning or going on."""
 
     as_of: datetime
-    nodes: tuple[NodeRecoveryView, ...]
-    jobs: tuple[JobRecoveryView, ...]
+    nodes: tuple[views.NodeRecoveryView, ...]
+    jobs: tuple[views.JobRecoveryView, ...]
     ended_not_shown: int
-    holds: tuple[HoldView, ...] = ()
+    holds: tuple[views.HoldView, ...] = ()
 
 
 def recoveries_view(
     w: World, *, ended: bool = False, since: datetime | None = None
 ) -> RecoveriesView:
     """The tables as a value."""
-    nodes, jobs = chosen(w.state, ended=ended, since=since)
+    nodes, jobs = views.chosen(w.state, ended=ended, since=since)
     shown = {r.id for r in nodes} | {r.id for r in jobs}
     ended_ids = [r.id for r in w.state.nodes.values() if r.ended]
     ended_ids += [r.id for r in w.state.jobs.values() if r.ended]
     return RecoveriesView(
         as_of=w.now,
-        nodes=tuple(map(node_recovery_view, nodes)),
-        jobs=tuple(job_recovery_view(r, w.state) for r in jobs),
+        nodes=tuple(map(views.node_recovery_view, nodes)),
+        jobs=tuple(views.job_recovery_view(r, w.state) for r in jobs),
         ended_not_shown=sum(rid not in shown for rid in ended_ids),
-        holds=tuple(hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
     )
 
 
+def _which(command: F) -> F:
+    """Which recoveries are meant, and how they are shown."""
+    moved = "Those that moved since (30min, 7d, ISO)."
+    command = output.json_option(output.config_option(command))
+    command = click.option("--since", type=output.SinceType(), help=moved)(command)
+    return click.option("--all", "ended", is_flag=True, help="Show ended recoveries too.")(command)
+
+
+def _world(config: str, ended: bool, since: datetime | None) -> World:
+    past = views.looks_back(output.now(), ended=ended, since=since)
+    return gather(output.load_config(config), output.now(), past=past)
+
+
 @click.command()
-@click.option("--all", "ended", is_flag=True, help="Show ended recoveries too.")
-@click.option("--since", type=output.SinceType(), help="Those that moved since (30min, 7d, ISO).")
-@output.json_option
-@output.config_option
+@_which
 def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Open and ended recoveries."""
-    now = output.now()
-    past = looks_back(now, ended=ended, since=since)
-    world = gather(output.load_config(config), now, past=past)
+    world = _world(config, ended, since)
     view = recoveries_view(world, ended=ended, since=since)
     output.show("recoveries", view, as_json, draw_recoveries)
 
@@ -82,10 +79,10 @@ def draw_recoveries(out: Console, view: RecoveriesView) -> None:
     """The tables of `hpctl recoveries`."""
     if not (view.nodes or view.jobs):
         out.print("No recovery is open.")
-    hold_table(out, view.holds, view.as_of)
-    node_table(out, "Nodes", view.nodes, view.as_of)
-    job_table(out, "Jobs", view.jobs, view.as_of)
-    left_out(out, view.ended_not_shown)
+    views.hold_table(out, view.holds, view.as_of)
+    views.node_table(out, "Nodes", view.nodes, view.as_of)
+    views.job_table(out, "Jobs", view.jobs, view.as_of)
+    views.left_out(out, view.ended_not_shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +94,36 @@ class JobsView:
     """
 
     as_of: datetime
-    jobs: tuple[JobRecoveryView, ...]
-    holds: tuple[HoldView, ...]
+    jobs: tuple[views.JobRecoveryView, ...]
+    holds: tuple[views.HoldView, ...]
     ended_not_shown: int
-    reports: tuple[JobReportView, ...]
+    reports: tuple[views.JobReportView, ...]
 
 
 def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
     """The table as a value. A hold belongs here where its target is a job id."""
-    _, chosen_jobs = chosen(w.state, ended=ended, since=since)
+    _, chosen_jobs = views.chosen(w.state, ended=ended, since=since)
     shown = {r.id for r in chosen_jobs}
     return JobsView(
         as_of=w.now,
-        jobs=tuple(job_recovery_view(r, w.state) for r in chosen_jobs),
-        holds=tuple(hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()),
+        jobs=tuple(views.job_recovery_view(r, w.state) for r in chosen_jobs),
+        holds=tuple(views.hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()),
         ended_not_shown=sum(r.ended and r.id not in shown for r in w.state.jobs.values()),
         reports=_reports(w, since or w.now - timedelta(days=1)),
     )
 
 
-def _reports(w: World, since: datetime) -> tuple[JobReportView, ...]:
+def _reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
     newest = [told[-1] for told in w.state.reports.values()]
     lately = sorted((t for t in newest if t.at >= since), key=lambda t: t.at, reverse=True)
-    return tuple(map(job_report_view, lately))
+    return tuple(map(views.job_report_view, lately))
 
 
 @click.command()
-@click.option("--all", "ended", is_flag=True, help="Show ended recoveries too.")
-@click.option("--since", type=output.SinceType(), help="Those that moved since (30min, 7d, ISO).")
-@output.json_option
-@output.config_option
+@_which
 def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Jobs that were hit, and where their recovery stands."""
-    now = output.now()
-    past = looks_back(now, ended=ended, since=since)
-    world = gather(output.load_config(config), now, past=past)
+    world = _world(config, ended, since)
     output.show("jobs", jobs_view(world, ended=ended, since=since), as_json, draw_jobs)
 
 
@@ -139,13 +131,13 @@ def draw_jobs(out: Console, view: JobsView) -> None:
     """The tables of `hpctl jobs`."""
     if not view.jobs:
         out.print("No job is in recovery.")
-    job_table(out, "", view.jobs, view.as_of)
-    hold_table(out, view.holds, view.as_of)
+    views.job_table(out, "", view.jobs, view.as_of)
+    views.hold_table(out, view.holds, view.as_of)
     _report_table(out, view.reports, view.as_of)
-    left_out(out, view.ended_not_shown)
+    views.left_out(out, view.ended_not_shown)
 
 
-def _report_table(out: Console, rows: Sequence[JobReportView], now: datetime) -> None:
+def _report_table(out: Console, rows: Sequence[views.JobReportView], now: datetime) -> None:
     if not rows:
         return
     heading(out, "Told by supervisors, the newest of each job")
@@ -161,3 +153,83 @@ def _report_table(out: Console, rows: Sequence[JobReportView], now: datetime) ->
             why or "-",
         )
     out.print(table)
+
+
+@dataclass(frozen=True, slots=True)
+class LemonView:
+    """One instance's history. `rules` counts its recoveries by rule."""
+
+    node: str
+    instance_id: str
+    score: float
+    lemon: bool
+    recoveries: int
+    jobs: int
+    escalated: int
+    rules: Mapping[str, int]
+    first: datetime
+    last: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LemonsView:
+    """What `hpctl lemons` shows. `not_shown` counts instances with a history below `limit`."""
+
+    as_of: datetime
+    limit: float
+    instances: tuple[LemonView, ...]
+    not_shown: int
+
+
+def lemons_view(w: World, *, everybody: bool = False) -> LemonsView:
+    """The table as a value: instances at the limit, or all that were ever treated."""
+    scored = scores(w.state, w.now)
+    shown = tuple(s for s in scored if everybody or s.score >= DEFAULT.limit)
+    return LemonsView(
+        as_of=w.now,
+        limit=DEFAULT.limit,
+        instances=tuple(map(_lemon, shown)),
+        not_shown=len(scored) - len(shown),
+    )
+
+
+def _lemon(lemon: Lemon) -> LemonView:
+    score, is_lemon = round(lemon.score, 2), lemon.score >= DEFAULT.limit
+    return views.copied(LemonView, lemon, instance_id=lemon.instance, score=score, lemon=is_lemon)
+
+
+@click.command()
+@click.option("--all", "everybody", is_flag=True, help="Show every instance ever treated.")
+@output.json_option
+@output.config_option
+def lemons(everybody: bool, config: str, as_json: bool) -> None:
+    """Instances that break again and again.
+
+    Advice from the journal alone: test such an instance, or `hpctl replace` its node. Exit code 0.
+    """
+    world = gather(output.load_config(config), output.now())
+    output.show("lemons", lemons_view(world, everybody=everybody), as_json, draw_lemons)
+
+
+def draw_lemons(out: Console, view: LemonsView) -> None:
+    """The table of `hpctl lemons`."""
+    if view.instances:
+        wide = out.width >= WIDE
+        extra = ("RECOVERIES", "JOBS") if wide else ()
+        table = columns("NODE", "INSTANCE", "SCORE", *extra, "LAST", wrapped("WHY"))
+        for i in view.instances:
+            table.add_row(
+                i.node,
+                i.instance_id,
+                styled(f"{i.score:.2f}", BAD if i.lemon else ""),
+                *((styled(str(i.recoveries)), styled(str(i.jobs))) if wide else ()),
+                ago(i.last, view.as_of),
+                i.why,
+            )
+        out.print(table)
+    else:
+        out.print(styled("No instance breaks again and again.", GOOD))
+    if view.not_shown:
+        below = f"{view.not_shown} more with a history below {view.limit:g}: hpctl lemons --all"
+        out.print(styled(below, DIM))

@@ -7,35 +7,31 @@ they say so and exit 0, unless told to be strict. Nothing here imports more than
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from hpctl.agent.outside.ask import SOCKET, SOCKET_VARIABLE
 from hpctl.cli import output
-from hpctl.cli.arguments import DurationType
+from hpctl.cli.arguments import DurationType, Reading
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048
 _WORD_CHARS = 256
 
 
-class _Name(click.ParamType):  # type: ignore[type-arg]
+class _Name(Reading):
     """The name of a script's check: `nhc`, `scratch-space`."""
 
     name = "name"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def read(self, value: Any) -> str:
         """The name on the wire, where dashes are dots as in every other check's."""
         text = str(value)
         if not _NAME.fullmatch(text):
-            self.fail(
-                f"{text!r}: a check's name has small letters, digits, _ . and -, a letter first",
-                param,
-                ctx,
-            )
+            rule = "a check's name has small letters, digits, _ . and -, a letter first"
+            raise ValueError(f"{text!r}: {rule}")
         return "report." + text.replace("-", ".")
 
 
@@ -83,19 +79,7 @@ _strict = click.option(
 )
 @_socket
 @_strict
-def report(
-    check: str,
-    code: str,
-    device: str,
-    verdict: str,
-    detail: str,
-    evidence: str,
-    job: str,
-    clears: str,
-    for_s: float | None,
-    socket: str,
-    strict: bool,
-) -> None:
+def report(for_s: float | None, socket: str, strict: bool, **said: str) -> None:
     """Tell this node's agent what a script has found.
 
     For NHC, prologs, epilogs and scripts of the site's own, as root. The head node shows what was
@@ -104,21 +88,11 @@ def report(
 
     Exits 0 also where no agent runs, so that a prolog never fails because of it.
     """
-    if for_s is not None and clears != "gone":
-        raise click.UsageError(f"--for goes with --clears gone, not with {clears}")
-    request: dict[str, object] = {
-        "op": "report",
-        "check": check,
-        "verdict": verdict,
-        "code": code[:_WORD_CHARS],
-        "device": device[:_WORD_CHARS],
-        "detail": detail[:_WORD_CHARS],
-        "evidence": evidence[:_EVIDENCE_CHARS],
-        "job": job[:_WORD_CHARS],
-        "clears": clears,
-    }
-    if for_s is not None:
-        request["for_s"] = for_s
+    if for_s is not None and said["clears"] != "gone":
+        raise click.UsageError(f"--for goes with --clears gone, not with {said['clears']}")
+    most = {"evidence": _EVIDENCE_CHARS}
+    words = {name: text[: most.get(name, _WORD_CHARS)] for name, text in said.items()}
+    request = {"op": "report", **words, **({} if for_s is None else {"for_s": for_s})}
     answer = _ask(socket, request, strict)
     if answer and answer.get("stays"):
         stays = f"{answer['stays']} finding(s) stay: only `hpctl return` on the head node"
@@ -152,7 +126,7 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
         raise SystemExit(3)
 
 
-def _ask(socket: str, request: dict[str, object], strict: bool) -> dict[str, Any] | None:
+def _ask(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:
     """The agent's answer, or None after a warning; strict raises HpctlError instead."""
     from hpctl.agent.outside.ask import ask
     from hpctl.errors import HpctlError

@@ -6,21 +6,259 @@ Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import json
+import os
+import pwd
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpctl.cli import output
-from hpctl.cli.arguments import now_option
-from hpctl.cli.ask import ANSWER_S, ask, invoking_user, preview_lines, report
-from hpctl.cli.ask import previews as previews
-from hpctl.cli.complete import complete_hold, complete_node, complete_open
+from hpctl.cli.arguments import complete_hold, complete_node, complete_open, now_option
 from hpctl.cli.gather import World, gather, known_nodes
 from hpctl.cli.output import Exit
+from hpctl.cli.views import copied
 from hpctl.core.hostlist import HostlistError, expand
-from hpctl.core.model import JobId, NodeName, RecoveryId
-from hpctl.core.requests import NOW
+from hpctl.core.journal import RequestTaken
+from hpctl.core.model import JobId, NodeName, RecoveryId, SlurmJob
+from hpctl.core.requests import NOW, take
+from hpctl.core.view import Request, View, jobs_on
+from hpctl.errors import HpctlError, Unavailable
+
+if TYPE_CHECKING:
+    from hpctl.config import Config
+
+
+ANSWER_S = 5.0
+LOOK_S = 0.05
+SEND_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One request. `answered` is false while it is still queued; `ok` means nothing then."""
+
+    id: int
+    verb: str
+    target: str
+    by: str
+    answered: bool
+    ok: bool
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsView:
+    """What a request command shows."""
+
+    requests: tuple[RequestView, ...]
+
+
+def invoking_user() -> str:
+    """Who is asking: behind sudo, the person, because root is everybody.
+
+    SUDO_USER counts for root alone: anybody can set a variable.
+    """
+    uid = os.getuid()
+    if uid == 0 and (person := os.environ.get("SUDO_USER")):
+        return person
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def ask(
+    config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S
+) -> RequestsView:
+    """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
+
+    The daemon's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
+    who may write to the journal's file leaves the request there for the next one.
+    """
+    from hpctl.wiring import open_store
+
+    by = invoking_user()
+    journal = config.state_dir / "journal.db"
+    if config.database_url is None and not journal.exists():
+        raise Unavailable(
+            f"there is no journal at {journal}",
+            "start the daemon first (hpctl daemon run), or name its file with --config",
+        )
+    ids = {_send(config, verb, target, by): target for target in targets}
+    with closing(open_store(config)) as store:
+        taken: dict[int, RequestTaken] = {}
+        if wait_s > 0:
+            output.echo("hpctl: waiting for the daemon ...", err=True)
+        until = time.monotonic() + wait_s
+        while True:
+            for number in ids.keys() - taken.keys():
+                answer = store.answer(number)
+                if answer is not None:
+                    taken[number] = answer
+            if len(taken) == len(ids) or time.monotonic() >= until:
+                break
+            time.sleep(LOOK_S)
+    answers = {n: (True, got.ok, got.answer) for n, got in taken.items()}
+    queued = (False, False, "")
+    rows = (RequestView(n, verb, it, by, *answers.get(n, queued)) for n, it in ids.items())
+    return RequestsView(tuple(rows))
+
+
+def _send(config: Config, verb: str, target: str, by: str) -> int:
+    """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
+    import http.client
+
+    from hpctl.protocol import reports as wire
+    from hpctl.protocol.heads import Head, explained
+
+    head = Head.here(config.intake.listen)
+    named = by if os.getuid() == 0 else ""
+    body = wire.encode_request(verb, target, named)
+    until = time.monotonic() + SEND_S
+    try:
+        status, said = head.post(wire.REQUESTS_PATH, body, until, config.intake.munge_socket)
+    except (OSError, http.client.HTTPException, Unavailable) as error:
+        return _leave(config, verb, target, by, f"{head.host}:{head.port}: {error}")
+    if status == http.client.OK:
+        return int(json.loads(said)["request"])
+    if status >= http.client.INTERNAL_SERVER_ERROR:
+        raise Unavailable(f"the daemon cannot take the request: {explained(said)}")
+    raise HpctlError(f"the daemon refuses: {explained(said)}")
+
+
+def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
+    """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
+    from hpctl.daemon.wake import wake
+    from hpctl.wiring import open_store
+
+    journal = config.state_dir / "journal.db"
+    # SQLite writes its log beside the database, so the directory counts as well.
+    mine = os.access(journal, os.W_OK) and os.access(config.state_dir, os.W_OK)
+    if config.database_url is not None or not mine:
+        raise Unavailable(
+            f"no daemon answers ({why})",
+            "start it (hpctl doctor says what is wrong); while none runs, only who may write to a"
+            " SQLite journal can leave a request: try sudo",
+        )
+    with closing(open_store(config, write=True)) as store:
+        number = store.ask(verb, target, by, output.now())
+        wake(config.state_dir)
+        return number
+
+
+def report(view: RequestsView, as_json: bool, waited: bool) -> None:
+    """Print the answers and leave: 0 all agreed, 1 one refused, 3 one is still queued."""
+    if as_json:
+        output.echo(output.to_json("requests", view))
+    else:
+        for row in view.requests:
+            output.echo(_line(row, waited))
+    if any(r.answered and not r.ok for r in view.requests):
+        output.leave(Exit.PROBLEM)
+    if waited and any(not r.answered for r in view.requests):
+        output.leave(Exit.CANNOT_TELL)
+
+
+def _line(row: RequestView, waited: bool) -> str:
+    what = f"{row.verb} {row.target}".strip()
+    if row.answered:
+        return f"{what}: {row.answer or ('done' if row.ok else 'refused')}"
+    queued = f"{what}: queued as request {row.id}; the daemon takes it when it runs"
+    return f"{queued} (none answered: hpctl status)" if waited else queued
+
+
+@dataclass(frozen=True, slots=True)
+class JobHere:
+    """A job that holds the node. `recoverable`: Slurm would run it again."""
+
+    id: int
+    user: str
+    name: str
+    state: str
+    nodes: int
+    recoverable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewView:
+    """One node before a reboot or replacement. `answer`: what the daemon would say now. `now`: its
+    jobs are not waited for."""
+
+    node: str
+    verb: str
+    instance: str
+    jobs: tuple[JobHere, ...]
+    open_recovery: str
+    would_open: bool
+    answer: str
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewsView:
+    """What `--dry-run` shows."""
+
+    as_of: datetime
+    previews: tuple[PreviewView, ...]
+
+
+def previews(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsView:
+    """Look at each node. Needs Slurm's view; without the cloud's, its gates pass."""
+    view = w.view()
+    here = jobs_on([NodeName(n) for n in names], view.scheduler.jobs)
+    shown = (_preview(w, view, verb, n, here[n], by) for n in map(NodeName, names))
+    return PreviewsView(w.now, tuple(shown))
+
+
+def _preview(
+    w: World, view: View, verb: str, name: NodeName, jobs: list[SlurmJob], by: str
+) -> PreviewView:
+    rec, instance = w.state.node_recovery(name), view.instance(name)
+    health = w.health.get(name)
+    # The daemon's own decision, on what is known here: a preview that cannot disagree with it.
+    *opened, answer = take(Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now)
+    assert isinstance(answer, RequestTaken)
+    return PreviewView(
+        node=name,
+        verb=verb.removesuffix(NOW),
+        instance=instance.id if instance else (health.generation.instance if health else ""),
+        jobs=tuple(
+            copied(JobHere, j, nodes=len(j.nodes))
+            for j in sorted(jobs, key=lambda j: j.id)
+            if j.running or j.completing
+        ),
+        open_recovery=rec.id if rec else "",
+        would_open=bool(opened) and answer.ok,
+        answer=answer.answer,
+        now=verb.endswith(NOW),
+    )
+
+
+def fate(job: JobHere, *, now: bool) -> str:
+    """A job on a node, and what becomes of it when an order takes the node away."""
+    ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
+    then = ends if now else "is waited for; --now requeues it"
+    return f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s): {then}"
+
+
+def preview_lines(view: PreviewsView) -> list[str]:
+    """The same for people: one paragraph a node."""
+    said = []
+    for p in view.previews:
+        said.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
+        said += [f"  {fate(job, now=p.now)}" for job in p.jobs]
+        if not p.jobs:
+            said.append("  no job is on it")
+        if not p.would_open:
+            said.append(f"  the daemon would refuse now: {p.answer}")
+    return said
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

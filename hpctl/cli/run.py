@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli.complete import complete_rules
+from hpctl.cli.arguments import complete_rules
 from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
     from hpctl.cli.checkpoint import Aws
     from hpctl.jobs.checkpoints.fetch import fetch
     from hpctl.jobs.checkpoints.files import Remote
-    from hpctl.jobs.checkpoints.search import last_complete
+    from hpctl.jobs.checkpoints.search import last_complete, tiers_of
 
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
-    places, unseen = Aws(None, None, None).tiers([directory, *tiers])
+    places, unseen = tiers_of([directory, *tiers], Aws(None, None, None).place)
 
     def bring(found: Checkpoint) -> Checkpoint | PassedOver:
         return fetch(found, Path(directory)) if isinstance(found.path, Remote) else found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from hpctl.sandbox.demo import Result
 
 
-_name = click.option("--name", default="default", show_default=True, help="Which sandbox.")
+_shown = partial(click.option, show_default=True)
+_name = _shown("--name", default="default", help="Which sandbox.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _prefix = click.option(
     "--slurm-prefix", "prefix", default="", help="Another Slurm: its bin and sbin."
 )
-_adapter = click.option(
+_adapter = _shown(
     "--adapter",
     type=click.Choice(["auto", "cli", "pyslurm"]),
     default="auto",
-    show_default=True,
     envvar="HPCTL_SANDBOX_ADAPTER",
     help="How the daemon reads Slurm: slurm.adapter.",
 )
@@ -50,9 +50,9 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 
 @sandbox.command()
 @_name
-@click.option("--nodes", default=8, show_default=True, help="How many worker nodes.")
-@click.option("--groups", default=1, show_default=True, help="In how many worker groups.")
-@click.option("--boot-time", default=0.0, show_default=True, help="Seconds a new instance takes.")
+@_shown("--nodes", default=8, help="How many worker nodes.")
+@_shown("--groups", default=1, help="In how many worker groups.")
+@_shown("--boot-time", default=0.0, help="Seconds a new instance takes.")
 @_prefix
 @_adapter
 @click.option(
@@ -61,28 +61,21 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
     help="The lifecycle scripts; this directory stands for their S3 prefix.",
 )
 @click.option("--netns", is_flag=True, help="A network namespace for each node (root).")
-@click.option(
+@_shown(
     "--mode",
     type=click.Choice(["observe", "assist", "own"]),
     default="observe",
-    show_default=True,
     help="The mode in the daemon's configuration.",
 )
 @click.option("--daemon/--no-daemon", default=False, help="Start the daemon too.")
-@click.option(
+@_shown(
     "--node-recovery",
     type=click.Choice(["None", "Automatic"]),
     default="None",
-    show_default=True,
     help="HyperPod's own: Automatic replaces dead instances by itself.",
 )
 @click.option("--hma", is_flag=True, help="HyperPod's health agents mark nodes in Slurm.")
-@click.option(
-    "--hma-latency",
-    default="5..30",
-    show_default=True,
-    help="Seconds from a fault to the mark, least and most.",
-)
+@_shown("--hma-latency", default="5..30", help="Seconds from a fault to the mark, least and most.")
 @click.option("--hma-false-marks", default=0.0, help="Marks on healthy nodes, in an hour.")
 @click.option(
     "--hardware",
@@ -105,11 +98,10 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @click.option(
     "--empty", is_flag=True, help="No cluster yet: `hpctl cluster create` makes it, of --nodes."
 )
-@click.option(
+@_shown(
     "--node-names",
     type=click.Choice(["ip", "group"]),
     default="ip",
-    show_default=True,
     help="Slurm's names: ip-127-0-1-2, or gpu-compute-2, which replacements keep at new addresses.",
 )
 @click.option(
@@ -393,13 +385,8 @@ class LiveScreen:
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
 
     def chapter(self, title: str) -> None:
         """A heading; it stays in the terminal's history."""

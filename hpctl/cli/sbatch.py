@@ -18,8 +18,8 @@ from click.shell_completion import CompletionItem
 
 import hpctl
 from hpctl.cli import output
-from hpctl.cli.complete import complete_file
-from hpctl.core.registration import COMMENT_PREFIX
+from hpctl.cli.arguments import complete_file
+from hpctl.core.run_policy import COMMENT_PREFIX
 from hpctl.errors import HpctlError
 from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs import submit_context

@@ -9,36 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli import output
+from hpctl.cli import output, views
 from hpctl.cli.gather import World, cloud_says, gather, waits_for_cloud, with_cloud
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import (
-    BAD,
-    DIM,
-    GOOD,
-    WARN,
-    ago,
-    counted,
-    grid,
-    heading,
-    indented,
-    styled,
-)
-from hpctl.cli.views import (
-    ChangeView,
-    HoldView,
-    JobRecoveryView,
-    NodeRecoveryView,
-    change_table,
-    change_view,
-    chosen,
-    hold_table,
-    hold_view,
-    job_recovery_view,
-    job_table,
-    node_recovery_view,
-    node_table,
-)
+from hpctl.cli.tables import BAD, DIM, GOOD, WARN, ago, counted, grid, heading, indented, styled
 from hpctl.core.bounds import later
 from hpctl.core.change import Change
 from hpctl.core.marks import mark_of
@@ -110,13 +84,13 @@ class StatusView:
     daemon: DaemonView | None
     nodes: NodeCounts
     facts: FactsView
-    node_recoveries: tuple[NodeRecoveryView, ...]
-    job_recoveries: tuple[JobRecoveryView, ...]
-    holds: tuple[HoldView, ...]
-    waiting_for_a_person: tuple[NodeRecoveryView, ...]
+    node_recoveries: tuple[views.NodeRecoveryView, ...]
+    job_recoveries: tuple[views.JobRecoveryView, ...]
+    holds: tuple[views.HoldView, ...]
+    waiting_for_a_person: tuple[views.NodeRecoveryView, ...]
     problems: tuple[str, ...]
     unknowns: tuple[str, ...]
-    changes: tuple[ChangeView, ...] = ()
+    changes: tuple[views.ChangeView, ...] = ()
 
 
 def seen(config: Config) -> StatusView:
@@ -127,7 +101,7 @@ def seen(config: Config) -> StatusView:
 
 def status_view(w: World) -> StatusView:
     """The screen as a value."""
-    nodes, jobs = chosen(w.state, ended=False, since=None)
+    nodes, jobs = views.chosen(w.state, ended=False, since=None)
     handed_over = tuple(_handed_over(w))
     return StatusView(
         as_of=w.now,
@@ -135,16 +109,16 @@ def status_view(w: World) -> StatusView:
         mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
         paused_by=w.state.paused_by,
         stopped=w.stopped,
-        daemon=_daemon(w),
+        daemon=views.copied(DaemonView, w.daemon, alive=w.daemon_alive) if w.daemon else None,
         nodes=_counts(w),
         facts=_facts(w),
-        node_recoveries=tuple(map(node_recovery_view, nodes)),
-        job_recoveries=tuple(job_recovery_view(r, w.state) for r in jobs),
-        holds=tuple(hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
-        waiting_for_a_person=tuple(map(node_recovery_view, handed_over)),
+        node_recoveries=tuple(map(views.node_recovery_view, nodes)),
+        job_recoveries=tuple(views.job_recovery_view(r, w.state) for r in jobs),
+        holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        waiting_for_a_person=tuple(map(views.node_recovery_view, handed_over)),
         problems=tuple(_problems(w, handed_over)),
         unknowns=tuple(_unknowns(w)),
-        changes=tuple(map(change_view, _changes(w))),
+        changes=tuple(map(views.change_view, _changes(w))),
     )
 
 
@@ -152,23 +126,6 @@ def _changes(w: World) -> list[Change]:
     """Changes of capacity under way, and those that ended a moment ago; newest first."""
     shown = [c for c in w.state.changes.values() if not c.ended or w.now - c.since <= LATELY]
     return sorted(shown, key=lambda c: (c.opened.at, c.id), reverse=True)
-
-
-def _daemon(w: World) -> DaemonView | None:
-    d = w.daemon
-    if d is None:
-        return None
-    return DaemonView(
-        alive=w.daemon_alive,
-        pid=d.pid,
-        host=d.host,
-        version=d.version,
-        mode=d.mode,
-        started=d.started,
-        heartbeat=d.heartbeat,
-        last_cycle_s=d.last_cycle_s,
-        trouble=d.trouble,
-    )
 
 
 def _counts(w: World) -> NodeCounts:
@@ -213,7 +170,7 @@ def _handed_over(w: World) -> list[NodeRecovery]:
 def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
-    nodes, jobs = chosen(w.state, ended=False, since=None)
+    nodes, jobs = views.chosen(w.state, ended=False, since=None)
     found += [
         " ".join(filter(None, [headline(r), cloud_says(w, r), f"hpctl explain {r.id}"]))
         for r in nodes
@@ -321,17 +278,15 @@ def draw(out: Console, view: StatusView) -> None:
     facts.add_row("  health", counted(view.nodes.by_condition))
     facts.add_row("facts", _ages(view))
     out.print(facts)
-    node_table(out, "Nodes in treatment", view.node_recoveries, view.as_of)
-    job_table(out, "Jobs in recovery", view.job_recoveries, view.as_of)
-    hold_table(out, view.holds, view.as_of)
-    node_table(out, "Waiting for a person", view.waiting_for_a_person, view.as_of)
+    views.node_table(out, "Nodes in treatment", view.node_recoveries, view.as_of)
+    views.job_table(out, "Jobs in recovery", view.job_recoveries, view.as_of)
+    views.hold_table(out, view.holds, view.as_of)
+    views.node_table(out, "Waiting for a person", view.waiting_for_a_person, view.as_of)
     if view.changes:
         heading(out, "Capacity: autoscaling and spares")
-        out.print(change_table(view.changes))
-    for title, said, style in (
-        ("Problems", view.problems, BAD),
-        ("Cannot tell", view.unknowns, WARN),
-    ):
+        out.print(views.change_table(view.changes))
+    bad, unsure = ("Problems", view.problems, BAD), ("Cannot tell", view.unknowns, WARN)
+    for title, said, style in (bad, unsure):
         if said:
             heading(out, title)
             for line in said:

@@ -97,10 +97,8 @@ def link(
     waits: bool,
     timeout_s: float,
     dry_run: bool,
-    profile: str | None,
-    region: str | None,
-    endpoint_url: str | None,
     as_json: bool,
+    **account: str | None,
 ) -> None:
     """Link an FSx for Lustre directory to S3.
 
@@ -112,7 +110,7 @@ def link(
         wanted = Wanted.of(file_system, s3, path, auto_import=auto_import, auto_export=auto_export)
     except HpctlError as error:
         raise usage(error) from error
-    aws = open_aws(profile, region, endpoint_url)
+    aws = open_aws(**account)
     if dry_run:
         there = looked_up(aws, wanted)
         planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
@@ -152,18 +150,12 @@ class LinksView:
 @click.argument("file_system", metavar="[FS]", type=FILE_SYSTEM, required=False)
 @aws_options
 @output.json_option
-def ls(
-    file_system: str | None,
-    profile: str | None,
-    region: str | None,
-    endpoint_url: str | None,
-    as_json: bool,
-) -> None:
+def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
     """The links between file systems and S3.
 
     Of one file system, or of all in the region. Exit code 1 where one of them does not serve.
     """
-    found = links(open_aws(profile, region, endpoint_url), file_system)
+    found = links(open_aws(**account), file_system)
     output.show("storage-ls", LinksView(found, file_system or ""), as_json, draw_links)
     if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
         output.leave(output.Exit.PROBLEM)
@@ -460,19 +452,13 @@ def draw_preloaded(out: Console, view: Preload) -> None:
 
 def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
     """Go through the looks under a bar on standard error; the last one."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Left
+    from rich import progress as bars
 
     err = console(err=True)
-    bar = Progress(
-        TextColumn("loading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[loaded]}"),
-        Left(),
-        console=err,
-        disable=quiet or not err.is_terminal,
-    )
+    columns = (bars.TextColumn("loading"), bars.BarColumn(), bars.MofNCompleteColumn())
+    loaded, left = bars.TextColumn("{task.fields[loaded]}"), bars.TimeRemainingColumn()
+    silent = quiet or not err.is_terminal
+    bar = bars.Progress(*columns, loaded, left, console=err, disable=silent)
     last = next(looks)
     with bar:
         task = bar.add_task("", total=last.released, loaded="")

@@ -5,9 +5,10 @@ The field names are the contract: add, never rename or drop (docs/cli-json.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, heading, styled, word, wrapped
 from hpctl.core.change import Change
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +187,17 @@ def change_view(change: Change) -> ChangeView:
     )
 
 
+def copied(view: Callable[..., V], source: object, **own: Any) -> V:
+    """A view with the source's values for its fields of the same names, beside its `own`."""
+    names = [f.name for f in fields(view) if f.name not in own]  # type: ignore[arg-type]
+    return view(**{name: getattr(source, name) for name in names}, **own)
+
+
 def step_view(step: StepRecord) -> StepView:
     """A step as shown."""
     came = step.outcome
-    return StepView(
-        kind=step.kind.value,
-        attempt=step.attempt,
-        target=step.target,
-        started=step.started,
-        resolved=step.resolved,
-        outcome=came.kind.value if came else "",
-        code=came.code if came else "",
-        detail=came.detail if came else "",
-        in_doubt=step.in_doubt,
-    )
+    told = (came.kind.value, came.code, came.detail) if came else ("", "", "")
+    return copied(StepView, step, outcome=told[0], code=told[1], detail=told[2])
 
 
 def _moves(trail: tuple[Trail, ...]) -> tuple[MoveView, ...]:
@@ -205,23 +206,12 @@ def _moves(trail: tuple[Trail, ...]) -> tuple[MoveView, ...]:
 
 def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
     """A node recovery as shown."""
-    return NodeRecoveryView(
-        id=rec.id,
-        node=rec.node,
-        phase=rec.phase.value,
-        ended=rec.ended,
-        opened=rec.opened,
-        since=rec.since,
+    return copied(
+        NodeRecoveryView,
+        rec,
         instance=rec.generation.instance,
         boot=rec.generation.boot,
         logical_id=rec.logical_id or "",
-        rule=rec.rule,
-        meaning=rec.meaning,
-        urgency=rec.urgency.value,
-        ladder=tuple(r.value for r in rec.ladder),
-        remedy=rec.remedy.value,
-        why=rec.why,
-        by=rec.by,
         headline=headline(rec),
         steps=tuple(map(step_view, rec.steps)),
         moves=_moves(rec.trail),
@@ -231,67 +221,30 @@ def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
 def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
     """A job recovery as shown."""
     cause = state.nodes.get(rec.cause)
-    return JobRecoveryView(
-        id=rec.id,
+    return copied(
+        JobRecoveryView,
+        rec,
         job=rec.attempt.job,
-        phase=rec.phase.value,
-        ended=rec.ended,
-        opened=rec.opened,
-        since=rec.since,
         submit=rec.attempt.submit,
         restarts=rec.attempt.restarts,
-        name=rec.name,
-        user=rec.user,
-        partition=rec.partition,
-        cause=rec.cause,
         cause_rule=cause.rule if cause else "",
-        bad_nodes=tuple(rec.bad_nodes),
-        why=rec.why,
         headline=headline(rec),
         steps=tuple(map(step_view, rec.steps)),
         moves=_moves(rec.trail),
         trouble=trouble_view(rec.trouble),
-        action=rec.action.value if rec.trouble else "",
-        exclude=tuple(rec.exclude),
-        start_at=rec.start_at,
+        action=rec.action if rec.trouble else "",
     )
 
 
 def trouble_view(trouble: Trouble | None) -> TroubleView | None:
     """A trouble as shown."""
-    if trouble is None:
-        return None
-    return TroubleView(
-        kind=trouble.kind.value,
-        at=trouble.at,
-        why=trouble.why,
-        signature=trouble.signature,
-        node=trouble.node or "",
-        rank=trouble.rank,
-        device=trouble.device,
-        exit_code=trouble.exit_code,
-        evidence=trouble.evidence,
-        step=trouble.step,
-        progress=trouble.progress,
-    )
+    return copied(TroubleView, trouble, node=trouble.node or "") if trouble else None
 
 
 def job_report_view(told: JobReported) -> JobReportView:
     """A supervisor's word as shown."""
-    said = told.report
-    return JobReportView(
-        job=said.job,
-        restarts=said.restarts,
-        at=told.at,
-        uid=told.uid,
-        trouble=trouble_view(said.trouble),
-        action=said.action.value,
-        why=said.why,
-        wish=said.wish.value,
-        exclude=tuple(said.exclude),
-        after_s=said.after_s,
-        progress=said.progress,
-    )
+    trouble = trouble_view(told.report.trouble)
+    return copied(JobReportView, told.report, at=told.at, uid=told.uid, trouble=trouble)
 
 
 def hold_view(hold: HoldNoted) -> HoldView:
@@ -349,20 +302,11 @@ def node_table(out: Console, title: str, rows: Sequence[NodeRecoveryView], now: 
         return
     heading(out, title)
     wide = out.width >= WIDE
-    table = columns(
-        "ID", "NODE", "PHASE", "FOR", "RULE", *(("REMEDY",) if wide else ()), wrapped("STEPS")
-    )
+    extra = ("REMEDY",) if wide else ()
+    table = columns("ID", "NODE", "PHASE", "FOR", "RULE", *extra, wrapped("STEPS"))
     for r in rows:
-        lasted = ((r.since if r.ended else now) - r.opened).total_seconds()
-        table.add_row(
-            r.id,
-            r.node,
-            word(r.phase),
-            duration(lasted),
-            r.rule,
-            *((styled(r.remedy),) if wide else ()),
-            _steps(r.steps),
-        )
+        more = [styled(r.remedy)] if wide else []
+        table.add_row(r.id, r.node, word(r.phase), _lasted(r, now), r.rule, *more, _steps(r.steps))
     out.print(table)
 
 
@@ -376,18 +320,15 @@ def job_table(out: Console, title: str, rows: Sequence[JobRecoveryView], now: da
     extra = ("NAME", "RULE") if wide else ()
     table = columns("ID", "JOB", "USER", *extra, "PHASE", "FOR", "CAUSE", wrapped("STEPS"))
     for r in rows:
-        lasted = ((r.since if r.ended else now) - r.opened).total_seconds()
-        table.add_row(
-            r.id,
-            str(r.job),
-            r.user or "-",
-            *((styled(r.name or "-"), styled(r.cause_rule or "-")) if wide else ()),
-            word(r.phase),
-            duration(lasted),
-            r.cause or (r.trouble.kind if r.trouble else "-"),
-            _steps(r.steps),
-        )
+        more = [styled(r.name or "-"), styled(r.cause_rule or "-")] if wide else []
+        cause = r.cause or (r.trouble.kind if r.trouble else "-")
+        cells = (word(r.phase), _lasted(r, now), cause, _steps(r.steps))
+        table.add_row(r.id, str(r.job), r.user or "-", *more, *cells)
     out.print(table)
+
+
+def _lasted(r: NodeRecoveryView | JobRecoveryView, now: datetime) -> str:
+    return duration(((r.since if r.ended else now) - r.opened).total_seconds())
 
 
 def hold_table(out: Console, rows: Sequence[HoldView], now: datetime) -> None:

@@ -110,24 +110,15 @@ class Diff:
     cluster: str
     changes: tuple[Change, ...] = ()
 
-    def of(self, *kinds: Kind) -> tuple[Change, ...]:
-        """The changes of these kinds."""
-        return tuple(c for c in self.changes if c.kind in kinds)
-
     @property
     def impossible(self) -> tuple[Change, ...]:
         """What the service cannot change in place."""
-        return self.of(Kind.IMPOSSIBLE)
+        return tuple(c for c in self.changes if c.kind is Kind.IMPOSSIBLE)
 
     @property
     def migrates(self) -> bool:
         """Whether groups that are there get their first SlurmConfig."""
         return any(c.place.endswith(_NODE_TYPE) and c.old is None for c in self.changes)
-
-    @property
-    def destroys(self) -> tuple[Change, ...]:
-        """What loses instances."""
-        return self.of(Kind.DESTROY)
 
 
 _NODE_TYPE = ".SlurmConfig.NodeType"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from hpctl.core import change_advance, job_advance, node_advance, node_recovery
+from hpctl.core import job_advance, node_advance, node_recovery
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change
+from hpctl.core.change import advance as advance_change
 from hpctl.core.gates import correlated_since
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
@@ -72,7 +73,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
 
     def change(rec: Change) -> _Next:
         facts = change_facts(rec, view, policy, now)
-        return _Next(rec.id, change_advance.advance(rec, facts, policy, now))
+        return _Next(rec.id, advance_change(rec, facts, policy, now))
 
     nodes = [state.nodes[i] for n, i in state.open_nodes.items() if not view.aside(n)]
     jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.aside(j)]

@@ -386,10 +386,7 @@ def _faulty(
 
 
 def _suspect(
-    health: Health,
-    cases: Sequence[_Case],
-    incidents: Sequence[Incident],
-    until: datetime | None,
+    health: Health, cases: Sequence[_Case], incidents: Sequence[Incident], until: datetime | None
 ) -> Assessment:
     case = min(cases, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
     doing = "watched" if until is None else "waiting for companion lines"

@@ -9,8 +9,7 @@ from typing import Final
 
 from hpctl.core.autoscale import Direction, Group, Idle, Past, ScaleView, Waiting
 from hpctl.core.bounds import later
-from hpctl.core.change import Change, Kind, Phase, Signal, ordered
-from hpctl.core.change_advance import ChangeFacts
+from hpctl.core.change import Change, ChangeFacts, Kind, Phase, Signal, ordered
 from hpctl.core.model import (
     NOTHING_KNOWN,
     Condition,
@@ -136,10 +135,7 @@ def stopped(view: View, policy: Policy, now: datetime) -> str:
     return ""
 
 
-SCALES: Final[Mapping[Kind, Direction]] = {
-    Kind.ADD: Direction.UP,
-    Kind.REMOVE: Direction.DOWN,
-}
+SCALES: Final[Mapping[Kind, Direction]] = {Kind.ADD: Direction.UP, Kind.REMOVE: Direction.DOWN}
 """The changes of a group's size."""
 
 

@@ -7,15 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.core.bounds import EARLIEST, later
-from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, Phase, Signal
-from hpctl.core.job_report import JobReport, Wish
-from hpctl.core.model import (
-    ENDED_BADLY,
-    NodeName,
-    Outcome,
-    OutcomeKind,
-    SlurmJob,
-)
+from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
+from hpctl.core.model import ENDED_BADLY, NodeName, Outcome, OutcomeKind, SlurmJob
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import (
     Do,

@@ -14,13 +14,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
 from hpctl.core.hostlist import fold
-from hpctl.core.model import (
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    ProviderView,
-)
+from hpctl.core.model import Instance, InstanceId, InstanceStatus, NodeName, ProviderView
 
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 

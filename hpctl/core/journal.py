@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import get_args
+from typing import Any, get_args
 
 from hpctl.core import change, job_recovery, node_recovery
 from hpctl.core.change import Change, ChangeOpened
-from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobRecovery, JobReport
 from hpctl.core.model import (
     Attempt,
     Finding,
@@ -290,24 +289,8 @@ class State:
         node = e.generation.node
         if e.recovery in self.nodes or node in self.open_nodes:
             raise Corrupt(f"{e.recovery} opened while {self.open_nodes.get(node)} is open")
-        self.nodes[e.recovery] = NodeRecovery(
-            id=e.recovery,
-            opened_for=e.generation,
-            generation=e.generation,
-            rule=e.rule,
-            meaning=e.meaning,
-            urgency=e.urgency,
-            ladder=e.ladder,
-            opened=e.at,
-            phase=node_recovery.Phase.OPEN,
-            since=e.at,
-            rung=e.rung,
-            why=e.why,
-            logical_id=e.logical_id,
-            by=e.by,
-            findings=e.findings,
-            passed=e.passed,
-        )
+        told = {**_told(e, NodeRecovery), "opened_for": e.generation}
+        self.nodes[e.recovery] = NodeRecovery(**told, phase=node_recovery.Phase.OPEN)
         self.open_nodes[node] = e.recovery
         self.last_of_node[node] = e.recovery
 
@@ -315,27 +298,7 @@ class State:
         job = e.attempt.job
         if e.recovery in self.jobs or job in self.open_jobs:
             raise Corrupt(f"{e.recovery} opened while {self.open_jobs.get(job)} is open")
-        self.jobs[e.recovery] = JobRecovery(
-            id=e.recovery,
-            attempt=e.attempt,
-            cause=e.cause,
-            bad_nodes=e.bad_nodes,
-            opened=e.at,
-            phase=job_recovery.Phase.HIT,
-            since=e.at,
-            name=e.name,
-            user=e.user,
-            partition=e.partition,
-            why=e.why,
-            save_signal=e.save_signal,
-            over_budget=e.over_budget,
-            trouble=e.trouble,
-            action=e.action,
-            exclude=e.exclude,
-            start_at=e.start_at,
-            supervised=e.supervised,
-            ran_on=e.ran_on,
-        )
+        self.jobs[e.recovery] = JobRecovery(**_told(e, JobRecovery), phase=job_recovery.Phase.HIT)
         self.open_jobs[job] = e.recovery
         self.attempts[e.attempt] = e.recovery
 
@@ -402,6 +365,12 @@ class State:
             self.approvals[e.target] = e.at
         elif e.verb == "return":
             self.returned[NodeName(e.target)] = e.at
+
+
+def _told(e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]) -> dict[str, Any]:
+    """What an opening says of its recovery, under the recovery's own names."""
+    told = {f.name: getattr(e, f.name) for f in fields(kind) if hasattr(e, f.name)}
+    return {**told, "id": e.recovery, "opened": e.at, "since": e.at}
 
 
 def replay(events: Iterable[Event]) -> State:

@@ -105,12 +105,5 @@ def _finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
     state = "+".join([node.state, *sorted(node.flags)])
     evidence = f"State={state} Reason={node.reason}"
     return Finding(
-        CHECK,
-        Verdict.FAIL,
-        at,
-        at,
-        code=code,
-        detail=mark,
-        evidence=evidence,
-        clears=Clears.GONE,
+        CHECK, Verdict.FAIL, at, at, code=code, detail=mark, evidence=evidence, clears=Clears.GONE
     )

@@ -41,8 +41,7 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
-from hpctl.core.plan_jobs import job_decisions
-from hpctl.core.plan_runs import job_of, run_decisions
+from hpctl.core.plan_runs import job_decisions, job_of, run_decisions
 from hpctl.core.policy import Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import left_alone
@@ -58,10 +57,7 @@ LASTS_S: Final = 600.0
 
 
 def quarantined(
-    flaws: Iterable[Flaw],
-    holds: Iterable[HoldNoted],
-    known: Mapping[str, HoldNoted],
-    now: datetime,
+    flaws: Iterable[Flaw], holds: Iterable[HoldNoted], known: Mapping[str, HoldNoted], now: datetime
 ) -> list[HoldNoted]:
     """All holds of one cycle, one a target. `known`: those that stand in the journal."""
     found = {hold.target: hold for hold in holds}
@@ -177,12 +173,7 @@ def _open(
     return NodeRecoveryOpened(
         at=now,
         recovery=recovery_id(
-            "n",
-            c.node.name,
-            c.generation,
-            c.fault.rule,
-            len(view.state.nodes),
-            known=view.state,
+            "n", c.node.name, c.generation, c.fault.rule, len(view.state.nodes), known=view.state
         ),
         generation=c.generation,
         rule=c.fault.rule,

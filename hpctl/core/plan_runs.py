@@ -1,9 +1,11 @@
-"""Which runs have gone wrong by themselves, and what their policy answers: the daemon's half.
+"""Which jobs a node under treatment has hit, which runs have gone wrong by themselves, and what
+their policy answers: the daemon's half.
 
-Only jobs that registered with hpctl (`registration`) are looked at, and of the others those whose
-node booted under them; a node's fault is `plan_jobs`' business and comes first. Level-triggered
+A node's fault comes first. Of the other runs only jobs that registered with hpctl
+(`run_policy.registration`) are looked at, and those whose node booted under them. Level-triggered
 like all planning: a run that wants something is seen wanting it in every cycle until its attempt
-has been treated.
+has been treated. Between a run that went wrong and its recovery stand RUN_GATES, as `gates.GATES`
+stand before a node's; the last speaks for all the others, as there.
 
 | what is seen | the trouble |
 |---|---|
@@ -15,14 +17,14 @@ has been treated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from hpctl.core.bounds import later, natural
-from hpctl.core.job_recovery import JobRecovery, Phase
-from hpctl.core.job_report import Wish
+from hpctl.core.job_recovery import JobRecovery, Phase, Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported, State
 from hpctl.core.model import (
     ENDED_BADLY,
@@ -33,16 +35,26 @@ from hpctl.core.model import (
     RuleId,
     SlurmJob,
     SlurmNode,
+    Urgency,
 )
-from hpctl.core.plan_jobs import put_off
-from hpctl.core.policy import Policy
+from hpctl.core.node_recovery import NodeRecovery, goes_anyway
+from hpctl.core.node_recovery import Phase as NodePhase
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
-from hpctl.core.registration import Registration, Ruled, registration
-from hpctl.core.run_gates import RUN_GATES
-from hpctl.core.run_policy import Action, Answer, Means, Past, RunPolicy, decide
+from hpctl.core.run_policy import (
+    Action,
+    Answer,
+    Means,
+    Past,
+    Registration,
+    Ruled,
+    RunPolicy,
+    decide,
+    registration,
+)
 from hpctl.core.trouble import UNSTARTED, Kind, Trouble, unstarted
-from hpctl.core.view import View, headless, last_report
-from hpctl.core.walls import Flaw, each
+from hpctl.core.view import View, fresh, headless, last_report, urgent
+from hpctl.core.walls import Flaw, each, walled
 
 
 def history(
@@ -274,12 +286,7 @@ def _progress(job: SlurmJob, view: View) -> int | None:
 
 
 def _decision(
-    job: SlurmJob,
-    registered: Registration,
-    case: _Case,
-    view: View,
-    policy: Policy,
-    now: datetime,
+    job: SlurmJob, registered: Registration, case: _Case, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted:
     ruled = view.ruled.get(job.id, Ruled())
     notes = "; ".join(n for n in (registered.flaw, ruled.note) if n)
@@ -397,3 +404,208 @@ def _affordable(job: SlurmJob, exclude: Sequence[NodeName], view: View) -> tuple
     usable = _usable(job, view)
     enough = len(usable.difference(exclude, job.excluded)) >= max(len(job.nodes), 1)
     return tuple(sorted(exclude)) if enough else ()
+
+
+SLURMS_DELAY: Final = timedelta(minutes=15)
+"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
+A job that is to begin later than that was put off by a person, and is left to wait."""
+
+
+def put_off(job: SlurmJob) -> bool:
+    """Whether a person has set when the job may begin."""
+    return job.eligible is not None and job.eligible > job.submit + SLURMS_DELAY
+
+
+def job_decisions(
+    view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+    """The jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
+    decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
+    flaws: dict[int, Flaw] = {}
+    for node in sorted(here):
+        cause = view.state.node_recovery(node)
+        if cause is None:
+            continue
+        for job in here[node]:
+            if job.id in decisions or job.id in view.state.open_jobs or view.aside(job.id):
+                continue
+            decide = partial(_job_decision, cause=cause, view=view, policy=policy, now=now)
+            decision = walled("plan", job.id, decide, job)
+            if isinstance(decision, Flaw):
+                flaws[job.id] = decision
+            elif decision is not None:
+                decisions[job.id] = decision
+    return [decisions[i] for i in sorted(decisions)], list(flaws.values())
+
+
+def _job_decision(
+    job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted | None:
+    attempt = hit_attempt(job, cause, view, policy)
+    if attempt is None or _already(attempt, cause, view, policy, now):
+        return None
+    code = job.exit_code.partition(":")[0]
+    if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
+        text = f"job {job.id} ended with exit code {code}: it asked not to be run again"
+        return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule)
+    if not job.recoverable:
+        why = "Requeue=0" if job.batch else "not a batch job"
+        text = f"job {job.id} cannot be started again by Slurm ({why}); submit with --requeue"
+        return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule)
+    bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes))
+    # A notice comes minutes before the instance goes: until then its jobs can save.
+    well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
+    alive = job.running and (bool(cause.by) or well)
+    registered = registration(job.comment) or Registration()
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state),
+        attempt=attempt,
+        cause=cause.id,
+        bad_nodes=bad,
+        why=f"its node {cause.node}: {cause.meaning}",
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        save_signal=registered.save_signal if alive else "",
+        over_budget=_over_budget(job, view, policy, now),
+        supervised=registered.supervised and job.running,
+    )
+
+
+def _already(
+    attempt: Attempt, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+) -> bool:
+    """Whether this attempt, or a later one of the same job, was treated before.
+
+    Slurm sets the submit time anew when it requeues, so the restart count tells the attempts
+    apart; ids come round again, but not within a day.
+    """
+    window = policy.job.restart_window_s
+    return any(
+        r.attempt.job == attempt.job
+        and (
+            r.attempt == attempt
+            or (
+                r.attempt.restarts >= attempt.restarts
+                and (r.cause == cause.id or now < later(r.opened, window))
+            )
+        )
+        # What its own supervisor mended was no end of the run: the next node hits it again.
+        and not (r.let_run and r.cause != cause.id)
+        for r in view.state.jobs.values()
+    )
+
+
+def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
+    """The attempt of a job that a node's fault hit, or None where it hit none."""
+    if job.running:
+        may_run_on = not urgent(cause, view) or cause.phase not in (
+            NodePhase.OPEN,
+            NodePhase.CORDONED,
+        )
+        return None if may_run_on else job.attempt
+    first = min((f.first for f in cause.findings), default=cause.opened)
+    slack = policy.job.ended_before_fault_s
+    if job.state in ENDED_BADLY:
+        hit = job.end is None or later(job.end, slack) >= first
+        return job.attempt if hit else None
+    if (
+        job.state == "PENDING"
+        and job.restarts > 0
+        and job.reason in ("BeginTime", "None", "", "NonZeroExitCode")
+        and not put_off(job)
+    ):
+        # Slurm requeued it before we came: the run that was hit is the one before.
+        return Attempt(job.id, job.submit, job.restarts - 1)
+    return None
+
+
+def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> str:
+    limit, window = policy.job.max_restarts, policy.job.restart_window_s
+    recent = sum(
+        1
+        for r in view.state.jobs.values()
+        if r.attempt.job == job.id and not r.let_run and now < later(r.opened, window)
+    )
+    if recent < limit:
+        return ""
+    return (
+        f"hpctl: restarted {recent} times in {window / 3600:g} h, its budget; held for you to look"
+        f" (scontrol release {job.id} lets it go on)"
+    )
+
+
+RunGate = Callable[[SlurmJob, Answer, View, Policy, datetime], str | None]
+
+
+def kill_switch(
+    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
+) -> str | None:
+    """Somebody has pulled the switch: the file exists."""
+    return view.stopped or None
+
+
+def paused(job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime) -> str | None:
+    """An operator has stopped everything."""
+    return f"paused by {view.state.paused_by}" if view.state.paused_by else None
+
+
+def stale_facts(
+    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
+) -> str | None:
+    """Nothing is begun on old news, nor while Slurm cannot be read to go on with it."""
+    if view.current and fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
+        return None
+    return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+
+
+def not_allowed(
+    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
+) -> str | None:
+    """The configuration lists the partitions where hpctl may act."""
+    return _outside(job, policy) or None
+
+
+def observing(
+    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
+) -> str | None:
+    """The default mode only says what it would do. Last, so that it speaks for all the others."""
+    if policy.mode is not Mode.OBSERVE:
+        return None
+    would = "hold" if answer.action is Action.HOLD else "start"
+    after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
+    without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
+    return f"mode observe: would {would} job {job.id}{after}{without}: {answer.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunGateRow:
+    """A gate and its name."""
+
+    name: str
+    gate: RunGate
+
+
+RUN_GATES: Final = (
+    RunGateRow("kill_switch", kill_switch),
+    RunGateRow("paused", paused),
+    RunGateRow("stale_facts", stale_facts),
+    RunGateRow("not_allowed", not_allowed),
+    RunGateRow("observing", observing),
+)
+
+
+def shut_now(job: SlurmJob, policy: Policy, stopped: str, paused_by: str) -> str:
+    """Why hpctl would not act on this job now, as its supervisor is told; empty where it may."""
+    if stopped or paused_by:
+        return stopped or f"paused by {paused_by}"
+    if policy.mode is Mode.OBSERVE:
+        return "mode observe: decisions are written down and nothing is done"
+    return _outside(job, policy)
+
+
+def _outside(job: SlurmJob, policy: Policy) -> str:
+    if not policy.partitions or job.partition in policy.partitions:
+        return ""
+    return f"partition {job.partition} is none that the configuration allows"

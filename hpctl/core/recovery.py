@@ -13,14 +13,7 @@ from datetime import datetime
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
-from hpctl.core.model import (
-    NodeName,
-    Outcome,
-    OutcomeKind,
-    RecoveryId,
-    SlurmNode,
-    reason_owner,
-)
+from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, SlurmNode, reason_owner
 
 
 class StepKind(StrEnum):

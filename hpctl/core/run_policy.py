@@ -1,16 +1,18 @@
 """What is done about a run's trouble: one pure function for supervisor, daemon and `policy test`.
 
-DEFAULTS has what each kind of trouble gets where no policy says otherwise, with the reason.
+DEFAULTS has what each kind of trouble gets where no policy says otherwise, with the reason. The
+policy of one job stands in its Comment (`hpctl:{...}`), where `hpctl sbatch` writes it.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
@@ -562,3 +564,75 @@ def _line(text: str) -> str:
     """One line that squeue can show."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."
+
+
+COMMENT_PREFIX: Final = "hpctl:"
+_MAX_SPARES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A job that asked hpctl to look after it.
+
+    `supervised`: a step supervisor runs in it (`hpctl run`), which restarts its step by itself.
+    `policy` is the job's own compact policy, not yet validated; `flaw` says what of the Comment
+    could not be read, for a person.
+    """
+
+    save_signal: str = ""
+    spares: int = 0
+    supervised: bool = False
+    policy: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    flaw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """The policy under which one job is treated; `note` where its own part could not be used."""
+
+    policy: RunPolicy = field(default_factory=RunPolicy)
+    note: str = ""
+
+
+def parted(comment: str) -> tuple[dict[str, Any], str] | None:
+    """What a Comment registers, and what stands after it: the user's own words, a hold's reason.
+
+    None for a Comment that registers nothing. Raises ValueError where what it begins is no JSON.
+    """
+    if not comment.startswith(COMMENT_PREFIX + "{"):
+        return None
+    begins = len(COMMENT_PREFIX)
+    try:
+        fields, length = json.JSONDecoder().raw_decode(comment[begins:])
+        if "\\u" in comment:
+            # Half a surrogate pair is no text: it can be written down nowhere.
+            json.dumps(fields, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return fields, comment[begins + length :].lstrip()
+
+
+def registration(comment: str) -> Registration | None:
+    """What a Comment registers; None for a job that never asked. Total over any text."""
+    try:
+        found = parted(comment)
+    except ValueError:
+        return Registration(flaw="its Comment is no JSON after `hpctl:`")
+    if found is None:
+        return None
+    fields, _ = found
+    policy, spares = fields.get("policy", {}), fields.get("spares", 0)
+    flaws = []
+    if not isinstance(policy, dict):
+        policy = {}
+        flaws.append("`policy` in its Comment is no mapping")
+    if not isinstance(spares, int) or isinstance(spares, bool) or not 0 <= spares <= _MAX_SPARES:
+        spares = 0
+        flaws.append("`spares` in its Comment is no number of nodes")
+    return Registration(
+        save_signal=str(fields.get("save_signal", "")),
+        spares=spares,
+        supervised=fields.get("supervised") is True or spares > 0,
+        policy=policy,
+        flaw="; ".join(flaws),
+    )

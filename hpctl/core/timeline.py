@@ -14,7 +14,7 @@ from hpctl.core import change as capacity
 from hpctl.core import job_recovery, node_recovery
 from hpctl.core.bounds import later
 from hpctl.core.change import Change, ChangeOpened
-from hpctl.core.change_advance import deadline_of as change_deadline
+from hpctl.core.change import deadline_of as change_deadline
 from hpctl.core.compat import StrEnum
 from hpctl.core.job_advance import deadline_s as job_deadline_s
 from hpctl.core.job_recovery import JobRecovery

@@ -8,9 +8,8 @@ from datetime import datetime
 
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.job_advance import JobFacts
-from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
-from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.journal import JobReported, State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
@@ -32,7 +31,7 @@ from hpctl.core.node_recovery import NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
 from hpctl.core.recovery import StepKind, last_step
-from hpctl.core.registration import Ruled
+from hpctl.core.run_policy import Ruled
 from hpctl.core.walls import Flaw
 
 
@@ -208,7 +207,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
 
 
 def restart_at(rec: JobRecovery, view: View) -> datetime:
-    """When slurmds take the credential of a released job's next run: see `hpctl.slurm.requeue`.
+    """When slurmds take the credential of a released job's next run: see `hpctl.slurm.rules`.
 
     From 25.11 on at once. Before, once the second is over in which slurmctld told them to end its
     last run: that of the order which ended it, where hpctl gave it, else that in which the run

@@ -49,10 +49,7 @@ def walled(
 
 
 def each(
-    where: str,
-    things: Iterable[T],
-    name: Callable[[T], object],
-    handle: Callable[[T], R],
+    where: str, things: Iterable[T], name: Callable[[T], object], handle: Callable[[T], R]
 ) -> tuple[list[R], list[Flaw]]:
     """What `handle` makes of each thing, in order, and the flaws of those that it raised about."""
     made: list[R] = []

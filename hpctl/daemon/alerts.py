@@ -10,6 +10,12 @@ Closed (404) unless the configuration names a file with a bearer token. Answers 
 | 400, 422 | malformed, unsupported_version, invalid_alerts | no notification of version 4 |
 | 422 | unknown_node | some alerts name no node of Slurm; the others were taken |
 | 503 | token_unusable, slurm_unavailable, not_stored | not Alertmanager's fault: it retries |
+
+The alerts that fire are kept by node, in memory for the loop, in a file for a restart: Alertmanager
+says again only every few hours that an alert still fires, so a daemon that forgot would be blind
+for as long. It speaks of a name, not of a machine: an alert counts for the generation of the node
+that was there when it was last said, and no further. A node that was rebooted or replaced starts
+without it, until Alertmanager says it of the new one.
 """
 
 from __future__ import annotations
@@ -20,10 +26,10 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,14 +40,20 @@ from starlette.routing import Route
 
 from hpctl.core.bounds import in_utc
 from hpctl.core.model import Clears, Finding, NodeName, Verdict
-from hpctl.daemon.alert_store import Alert, AlertStore
 from hpctl.daemon.gatekeeper import Refusal, read_body
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
 
 if TYPE_CHECKING:  # the intake's process has no observer
-    from hpctl.daemon.node_health import NodeHealthStore
     from hpctl.daemon.observe import Observer
+import threading
+from collections import Counter as Counted
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hpctl.core.bounds import span
+from hpctl.core.model import BootId, Generation, Health, InstanceId
+from hpctl.daemon.node_health import NodeHealthStore
 
 VERSION = "4"
 MAX_ALERTS = 2000
@@ -222,7 +234,7 @@ class Webhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._bound(alert(notice, node, heard)))
+                firing.append(self._now_there(alert(notice, node, heard)))
         try:
             kept, ended = self._alerts.take(firing, resolved)
         except OSError as error:
@@ -232,12 +244,10 @@ class Webhook:
             raise self._unknown(unknown, nodes, len(notification.alerts), done)
         return done
 
-    def _bound(self, alert: Alert) -> Alert:
+    def _now_there(self, alert: Alert) -> Alert:
         """Of the generation that is there now; of the first to come where there is none yet."""
         known = self._health.generation_of(alert.node)
-        if known is None:
-            return alert
-        return Alert(alert.node, alert.id, alert.finding, alert.heard, known.instance, known.boot)
+        return alert if known is None else _bound(alert, known)
 
     def _unknown(
         self, unknown: Sequence[Notice], nodes: Nodes, all_of_them: int, done: dict[str, int]
@@ -266,17 +276,15 @@ def _shown(looked_at: object) -> str:
     return ", ".join(f"{label}={value}" for label, value in looked_at.items()) or "no such label"
 
 
-class Takes(Protocol):
-    """A Webhook, or who stands for one."""
-
-    def take(self, body: bytes) -> dict[str, int]:
-        """The answer to a notification. Raises Refusal."""
-
-
 def routes(
-    token_file: Path | None, webhook: Takes, registry: CollectorRegistry | None = None
+    token_file: Path | None,
+    take: Callable[[bytes], dict[str, int]],
+    registry: CollectorRegistry | None = None,
 ) -> list[Route]:
-    """The route for the intake's application; none where no token file is configured."""
+    """The route for the intake's application; none where no token file is configured.
+
+    `take` is a Webhook's, here or in the daemon.
+    """
     if token_file is None:
         return []
     registry = registry or CollectorRegistry()
@@ -287,7 +295,7 @@ def routes(
         try:
             authorization = request.headers.get("authorization", "")
             await asyncio.to_thread(_authorize, authorization, token_file)
-            answer = await asyncio.to_thread(webhook.take, await _read_body(request))
+            answer = await asyncio.to_thread(take, await _read_body(request))
         except Refusal as error:
             refused.labels(error.code).inc()
             headers = {"connection": "close"} if error.status in (401, 408, 413) else {}
@@ -343,3 +351,123 @@ def _read_body(request: Request) -> Awaitable[bytes]:
     return read_body(
         announced, request.receive, most=MAX_BODY, within_s=BODY_TIMEOUT_S, too_large=too_large
     )
+
+
+CHECKS = ("alert.",)
+MAX_A_NODE = 32
+MOST_ALERTS = 5000
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """One alert that fires on one node. `id` is Alertmanager's fingerprint.
+
+    `instance` and `boot` say of which generation; None until the node has one.
+    """
+
+    node: NodeName
+    id: str
+    finding: Finding
+    heard: datetime
+    instance: InstanceId | None = None
+    boot: BootId | None = None
+
+
+_alerts = msgspec.json.Decoder(tuple[Alert, ...])
+_Key = tuple[NodeName, str]
+
+
+class AlertStore:
+    """The alerts. `take` runs on the intake's threads, `add_to` on any."""
+
+    checks: tuple[str, ...] = CHECKS
+
+    def __init__(self, path: Path, keep_s: float, clock: Clock, health: NodeHealthStore) -> None:
+        """Start from what a former daemon knew. What was not repeated for `keep_s` is dropped."""
+        self._path, self._keep = path, span(keep_s)
+        self._clock, self._health = clock, health
+        self._lock = threading.Lock()
+        self._alerts = {(a.node, a.id): a for a in recall(path)}
+
+    def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> tuple[int, int]:
+        """Take them in, durably; how many fire and were kept, and how many were ended.
+
+        What is beyond MAX_A_NODE or MOST_ALERTS is left out. Raises OSError where they cannot be
+        stored; nothing has changed then.
+        """
+        with self._lock:
+            fresh = self._still(self._clock.now())
+            ended = sum(fresh.pop(key, None) is not None for key in resolved)
+            kept, held = 0, Counted(node for node, _ in fresh)
+            for alert in firing:
+                old = fresh.get((alert.node, alert.id))
+                if old is None:
+                    if held[alert.node] >= MAX_A_NODE or len(fresh) >= MOST_ALERTS:
+                        continue
+                    held[alert.node] += 1
+                fresh[alert.node, alert.id] = alert if old is None else _again(old, alert)
+                kept += 1
+            if fresh != self._alerts:
+                self._save(fresh.values())
+            news = _named(fresh) ^ _named(self._alerts)
+            self._alerts = fresh
+        if news:
+            self._health.touch({name[0] for name in news}, wake=True)
+        return kept, ended
+
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add the alerts of each node's own generation to its findings, in place.
+
+        A node whose agent was never heard has no generation that could be judged.
+        """
+        now = self._clock.now()
+        with self._lock:
+            if not self._alerts:
+                return
+            self._alerts = self._still(now)
+            for key, alert in self._alerts.items():
+                known = health.get(alert.node)
+                if known is None:
+                    continue
+                generation = known.generation
+                if alert.instance is None:
+                    alert = _bound(alert, generation)
+                    self._alerts[key] = alert
+                if (alert.instance, alert.boot) == (generation.instance, generation.boot):
+                    health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
+
+    def _still(self, now: datetime) -> dict[_Key, Alert]:
+        return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
+
+    def _save(self, alerts: Iterable[Alert]) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(tuple(alerts)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+
+def recall(path: Path) -> tuple[Alert, ...]:
+    """What the file of a daemon holds; nothing where it cannot be read: alerts are said again."""
+    try:
+        return _alerts.decode(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("%s cannot be read, its alerts are missed: %s", path, error)
+        return ()
+
+
+def _again(old: Alert, new: Alert) -> Alert:
+    """Said again: counted, and of the generation that is there now."""
+    first = min(old.finding.first, new.finding.first)
+    count = old.finding.count + 1
+    return msgspec.structs.replace(new, finding=replace(new.finding, first=first, count=count))
+
+
+def _bound(alert: Alert, of: Generation) -> Alert:
+    return msgspec.structs.replace(alert, instance=of.instance, boot=of.boot)
+
+
+def _named(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:
+    return {(key[0], (key[1], a.instance, a.boot, a.finding.verdict)) for key, a in alerts.items()}

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import NodeName, Report
 from hpctl.protocol import reports as wire
 

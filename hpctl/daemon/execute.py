@@ -17,14 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.journal import StepResolved, StepStarted
-from hpctl.core.model import (
-    InstanceId,
-    JobId,
-    NodeName,
-    Outcome,
-    OutcomeKind,
-    own_reason,
-)
+from hpctl.core.model import InstanceId, JobId, NodeName, Outcome, OutcomeKind, own_reason
 from hpctl.core.recovery import CONVERGENT, Do, StepKind
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.journaled_state import JournaledState
@@ -144,14 +137,7 @@ class Executor:
         now = self._clock.now()
         self._journal.append(
             [
-                StepStarted(
-                    now,
-                    d.recovery,
-                    d.do.kind,
-                    d.do.attempt,
-                    d.do.target,
-                    _detail(d.do),
-                )
+                StepStarted(now, d.recovery, d.do.kind, d.do.attempt, d.do.target, _detail(d.do))
                 for d in batch
             ]
         )
@@ -162,11 +148,7 @@ class Executor:
         self._journal.append(
             [
                 StepResolved(
-                    now,
-                    d.recovery,
-                    d.do.kind,
-                    d.do.attempt,
-                    outcomes.get(d.do.target, silent),
+                    now, d.recovery, d.do.kind, d.do.attempt, outcomes.get(d.do.target, silent)
                 )
                 for d in batch
             ]

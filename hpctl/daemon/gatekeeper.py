@@ -34,6 +34,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import TypeVar
 
 from starlette.types import Receive
 
@@ -43,6 +44,8 @@ from hpctl.core.model import NodeName, Report
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
+
+_T = TypeVar("_T")
 
 
 class Refusal(HpctlError):
@@ -295,7 +298,7 @@ class Gatekeeper:
         return wire.Session(name, wrapped, self._sessions.lasts_s)
 
     def _read(self, body: bytes) -> wire.Message:
-        message = _read(body)
+        message = readable(wire.read, body)
         start = message.said.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
             text = f"the agent says that it started at {start.isoformat()}, which is yet to come"
@@ -358,9 +361,10 @@ def verified(authorization: str, body: bytes, munge_socket: Path | None) -> mung
     return credential
 
 
-def _read(body: bytes) -> wire.Message:
+def readable(read: Callable[[bytes], _T], body: bytes) -> _T:
+    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds."""
     try:
-        return wire.read(body)
+        return read(body)
     except wire.MalformedReportError as error:
         status = 422 if isinstance(error, wire.InvalidReportError) else 400
         raise Refusal(status, error.code, str(error), error.hint) from error

@@ -15,13 +15,7 @@ from datetime import datetime
 from hpctl.core import peers
 from hpctl.core.journal import State
 from hpctl.core.lemons import CHECK, finding, lemons
-from hpctl.core.model import (
-    Finding,
-    Generation,
-    Health,
-    InstanceId,
-    NodeName,
-)
+from hpctl.core.model import Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.peers import GAUGES, WINDOW, groups_of
 from hpctl.core.view import fresh
 from hpctl.core.walls import walled
@@ -113,11 +107,7 @@ class GreyFailures:
     checks: tuple[str, ...] = OWN_CHECKS
 
     def __init__(
-        self,
-        health: NodeHealthStore,
-        observer: Observer,
-        clock: Clock,
-        view_age_s: float = 60.0,
+        self, health: NodeHealthStore, observer: Observer, clock: Clock, view_age_s: float = 60.0
     ) -> None:
         """A view of Slurm that is older than `view_age_s` compares nobody. Nothing is compared
         before `start`."""

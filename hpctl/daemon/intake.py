@@ -203,11 +203,7 @@ def proved_route(
         headers = {}
         try:
             body = await read_body(
-                announced,
-                request.receive,
-                most=most,
-                within_s=POST_TIMEOUT_S,
-                too_large=too_large,
+                announced, request.receive, most=most, within_s=POST_TIMEOUT_S, too_large=too_large
             )
             credential = await run_in_threadpool(
                 verified, authorization, body, settings.munge_socket

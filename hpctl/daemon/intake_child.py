@@ -28,17 +28,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.clock import SystemClock
-from hpctl.daemon.connections import RESERVED, Bounds
 from hpctl.daemon.gatekeeper import IntakeSettings, Refusal
 from hpctl.daemon.intake import intake_app, proved_route
 from hpctl.daemon.job_reports import routes as job_routes
 from hpctl.daemon.requests import routes as request_routes
-from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.server import RESERVED, Bounds, IntakeServer
+from hpctl.daemon.wake import SystemClock
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
 from hpctl.protocol import job_reports as job_wire
@@ -231,7 +230,7 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
         daemon.address_of,
         registry,
         routes=[
-            *alert_routes(token, daemon, registry),
+            *alert_routes(token, daemon.take, registry),
             *job_routes(daemon.take_job_report, settings, SystemClock(), registry),
             *copies,
             *request_routes(daemon.take_request, settings, registry),

@@ -97,12 +97,7 @@ class Backend:
 class IntakeProcess:
     """The intake, as the daemon starts and stops it. `nodes` is for the loop's thread."""
 
-    def __init__(
-        self,
-        setup: channel.Setup,
-        listen_on: tuple[str, int],
-        backend: Backend,
-    ) -> None:
+    def __init__(self, setup: channel.Setup, listen_on: tuple[str, int], backend: Backend) -> None:
         """`backend` is called on threads, of which reports have their own."""
         self._setup, self._listen_on, self._backend = setup, listen_on, backend
         # What jobs say must never keep what nodes say waiting.

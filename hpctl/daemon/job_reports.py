@@ -34,19 +34,18 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
 from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.plan_runs import shut_now
 from hpctl.core.policy import Policy
-from hpctl.core.run_gates import shut_now
 from hpctl.core.run_policy import Action
-from hpctl.daemon.gatekeeper import IntakeSettings, RateLimiter, Refusal
+from hpctl.daemon.gatekeeper import IntakeSettings, RateLimiter, Refusal, readable
 from hpctl.daemon.intake import proved_route
 from hpctl.errors import Unavailable
 from hpctl.ports import Clock, Journal
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.daemon.journaled_state import JournaledState
@@ -91,7 +90,7 @@ class _Jobs:
 
     async def event(self, body: bytes, credential: munge.Credential) -> bytes:
         """The answer to one report. Raises Refusal."""
-        taken = await self._event(_read(body), len(body), credential.uid)
+        taken = await self._event(readable(job_wire.decode, body), len(body), credential.uid)
         self._taken.inc()
         return job_wire.encode_taken(taken)
 
@@ -114,14 +113,6 @@ class _Jobs:
             finally:
                 self._waiting[uid] -= 1
                 self._waiting += Counted()  # which leaves out those that are zero
-
-
-def _read(body: bytes) -> JobReport:
-    try:
-        return job_wire.decode(body)
-    except wire.MalformedReportError as error:
-        status = 422 if isinstance(error, wire.InvalidReportError) else 400
-        raise Refusal(status, error.code, str(error), error.hint) from error
 
 
 log = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from hpctl import __version__
 from hpctl.config import ConfigError, load
@@ -23,21 +25,18 @@ from hpctl.core.policy import Policy
 from hpctl.core.recovery import Look
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
-from hpctl.daemon.alert_store import AlertStore
-from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.clock import SystemClock
+from hpctl.daemon.alerts import AlertStore, Webhook
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess, ReportSink
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState, Retirement
-from hpctl.daemon.locks import ClusterLock, lock_state_dir
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.wake import WakeLimiter, Waker
+from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol.systemd import notify
@@ -63,6 +62,100 @@ def file_owner(path: Path) -> str:
         return path.owner()
     except (OSError, KeyError):
         return ""
+
+
+class AlreadyRunning(HpctlError):
+    """Another daemon works in this state directory, or on this cluster.
+
+    The lock of a state directory and the lease of a shared database tell daemons that share either
+    from each other. Two that share neither still share slurm.conf: each holds an advisory lock on
+    it. Whoever may read the file may lock it, and would keep hpctl from starting: only where
+    /proc/locks shows that the holder is an hpctl daemon of root's or of our own user is the second
+    one refused. Any other holder, one on another host with the same file over NFS among them, is
+    told.
+    """
+
+
+def lock_state_dir(state_dir: Path) -> IO[str]:
+    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    handle = (state_dir / "daemon.lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = handle.read().strip() or "another process"
+        handle.close()
+        raise AlreadyRunning(
+            f"{state_dir} is in use by {holder}", "one daemon a state directory; stop that one"
+        ) from None
+    handle.truncate(0)
+    handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+    handle.flush()
+    return handle
+
+
+class ClusterLock:
+    """The lock of one cluster's slurm.conf, kept until the process ends."""
+
+    def __init__(self, conf: Path | None) -> None:
+        """Take the lock where it is free. Raises AlreadyRunning where another daemon has it."""
+        self._conf = conf or Path(os.environ.get("SLURM_CONF") or DEFAULT_CONF)
+        self._fd = -1
+        if self.trouble and (daemon := _daemon_that_locks(self._conf)):
+            raise AlreadyRunning(
+                f"another hpctl daemon (pid {daemon}) works on the cluster of {self._conf},"
+                " with another state_dir",
+                f"one daemon a cluster; see what it is: ps -fp {daemon}",
+            )
+
+    @property
+    def trouble(self) -> str:
+        """What to tell the operator; empty while no other daemon is known of."""
+        if self._fd >= 0:
+            return ""
+        with contextlib.suppress(OSError):
+            fd = os.open(self._conf, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return (
+                    f"another process holds {self._conf}: if it is an hpctl daemon with another"
+                    f" state_dir, both act on this cluster; stop one (fuser -v {self._conf})"
+                )
+            except OSError:
+                os.close(fd)  # a file system without locks: nothing is known
+                return ""
+            self._fd = fd
+        return ""
+
+    def close(self) -> None:
+        """Let go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _daemon_that_locks(conf: Path) -> str:
+    """The process id of the hpctl daemon that has locked a file on this host; empty for none.
+
+    Source: Linux, proc_locks(5): number, FLOCK, ADVISORY, WRITE, pid, major:minor:inode, range.
+    The pid is 0 for a process of another namespace. Devices are not compared: overlayfs
+    reports another one to stat(2).
+    """
+    with contextlib.suppress(OSError):
+        inode = str(conf.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            fields = line.split()
+            if fields[1:2] != ["FLOCK"] or fields[5].rpartition(":")[2] != inode:
+                continue
+            process = Path("/proc", fields[4])
+            with contextlib.suppress(OSError):
+                ours = process.stat().st_uid in (0, os.geteuid())
+                if ours and b"hpctl" in process.joinpath("cmdline").read_bytes():
+                    return process.name
+    return ""
 
 
 class Daemon:
@@ -356,3 +449,6 @@ def run(config_path: str, say: Callable[[str], None]) -> int:
     except ConfigError:
         raise
     return 0
+
+
+DEFAULT_CONF = Path("/etc/slurm/slurm.conf")

@@ -2,21 +2,25 @@
 
 Slurm is read on the loop's thread, each cycle: every step rests on it. The
 cloud is read on a thread of its own, because its answer may take seconds and a drain must not
-wait for it.
+wait for it. Which run policy each registered job has is found here, too: the cluster's, its
+partition's, its own; the later wins.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from pydantic import ValidationError
 
 from hpctl.clusters.joining import NEVER as LONG_AGO
 from hpctl.clusters.joining import Joiner
@@ -39,10 +43,11 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_actors import lost
 from hpctl.core.reach import Signs, with_marks_and_reach
+from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
-from hpctl.daemon.run_policies import RunPolicies
 from hpctl.errors import Unavailable
+from hpctl.policies import PolicyFile, merged
 from hpctl.ports import Clock, Provider, Scheduler
 
 log = logging.getLogger(__name__)
@@ -389,3 +394,56 @@ def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
         if old is not None and len(old.nodes) > len(job.nodes):
             carried[job.id] = replace(job, nodes=old.nodes)
     return replace(after, jobs={**after.jobs, **carried}) if carried else after
+
+
+_KEPT: Final = 10_000
+"""Merged policies remembered; jobs of one partition with the same Comment share one."""
+
+
+class RunPolicies:
+    """Merges policies, each combination once. For the loop's thread."""
+
+    def __init__(self, layers: Callable[[str], Sequence[PolicyFile]] = lambda _: ()) -> None:
+        """`layers`: the cluster's policy and a partition's, as the configuration has them."""
+        self._layers = layers
+        self._known: dict[tuple[str, str], Ruled] = {}
+
+    def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[Flaw]]:
+        """The policy of every job that registered."""
+
+        def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
+            return job.id, self.ruled(job)
+
+        found, flaws = each("policy", view.jobs.values(), lambda job: job.id, one)
+        return {job: ruled for job, ruled in found if ruled is not None}, flaws
+
+    def ruled(self, job: SlurmJob) -> Ruled | None:
+        """One job's policy; None for a job that never registered. Never raises for a Comment."""
+        key = (job.partition, job.comment)
+        if key in self._known:
+            return self._known[key]
+        registered = registration(job.comment)
+        if registered is None:
+            return None
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        ruled = self._known[key] = self._merged(job.partition, registered.policy)
+        return ruled
+
+    def _merged(self, partition: str, own: Mapping[str, object]) -> Ruled:
+        files = self._layers(partition)
+        try:
+            # Through JSON, as it came: what the model takes only from JSON (lists for tuples).
+            mine = PolicyFile.model_validate_json(json.dumps(own))
+        except (ValidationError, ValueError, RecursionError) as error:
+            return Ruled(merged(files), f"its own policy is not used: {_said(error)}")
+        return Ruled(merged([*files, mine]))
+
+
+def _said(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())[:200]
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the whole"
+    more = f" and {error.error_count() - 1} more" if error.error_count() > 1 else ""
+    return f"{place}: {first['msg']}{more}"[:200]

@@ -31,7 +31,7 @@ from starlette.routing import Route
 from hpctl.core.bounds import natural
 from hpctl.core.model import JobId, RecoveryId
 from hpctl.core.view import Request
-from hpctl.daemon.gatekeeper import IntakeSettings, Refusal
+from hpctl.daemon.gatekeeper import IntakeSettings, Refusal, readable
 from hpctl.daemon.intake import proved_route
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
@@ -170,8 +170,8 @@ def routes(
 
 def _read(body: bytes) -> wire.Asked:
     try:
-        return wire.read_request(body)
-    except wire.MalformedReportError as error:
-        status = 422 if isinstance(error, wire.InvalidReportError) else 400
-        code = "invalid_request" if status == 422 else error.code
-        raise Refusal(status, code, str(error), error.hint) from error
+        return readable(wire.read_request, body)
+    except Refusal as refusal:
+        if refusal.code == wire.InvalidReportError.code:
+            refusal.code = "invalid_request"
+        raise

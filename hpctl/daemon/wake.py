@@ -1,4 +1,4 @@
-"""Waking the loop: one byte into a FIFO in the state directory.
+"""The loop's time: the real Clock, and who wakes it by one byte into a FIFO in the state directory.
 
 Anything that can write to a file can wake the daemon (an EpilogSlurmctld in plain sh, the CLI,
 the intake thread); nobody ever blocks on it, and nothing but time is lost when nobody listens.
@@ -13,7 +13,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+
+from hpctl.core.compat import UTC
 
 FIFO_NAME = "wake"
 
@@ -87,3 +90,15 @@ def wake(state_dir: Path) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+class SystemClock:
+    """The machine's wall clock and its monotonic one."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()

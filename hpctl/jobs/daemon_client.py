@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import JobId
 from hpctl.errors import HpctlError
 from hpctl.protocol import job_reports as job_wire

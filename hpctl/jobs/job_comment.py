@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hpctl.core.registration import COMMENT_PREFIX, parted
+from hpctl.core.run_policy import COMMENT_PREFIX, parted
 from hpctl.errors import HpctlError
 
 LONGEST = 1024

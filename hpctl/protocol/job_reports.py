@@ -7,14 +7,15 @@ with their limits; what is too long is cut by the sender, what is wrong is refus
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from hpctl.core.bounds import in_utc
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
@@ -34,6 +35,7 @@ _Why = Annotated[str, Meta(max_length=MAX_WHY)]
 _Word = Annotated[str, Meta(max_length=MAX_WORD)]
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _Exit = Annotated[int, Meta(ge=-255, le=255)]
+_S = TypeVar("_S", bound=Struct)
 
 
 class _Trouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -90,35 +92,31 @@ _taken = msgspec.json.Decoder(Taken)
 
 def encode(report: JobReport) -> bytes:
     """The body of one report; texts that are too long are cut."""
-    said = _JobReport(
-        job=report.job,
-        restarts=report.restarts,
-        trouble=_trouble(report.trouble),
-        action=report.action,
+    cut = replace(
+        report,
         why=report.why[:MAX_WHY],
-        wish=report.wish,
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
-        progress=report.progress,
     )
+    said = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
     return msgspec.json.encode(_Envelope(wire.VERSION, said))
+
+
+def _shaped(shape: type[_S], value: object, **changes: object) -> _S:
+    """The shape with the fields of a value of core's, less these changes."""
+    return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
 
 
 def _trouble(trouble: Trouble | None) -> _Trouble | None:
     if trouble is None:
         return None
-    return _Trouble(
-        kind=trouble.kind,
-        at=trouble.at,
+    return _shaped(
+        _Trouble,
+        trouble,
         why=trouble.why[:MAX_WHY],
         signature=trouble.signature[:MAX_WORD],
-        node=trouble.node,
-        rank=trouble.rank,
         device=trouble.device[:MAX_WORD],
-        exit_code=trouble.exit_code,
         evidence=trouble.evidence[-EVIDENCE_CHARS:],
-        step=trouble.step,
-        progress=trouble.progress,
     )
 
 
@@ -134,18 +132,11 @@ def decode(body: bytes) -> JobReport:
         raise wire.MalformedReportError(f"not JSON: {error}") from error
     wire.check_version(envelope.v)
     said = envelope.job_report
-    trouble = said.trouble
-    return JobReport(
-        job=JobId(said.job),
-        restarts=said.restarts,
-        trouble=None if trouble is None else _to_model(trouble),
-        action=said.action,
-        why=said.why,
-        wish=said.wish,
-        exclude=tuple(NodeName(name) for name in said.exclude),
-        after_s=said.after_s,
-        progress=said.progress,
-    )
+    fields = msgspec.structs.asdict(said)
+    fields["job"] = JobId(said.job)
+    fields["exclude"] = tuple(NodeName(name) for name in said.exclude)
+    fields["trouble"] = None if said.trouble is None else _to_model(said.trouble)
+    return JobReport(**fields)
 
 
 def _to_model(said: _Trouble) -> Trouble:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -21,21 +20,10 @@ import yaml
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox import packages
+from hpctl.sandbox import spec as specs
 from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.control import ask
 from hpctl.sandbox.proctree import kill_stragglers, start_time
-from hpctl.sandbox.spec import (
-    ADAPTER,
-    MAX_NODES,
-    Spec,
-    free_ports,
-    load,
-    new_id,
-    own_directory,
-    private_directory,
-    save,
-    state_directory,
-)
 
 UP_TIMEOUT_S = 240.0
 
@@ -53,7 +41,7 @@ class Sandbox:
         self, name: str = "default", *, state_dir: Path | str | None = None, **settings: Any
     ) -> None:
         self.name = name
-        self.state_dir = Path(state_dir) if state_dir else state_directory(name)
+        self.state_dir = Path(state_dir) if state_dir else specs.state_directory(name)
         self._settings = settings
         self._keeper: subprocess.Popen[bytes] | None = None
 
@@ -75,9 +63,9 @@ class Sandbox:
                 f"End it: hpctl sandbox down --name {self.name}",
             )
         self.down()
-        own_directory(self.state_dir)
+        specs.own_directory(self.state_dir)
         wanted.layout.logs.mkdir()
-        save(wanted)
+        specs.save(wanted)
         try:
             self._start(wanted)
             self._follow(wanted, progress)
@@ -90,7 +78,7 @@ class Sandbox:
 
     def down(self) -> None:
         """End every process of it and remove its state directory. Idempotent."""
-        known = load(self.state_dir)
+        known = specs.load(self.state_dir)
         if known is not None:
             with contextlib.suppress(HpctlError):
                 ask(known.layout.control, {"op": "down"}, timeout=10)
@@ -99,19 +87,14 @@ class Sandbox:
             if left := kill_stragglers(known.id, known.cluster):
                 raise HpctlError(f"processes that will not die: {left}", f"State: {self.state_dir}")
         shutil.rmtree(self.state_dir, ignore_errors=True)
-        if self.state_dir.parent == private_directory():
+        if self.state_dir.parent == specs.private_directory():
             with contextlib.suppress(OSError):  # other sandboxes may live there
                 self.state_dir.parent.rmdir()
 
     def __enter__(self) -> Sandbox:
         return self.up()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
     @property
@@ -122,9 +105,9 @@ class Sandbox:
     # --- what is in it ------------------------------------------------------------------------
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> specs.Spec:
         """What it was started as. Raises Unavailable where there is no such sandbox."""
-        known = load(self.state_dir)
+        known = specs.load(self.state_dir)
         if known is None:
             raise Unavailable(
                 f"there is no sandbox {self.name} at {self.state_dir}",
@@ -262,32 +245,32 @@ class Sandbox:
     def _service(self, name: str, do: str) -> int:
         return int(self._ask({"op": "service", "name": name, "do": do})["pid"])
 
-    def _spec(self) -> Spec:
+    def _spec(self) -> specs.Spec:
         settings = {
             "name": self.name,
-            "id": new_id(self.name),
+            "id": specs.new_id(self.name),
             "state": str(self.state_dir),
             "nodes": 8,
             # Known to who may read spec.json: root may start a sandbox on a machine that others
             # use, because they can put nothing into its buckets, and order nothing.
             "access_key": f"SANDBOX{secrets.token_hex(16).upper()}",
             "secret_key": secrets.token_hex(20),
-            "adapter": os.environ.get(ADAPTER, "auto"),
+            "adapter": os.environ.get(specs.ADAPTER, "auto"),
             **self._settings,
         }
-        if not 1 <= settings["nodes"] <= MAX_NODES:
-            raise HpctlError(f"a sandbox has 1 to {MAX_NODES} nodes, not {settings['nodes']}")
+        if not 1 <= settings["nodes"] <= specs.MAX_NODES:
+            raise HpctlError(f"a sandbox has 1 to {specs.MAX_NODES} nodes, not {settings['nodes']}")
         if not 1 <= settings.get("groups", 1) <= settings["nodes"]:
             raise HpctlError("there must be at least one worker group, and a node in each")
         if settings.get("empty"):
             settings = {**settings, "emulator": True, "moto": True}
         places = max(settings["nodes"], settings.get("slots", 0))
-        if places > MAX_NODES:
-            raise HpctlError(f"a sandbox has at most {MAX_NODES} slots, not {places}")
-        settings["ports"] = free_ports(places)
-        return msgspec.convert(settings, Spec)
+        if places > specs.MAX_NODES:
+            raise HpctlError(f"a sandbox has at most {specs.MAX_NODES} slots, not {places}")
+        settings["ports"] = specs.free_ports(places)
+        return msgspec.convert(settings, specs.Spec)
 
-    def _start(self, wanted: Spec) -> None:
+    def _start(self, wanted: specs.Spec) -> None:
         python = [sys.executable, *SAFE_PATH]
         state = str(self.state_dir)
         supervisor = [*python, "hpctl.sandbox.supervisor", state]
@@ -307,7 +290,7 @@ class Sandbox:
         pid = self._keeper.pid
         (self.state_dir / "keeper.pid").write_text(f"{pid} {start_time(pid)}")
 
-    def _follow(self, wanted: Spec, progress: Progress) -> None:
+    def _follow(self, wanted: specs.Spec, progress: Progress) -> None:
         """Pass the supervisor's account on until it is ready. Raises HpctlError."""
         assert self._keeper is not None
         deadline = time.monotonic() + UP_TIMEOUT_S
@@ -354,7 +337,7 @@ class Sandbox:
             self._keeper.wait(30)
         self._keeper = None
 
-    def _await_keeper(self, known: Spec) -> None:
+    def _await_keeper(self, known: specs.Spec) -> None:
         """Wait for the keeper's end; past that, kill it: the stragglers' sweep does its work."""
         deadline = time.monotonic() + 20
         while pid := self._keeper_pid():

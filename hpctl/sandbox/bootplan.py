@@ -47,6 +47,7 @@ def plan(
     directory = spec.layout.of_node(machine.node)
     sock = directory / "munge.sock"
     number = int(machine.address.rsplit(".")[-1])
+    conf = str(directory / "slurm.conf")
     steps: dict[str, Any] = {
         "wait": spec.netns,
         "munged": {
@@ -56,15 +57,7 @@ def plan(
         },
         "lifecycle": lifecycle,
         "slurmd": {
-            "command": [
-                programs["slurmd"],
-                "-D",
-                "-b",
-                "-N",
-                machine.node,
-                "-f",
-                str(directory / "slurm.conf"),
-            ],
+            "command": [programs["slurmd"], "-D", "-b", "-N", machine.node, "-f", conf],
             "port": spec.ports.slurmd + number,
             "log": str(logs / f"slurmd.{machine.node}.out"),
             "pidfile": str(directory / "slurmd.pid"),
@@ -89,36 +82,22 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         (directory / NVML_SCRIPT).write_text(spec.nvml_script)
     if not settings.exists():
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
-    return [
-        sys.executable,
-        *SAFE_PATH,
-        "hpctl",
-        "agent",
-        "run",
-        "--head",
-        head,
-        "--instance-id",
-        machine.instance_id,
-        "--boot-id-file",
-        str(directory / "boot_id"),
-        "--kmsg",
-        str(directory / "kmsg"),
-        "--munge-socket",
-        str(sock),
-        "--spool",
-        str(directory / "agent"),
+    options = {
+        "head": head,
+        "instance-id": machine.instance_id,
+        "boot-id-file": directory / "boot_id",
+        "kmsg": directory / "kmsg",
+        "munge-socket": sock,
+        "spool": directory / "agent",
         # Not this machine's hardware and scripts: the node's own, as faults make them.
-        "--root",
-        str(root),
-        "--config",
-        str(settings),
-        "--socket",
-        str(directory / "agent.sock"),
-        "--plugins",
-        spec.plugins or str(directory / "checks.d"),
-        "--hma-log",
-        str(directory / "hma.log"),
-    ]
+        "root": root,
+        "config": settings,
+        "socket": directory / "agent.sock",
+        "plugins": spec.plugins or directory / "checks.d",
+        "hma-log": directory / "hma.log",
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *words]
 
 
 def expect_spot(spec: Spec, machine: Machine, metadata_url: str) -> None:

@@ -100,46 +100,44 @@ class Watch:
             self._stop.wait(self._interval_s)
 
 
-def runs(job: int, restarts: int = 0) -> Test:
-    """The job is RUNNING, in its given or a later attempt."""
+def of_job(job: int, fits: Callable[[SlurmJob], bool], gone: bool = False) -> Test:
+    """The job is as wanted; `gone`: what counts where slurmctld does not know it."""
 
     def test(view: SchedulerView) -> bool:
         known = view.jobs.get(JobId(job))
-        return known is not None and known.state == "RUNNING" and known.restarts >= restarts
+        return gone if known is None else fits(known)
 
     return test
+
+
+def of_node(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
+    """The node is there, and as wanted."""
+
+    def test(view: SchedulerView) -> bool:
+        known = view.nodes.get(NodeName(node))
+        return known is not None and fits(known)
+
+    return test
+
+
+def runs(job: int, restarts: int = 0) -> Test:
+    """The job is RUNNING, in its given or a later attempt."""
+    return of_job(job, lambda j: j.state == "RUNNING" and j.restarts >= restarts)
 
 
 def ended(job: int) -> Test:
     """The job has completed, or slurmctld has forgotten it."""
-
-    def test(view: SchedulerView) -> bool:
-        known = view.jobs.get(JobId(job))
-        if known is None:
-            return True
-        return not known.running and known.state != "PENDING" and not known.completing
-
-    return test
+    return of_job(job, lambda j: not (j.running or j.completing or j.state == "PENDING"), True)
 
 
 def drained(node: str) -> Test:
     """The node is closed to new work."""
-
-    def test(view: SchedulerView) -> bool:
-        known = view.nodes.get(NodeName(node))
-        return known is not None and known.drained
-
-    return test
+    return of_node(node, lambda n: n.drained)
 
 
 def in_service(node: str) -> Test:
     """The node takes work again."""
-
-    def test(view: SchedulerView) -> bool:
-        known = view.nodes.get(NodeName(node))
-        return known is not None and known.in_service and known.responding
-
-    return test
+    return of_node(node, lambda n: n.in_service and n.responding)
 
 
 STEPS = 300

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from hpctl.core.marks import MARKS
 from hpctl.core.model import NodeName, SlurmNode
 from hpctl.errors import HpctlError
@@ -214,47 +216,22 @@ _KERNEL_ERROR = 3
 """Facility kernel (0), level error: the PRI of NVIDIA's driver lines in /dev/kmsg."""
 
 _PROCESS = "pid=4242, name=python3"
-
-# What the driver prints after the number, from NVIDIA's Xid catalogue and its driver's sources.
-XID_TEXT = {
-    13: f"{_PROCESS}, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address",
-    31: f"{_PROCESS}, Ch 00000008, intr 10000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 "
-    "faulted @ 0x7f2a_10000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
-    43: f"{_PROCESS}, Ch 00000008",
-    45: f"{_PROCESS}, Ch 00000008",
-    48: "pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been "
-    "detected on GPU in the framebuffer at partition 3, subpartition 0.",
-    63: "pid='<unknown>', name=<unknown>, Row Remapper: New row (0x0000000000abcdef) marked for "
-    "remapping, reset gpu to activate.",
-    64: "pid='<unknown>', name=<unknown>, Row Remapper: Failed to remap row",
-    74: "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 2(0x10000, 0x0, "
-    "0x0, 0x0, 0x0, 0x0, 0x0)",
-    79: "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-    94: f"{_PROCESS}, Contained: CE User Channel (0x9). RST: No, D-RST: No",
-    95: "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
-    119: f"{_PROCESS}, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected "
-    "function 76 (GSP_RM_CONTROL) (0x20800a4c 0x10).",
-    120: "pid='<unknown>', name=<unknown>, GSP task timeout @ pc:0x4bd36c4, task: 1",
-    154: "pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x2 "
-    "(Node Reboot Required)",
-}
-SXID_TEXT = {
-    12028: "Non-fatal, Link 32 egress non-posted PRIV error (First)",
-    20034: "Fatal, Link 48 LTSSM Fault Up",
-}
+_TEXTS: dict[str, dict[int, str]] = yaml.safe_load(
+    Path(__file__).with_name("driver_lines.yaml").read_text()
+)
 _DEFAULT_XID = f"{_PROCESS}, reported by the driver"
 _DEFAULT_SXID = "Non-fatal, Link 0 reported by the switch"
 
 
 def xid_line(code: int, pci: str = "", text: str = "") -> str:
     """The driver's line for an Xid on the GPU at `pci` (`0000:53:00`)."""
-    tail = text or XID_TEXT.get(code, _DEFAULT_XID)
+    tail = text or _TEXTS["xid"].get(code, _DEFAULT_XID)
     return f"NVRM: Xid (PCI:{pci or '0000:53:00'}): {code}, {tail}"
 
 
 def sxid_line(code: int, pci: str = "", text: str = "") -> str:
     """The NVSwitch driver's line for an SXid on the switch at `pci` (`0000:c5:00.0`)."""
-    tail = text or SXID_TEXT.get(code, _DEFAULT_SXID)
+    tail = text or _TEXTS["sxid"].get(code, _DEFAULT_SXID)
     return f"nvidia-nvswitch0: SXid (PCI:{pci or '0000:c5:00.0'}): {code}, {tail}"
 
 
@@ -316,7 +293,8 @@ class NodeFaults:
         elif kind == "file":
             done = change_file(directory / HARDWARE, **how)
         else:
-            done = have_devices(directory / HARDWARE, **how)
+            hardware.have(directory / HARDWARE, how["device"], how["count"])
+            done = f"{how['count']} {how['device']} devices"
         if lasting:
             (directory / LASTING).touch()
         return f"{node}: {done}{', whatever is rebooted' if lasting else ''}"
@@ -363,12 +341,6 @@ def change_file(root: Path, path: str, text: str = "", *, remove: bool = False) 
     """Write or remove a file of the node's hardware. Raises HpctlError."""
     hardware.change(root, path, None if remove else text)
     return f"{path} removed" if remove else f"{path}: {text}"
-
-
-def have_devices(root: Path, device: str, count: int) -> str:
-    """Let the node have so many `efa` or `neuron` devices in service. Raises HpctlError."""
-    hardware.have(root, device, count)
-    return f"{count} {device} devices"
 
 
 def change_script(script: Path, answers: Mapping[str, str]) -> None:

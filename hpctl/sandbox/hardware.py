@@ -12,38 +12,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from hpctl.errors import HpctlError
 
-EFA_PORT = (
-    "tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops",
-    "send_bytes", "send_wrs", "recv_bytes", "recv_wrs",
-    "rdma_read_wrs", "rdma_read_bytes", "rdma_read_wr_err", "rdma_read_resp_bytes",
-    "rdma_write_wrs", "rdma_write_bytes", "rdma_write_wr_err", "rdma_write_recv_bytes",
-    "retrans_bytes", "retrans_pkts", "retrans_timeout_events",
-    "unresponsive_remote_events", "impaired_remote_conn_events",
-)  # fmt: skip
-"""All 22 of a port, newest driver."""
-EFA_DEVICE = (
-    "submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd",
-    "alloc_pd_err", "create_qp_err", "create_cq_err", "reg_mr_err", "alloc_ucontext_err",
-    "create_ah_err", "mmap_err",
-)  # fmt: skip
-EFA_NEW = (
-    "rdma_write_wrs", "rdma_write_bytes", "rdma_write_wr_err", "rdma_write_recv_bytes",
-    "retrans_bytes", "retrans_pkts", "retrans_timeout_events",
-    "unresponsive_remote_events", "impaired_remote_conn_events",
-)  # fmt: skip
-"""What an older driver does not have."""
-MLX5_PORT = (
-    "link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors", "port_rcv_errors", "port_xmit_discards",
-    "port_rcv_data", "port_xmit_data",
-)  # fmt: skip
-MLX5_HARDWARE = (
-    "rnr_nak_retry_err", "local_ack_timeout_err", "out_of_sequence", "roce_slow_restart",
-)  # fmt: skip
-NEURON = ("mem_ecc_uncorrected", "sram_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
-
+COUNTERS: dict[str, list[str]] = yaml.safe_load(
+    Path(__file__).with_name("counters.yaml").read_text()
+)
 KINDS = ("efa", "neuron")
 """What `have` can make."""
 MOST_DEVICES = 32
@@ -83,11 +58,11 @@ class SysfsTree:
         device = self._rdma(pci, name)
         port = device / "ports/1"
         self._state(port)
-        names = [n for n in EFA_PORT if not (old and n in EFA_NEW)]
+        names = [n for n in COUNTERS["efa_port"] if not (old and n in COUNTERS["efa_new"])]
         start = {"keep_alive_rcvd": 1000, "submitted_cmds": 40, "completed_cmds": 40}
         self._write(port / "hw_counters", names, {**start, **(values or {})})
         own = port if old else device
-        self._write(own / "hw_counters", EFA_DEVICE, {**start, **(values or {})})
+        self._write(own / "hw_counters", COUNTERS["efa_device"], {**start, **(values or {})})
         (port / "hw_counters/lifespan").write_text("10\n")
 
     def add_efas(self, count: int) -> list[str]:
@@ -108,8 +83,8 @@ class SysfsTree:
         for number in range(1, ports + 1):
             port = device / f"ports/{number}"
             self._state(port, state)
-            self._write(port / "counters", MLX5_PORT, {})
-            self._write(port / "hw_counters", MLX5_HARDWARE, {})
+            self._write(port / "counters", COUNTERS["mlx5_port"], {})
+            self._write(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
         if interface:
             self._write(pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2})
 
@@ -125,7 +100,7 @@ class SysfsTree:
         (device / "info/architecture").mkdir(parents=True)
         (device / "info/architecture/device_name").write_text("Trainium2\n")
         (device / "device").symlink_to(os.path.relpath(pci, device))
-        for name in NEURON:
+        for name in COUNTERS["neuron"]:
             place = device / folder / name if total else device / folder
             self._write(place, ("total" if total else name,), {})
 

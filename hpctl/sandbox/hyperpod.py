@@ -179,7 +179,9 @@ class HyperPod:
 
     def _capacity(self, how: dict[str, Any]) -> str:
         """`capacity ml.p5.48xlarge=3`: only so many are to be had; `quota=...` refuses instead."""
-        bounds = {"types": how} if "quota" not in how else {"quotas": _quota(how)}
+        # `quota=1 ml.p5.48xlarge=3`: the types, without the word that says what they are.
+        counts = {name: count for name, count in how.items() if name != "quota"}
+        bounds = {"quotas" if "quota" in how else "types": counts}
         try:
             given = {
                 kind: {n: None if c == "any" else int(c) for n, c in names.items()}
@@ -228,11 +230,6 @@ class HyperPod:
                 "Name a worker on which no operation runs: inject api second-actor node=NODE",
             )
         return f"api: the service replaces {machine.instance_id} ({node}) by itself"
-
-
-def _quota(how: dict[str, Any]) -> dict[str, Any]:
-    """`quota=1 ml.p5.48xlarge=3`: the types, without the word that says what they are."""
-    return {name: count for name, count in how.items() if name != "quota"}
 
 
 def _describe(kind: str, fault: Fault) -> str:

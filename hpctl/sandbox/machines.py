@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, LogicalId, NodeName
@@ -137,21 +137,21 @@ ON_CREATE = "on_create.sh"
 
 def initial_machines(spec: Spec) -> list[Machine]:
     """One controller and the workers, with fresh ids, for a sandbox without the emulator."""
-    controller = Machine(
-        instance_id=_instance_id(),
-        logical_id=_logical_id(),
-        name="controller-1",
-        group="controller",
-        instance_type=CONTROLLER_TYPE,
-        role="controller",
-        address=spec.head_address,
-        node=head_node(spec),
-        partition="",
+    names = {"name": "controller-1", "group": "controller", "instance_type": CONTROLLER_TYPE}
+    at = {"address": spec.head_address, "node": head_node(spec), "partition": ""}
+    controller = _machine(role="controller", **names, **at)
+    return [controller, *(_worker(spec, number) for number in range(1, spec.nodes + 1))]
+
+
+def _machine(**own: Any) -> Machine:
+    return Machine(
+        instance_id=InstanceId(f"i-{secrets.token_hex(9)[:17]}"),
+        logical_id=LogicalId(secrets.token_hex(8)),
         source_s3_uri=LIFECYCLE_S3,
         on_create=ON_CREATE,
         on_init_complete="",
+        **own,
     )
-    return [controller, *(_worker(spec, number) for number in range(1, spec.nodes + 1))]
 
 
 def head_node(spec: Spec) -> NodeName:
@@ -162,25 +162,6 @@ def head_node(spec: Spec) -> NodeName:
 def _worker(spec: Spec, number: int) -> Machine:
     group = spec.group(number)
     index = spec.members(int(group.rsplit("-")[-1])).index(number) + 1
-    return Machine(
-        instance_id=_instance_id(),
-        logical_id=_logical_id(),
-        name=f"{group}-{index}",
-        group=group,
-        instance_type=WORKER_TYPE,
-        role="compute",
-        address=spec.address(number),
-        node=NodeName(spec.node(number)),
-        partition=group,
-        source_s3_uri=LIFECYCLE_S3,
-        on_create=ON_CREATE,
-        on_init_complete="",
-    )
-
-
-def _instance_id() -> InstanceId:
-    return InstanceId(f"i-{secrets.token_hex(8)}{secrets.token_hex(1)[:1]}")
-
-
-def _logical_id() -> LogicalId:
-    return LogicalId(secrets.token_hex(8))
+    at = {"address": spec.address(number), "node": NodeName(spec.node(number)), "partition": group}
+    names = {"name": f"{group}-{index}", "group": group, "instance_type": WORKER_TYPE}
+    return _machine(role="compute", **names, **at)

@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from hpctl.clusters.policies import trust
 from hpctl.errors import HpctlError
 from hpctl.sandbox.machines import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
 from hpctl.sandbox.spec import Spec
@@ -165,16 +166,6 @@ def _decision(policies: list[Any], action: str, resource: str) -> str:
 REGION = "us-east-1"
 ZONES = ("us-east-1a", "us-east-1b")
 ROLE = "sandbox-hyperpod"
-_TRUST = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {
-            "Effect": "Allow",
-            "Principal": {"Service": "sagemaker.amazonaws.com"},
-            "Action": "sts:AssumeRole",
-        }
-    ],
-}
 
 
 def guarded(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
@@ -223,8 +214,8 @@ class OtherAws:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
         self._server.start()
         self._server._server.app = guarded(self._server._server.app, self.settings.access_key)
-        for service in ("s3", "iam", "ec2", "fsx", "logs"):
-            self._make(service)
+        services = ("s3", "iam", "ec2", "fsx", "logs")
+        self._clients = {service: self._make(service) for service in services}
         network = self._network()
         self.filled = {
             **network,
@@ -250,12 +241,12 @@ class OtherAws:
         """boto3's client for s3, iam, ec2, fsx or logs; for all threads."""
         return self._clients[service]
 
-    def _make(self, service: str) -> None:
+    def _make(self, service: str) -> Any:
         # Not from several threads at once: only the clients are for all of them.
         import boto3
 
         make: Callable[..., Any] = boto3.client
-        self._clients[service] = make(
+        return make(
             service,
             endpoint_url=self.url,
             region_name=REGION,
@@ -368,7 +359,7 @@ class OtherAws:
 
     def _role(self) -> str:
         iam = self.client("iam")
-        arn = iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(_TRUST))["Role"][
+        arn = iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(trust()))["Role"][
             "Arn"
         ]
         everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
@@ -393,10 +384,7 @@ class OtherAws:
             StorageType="SSD",
             SubnetIds=[next(iter(network["subnets"]))],
             SecurityGroupIds=[network["security_group"]],
-            LustreConfiguration={
-                "DeploymentType": "PERSISTENT_2",
-                "PerUnitStorageThroughput": 125,
-            },
+            LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
         )["FileSystem"]
         return {
             "id": made["FileSystemId"],

@@ -32,41 +32,7 @@ from hpctl.sandbox.spec import Spec
 GPUS = 8
 CPUS = 16
 
-_TEMPLATE = """\
-# Written by `hpctl sandbox up`. Lost at `hpctl sandbox down`.
-ClusterName={cluster}
-SlurmctldHost={host}({head})
-SlurmctldPort={port}
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-AuthInfo=socket={munge}
-StateSaveLocation={state}/ctld
-SlurmctldPidFile={state}/head/slurmctld.pid
-SlurmctldLogFile={state}/log/slurmctld.log
-SlurmctldDebug=info
-SlurmdPidFile={state}/spool/%n.pid
-SlurmdSpoolDir={state}/spool/%n
-SlurmdLogFile={state}/log/slurmd.%n.log
-SlurmdDebug=info
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-MpiDefault=none
-MailProg=/bin/true
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-GresTypes=gpu
-SchedulerType=sched/backfill
-ReturnToService=2
-SlurmdTimeout=30
-SlurmctldTimeout=30
-KillWait=5
-MinJobAge=300
-DebugFlags=NO_CONF_HASH
-"""
+_TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 
 def render(
@@ -84,7 +50,7 @@ def render(
     slot, so that it need not change when others come and go. It differs from the head's, which is
     what NO_CONF_HASH is for.
     """
-    text = _TEMPLATE.format(
+    text = _TEMPLATE.read_text().format(
         cluster=spec.cluster,
         host=socket.gethostname().partition(".")[0],
         head=spec.head_address,

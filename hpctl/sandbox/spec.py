@@ -9,7 +9,6 @@ import secrets
 import socket
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,66 +173,33 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return [n for n in range(1, self.nodes + 1) if self.group(n) == f"worker-{group}"]
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """Every path of a sandbox, all below its one state directory."""
 
-    state: Path
-
-    @property
-    def spec(self) -> Path:
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.spec = state / "spec.json"
         """The Spec, as JSON."""
-        return self.state / "spec.json"
-
-    @property
-    def slurm_conf(self) -> Path:
+        self.slurm_conf = state / "etc" / "slurm.conf"
         """The head node's slurm.conf."""
-        return self.state / "etc" / "slurm.conf"
-
-    @property
-    def config(self) -> Path:
+        self.config = state / "hpctl.yaml"
         """The daemon's configuration."""
-        return self.state / "hpctl.yaml"
-
-    @property
-    def daemon(self) -> Path:
+        self.daemon = state / "daemon"
         """The daemon's state_dir."""
-        return self.state / "daemon"
-
-    @property
-    def munge_key(self) -> Path:
+        self.munge_key = state / "etc" / "munge.key"
         """The cluster's key."""
-        return self.state / "etc" / "munge.key"
-
-    @property
-    def munge_socket(self) -> Path:
+        self.munge_socket = state / "head" / "munge.sock"
         """The head node's munged."""
-        return self.state / "head" / "munge.sock"
-
-    @property
-    def control(self) -> Path:
+        self.control = state / "control.sock"
         """The supervisor's control socket."""
-        return self.state / "control.sock"
-
-    @property
-    def progress(self) -> Path:
+        self.progress = state / "progress.jsonl"
         """What `up` shows: one JSON object a line."""
-        return self.state / "progress.jsonl"
-
-    @property
-    def logs(self) -> Path:
+        self.logs = state / "log"
         """Everybody's logs."""
-        return self.state / "log"
-
-    @property
-    def aws(self) -> Path:
+        self.aws = state / "aws.json"
         """What moto was filled with, as JSON."""
-        return self.state / "aws.json"
-
-    @property
-    def cluster_file(self) -> Path:
+        self.cluster_file = state / "cluster.yaml"
         """A cluster.yaml that names what moto was filled with."""
-        return self.state / "cluster.yaml"
 
     def of_node(self, node: str) -> Path:
         """What an instance's own disk would hold."""

@@ -142,7 +142,7 @@ class Supervisor:
         store = wiring.open_store(config.load(self.spec.layout.config))
         nodes = {NodeName(self.spec.node(n)) for n in range(1, self.spec.nodes + 1)}
         deadline = time.monotonic() + HEARD_TIMEOUT_S
-        try:
+        with contextlib.closing(store):
             while silent := nodes - store.health().keys():
                 if time.monotonic() > deadline or self.ended.is_set():
                     raise HpctlError(
@@ -150,8 +150,6 @@ class Supervisor:
                         f"The agents' logs are in {self.spec.layout.logs}.",
                     )
                 time.sleep(0.1)
-        finally:
-            store.close()
 
     def not_idle(self) -> list[str]:
         """Nodes that slurmctld does not call idle, with what it calls them."""

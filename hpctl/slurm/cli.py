@@ -15,10 +15,8 @@ reservation bear the flag RESERVED only at slurmctld's next look, seconds later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hpctl.core.compat import UTC
 from hpctl.core.hostlist import batches, fold, valid_name
 from hpctl.core.model import (
     Attempt,
@@ -31,15 +29,12 @@ from hpctl.core.model import (
     SlurmNode,
     reason_owner,
 )
-from hpctl.core.reach import SLURMCTLD_REASONS
 from hpctl.errors import Unavailable
-from hpctl.slurm import nodes as rules
-from hpctl.slurm import requeue as sequence
-from hpctl.slurm.errors import outcome
-from hpctl.slurm.nodes import NO_SUCH_NODE
+from hpctl.slurm import rules
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
-from hpctl.slurm.run import Runner
+from hpctl.slurm.rules import NO_SUCH_NODE
+from hpctl.slurm.run import UNAVAILABLE, outcome
 
 BATCH = 100
 """Nodes in one update: a refusal costs at most this many single repeats."""
@@ -110,76 +105,12 @@ def parse_reservations(text: str) -> dict[str, tuple[NodeName, ...]]:
     return {found["name"]: hosts(found["nodes"]) for found in _HEAD.finditer(text)}
 
 
-def read(reader: Reader) -> Mapping[str, tuple[NodeName, ...]]:
-    """All reservations. Raises Unavailable."""
-    return parse_reservations(reader.text("show", "reservation", "-o"))
-
-
-def reserve(reader: Reader, name: str, nodes: Sequence[NodeName]) -> Outcome:
-    """See ports.Scheduler.reserve."""
-    try:
-        held = read(reader).get(name)
-    except Unavailable as error:
-        return Outcome.rejected("unavailable", str(error), transient=True)
-    if held is not None and set(held) == set(nodes):
-        return Outcome.accepted("it holds them already")
-    if not nodes:
-        if held is None:
-            return Outcome.accepted("there is none")
-        sent = outcome(reader.runner.run("scontrol", "delete", f"ReservationName={name}"))
-        return Outcome.accepted("there is none") if sent.code == _GONE else sent
-    wanted = f"Nodes={fold(nodes)}"
-    if held is not None:
-        sent = outcome(reader.runner.run("scontrol", "update", f"ReservationName={name}", wanted))
-    else:
-        words = [f"ReservationName={name}", "StartTime=now", "Duration=UNLIMITED"]
-        words += [f"Users={NOBODY}", wanted]
-        sent = outcome(reader.runner.run("scontrol", "create", "reservation", *words))
-    if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
-        return Outcome.rejected(sent.code, sent.detail, transient=True)
-    return sent
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-class CliScheduler:
-    """`hpctl.ports.Scheduler` over Slurm's own commands, run by `runner`.
+class CliScheduler(Reader):
+    """`hpctl.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as Reader does.
 
     Slurm gives up on a dead or silent slurmctld after 10 s (MessageTimeout) by itself: a runner
     with a longer timeout gets Slurm's own words.
     """
-
-    def __init__(
-        self, runner: Runner | None = None, *, now: Callable[[], datetime] = _utc_now
-    ) -> None:
-        self.runner = runner or Runner()
-        self.reader = Reader(self.runner, now)
-
-    def version(self) -> tuple[int, int, int]:
-        """The release of the commands. Raises Unavailable."""
-        return self.reader.version()
-
-    def show_config(self) -> dict[str, str]:
-        """`scontrol show config` as a dict. Raises Unavailable."""
-        return self.reader.config()
-
-    def view(self) -> SchedulerView:
-        """All nodes and jobs, by three commands side by side. Raises Unavailable."""
-        return self.reader.view()
-
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
-        """All jobs and these nodes, by three commands side by side. Raises Unavailable."""
-        return self.reader.part(nodes)
-
-    def marks(self) -> Mapping[NodeName, str]:
-        """By one `sinfo`. Raises Unavailable."""
-        return self.reader.marks()
-
-    def booted(self) -> datetime | None:
-        """By `scontrol show config`. Raises Unavailable."""
-        return self.reader.booted()
 
     def drain(
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
@@ -202,23 +133,20 @@ class CliScheduler:
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = sequence.signal(record, attempt)
+        refusal = rules.signal(record, attempt)
         if refusal is not None or record is None:
-            return refusal or sequence.NO_SUCH_JOB
-        return outcome(
-            self.runner.run("scancel", "--full", f"--signal={signal}", record.command_id)
-        )
+            return refusal or rules.NO_SUCH_JOB
+        return self._order("scancel", "--full", f"--signal={signal}", record.command_id)
 
     def requeue(self, attempt: Attempt) -> Outcome:
-        """`scontrol requeue`, by the rules of `hpctl.slurm.requeue`."""
+        """`scontrol requeue`, by the rules of `hpctl.slurm.rules`."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        send = sequence.requeue(record, attempt)
+        send = rules.requeue(record, attempt)
         if isinstance(send, Outcome):
             return send
-        ran = self.runner.run("scontrol", "requeue", send.command_id)
-        return sequence.requeue_answer(outcome(ran))
+        return rules.requeue_answer(self._order("scontrol", "requeue", send))
 
     def start_now(
         self,
@@ -233,10 +161,10 @@ class CliScheduler:
         if isinstance(record, Outcome):
             return record
         try:
-            known = self._known(record, exclude)
+            known = self._known_of(record, exclude)
         except Unavailable as error:
             return _unavailable(error)
-        send = sequence.start_now(record, exclude, known, forgive, elastic=elastic)
+        send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
         words = [f"JobId={send.command_id}"]
@@ -244,10 +172,10 @@ class CliScheduler:
             words.append(f"ExcNodeList={fold(send.exclude) if send.exclude else ''}")
         if send.tasks is not None:
             words.append(f"NumTasks={send.tasks}")
-        words.append(sequence.start_time(after_s))
-        sent = outcome(self.runner.run("scontrol", "update", *words))
+        words.append(rules.start_time(after_s))
+        sent = self._order("scontrol", "update", *words)
         if send.release and sent.kind is OutcomeKind.ACCEPTED:
-            return outcome(self.runner.run("scontrol", "release", send.command_id))
+            return self._order("scontrol", "release", send.command_id)
         return sent
 
     def hold(self, job: JobId, why: str) -> Outcome:
@@ -255,55 +183,74 @@ class CliScheduler:
         record = self._look(job)
         if isinstance(record, Outcome):
             return record
-        refusal = sequence.hold(record)
+        refusal = rules.hold(record)
         if refusal is not None or record is None:
-            return refusal or sequence.NO_SUCH_JOB
-        held = outcome(self.runner.run("scontrol", "uhold", record.command_id))
+            return refusal or rules.NO_SUCH_JOB
+        held = self._order("scontrol", "uhold", record.command_id)
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
-        comment = sequence.comment(record.job.comment, why)
+        comment = rules.comment(record.job.comment, why)
         told = self.runner.run("scontrol", "update", f"JobId={record.command_id}", comment)
         return held if told.ok else Outcome.accepted(f"held, but not told: {told.said}")
 
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """`scontrol show reservation`. Raises Unavailable."""
-        return read(self.reader)
+        return parse_reservations(self.text("show", "reservation", "-o"))
 
     def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
         """`scontrol create|update|delete` of a reservation, whichever it takes."""
-        return reserve(self.reader, name, nodes)
+        try:
+            held = self.reservations().get(name)
+        except Unavailable as error:
+            return _unavailable(error)
+        if held is not None and set(held) == set(nodes):
+            return Outcome.accepted("it holds them already")
+        this, none = f"ReservationName={name}", Outcome.accepted("there is none")
+        if not nodes:
+            sent = none if held is None else self._order("scontrol", "delete", this)
+            return none if sent.code == _GONE else sent
+        if held is not None:
+            sent = self._order("scontrol", "update", this, f"Nodes={fold(nodes)}")
+        else:
+            words = [this, "StartTime=now", "Duration=UNLIMITED", f"Users={NOBODY}"]
+            sent = self._order("scontrol", "create", "reservation", *words, f"Nodes={fold(nodes)}")
+        if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
+            return Outcome.rejected(sent.code, sent.detail, transient=True)
+        return sent
+
+    def _order(self, *words: str) -> Outcome:
+        """Send one command, once."""
+        return outcome(self.runner.run(*words))
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
         """The job now; a failed look is an order that was not sent."""
         try:
-            return self.reader.job(job)
+            return self.job(job)
         except Unavailable as error:
             return _unavailable(error)
 
-    def _known(self, record: JobRecord | None, exclude: Sequence[NodeName]) -> set[NodeName]:
+    def _known_of(self, record: JobRecord | None, exclude: Sequence[NodeName]) -> set[NodeName]:
         wanted = {*exclude, *(record.job.excluded if record else ())}
-        return set(self.reader.nodes(sorted(wanted))) if wanted else set()
+        return set(self.nodes(sorted(wanted))) if wanted else set()
 
     def update(
         self, wanted: Mapping[NodeName, str], state: str, rule: Rule
     ) -> dict[NodeName, Outcome]:
         """Look at the nodes, answer for those that the rule decides, send the rest grouped."""
         try:
-            seen = self.reader.nodes([name for name in wanted if valid_name(name)])
+            seen = self.nodes([name for name in wanted if valid_name(name)])
         except Unavailable as error:
             return dict.fromkeys(wanted, _unavailable(error))
 
         def send(names: Sequence[str], reason: str) -> Outcome:
             words = [f"NodeName={fold(names)}", f"State={state}"]
-            if reason:
-                words.append(f"Reason={reason}")
-            return outcome(self.runner.run("scontrol", "update", *words))
+            return self._order("scontrol", "update", *words, *([f"Reason={reason}"] * bool(reason)))
 
         return update(wanted, seen, rule, send, with_reason=state != "RESUME")
 
 
 def _unavailable(error: Unavailable) -> Outcome:
-    return Outcome.rejected("unavailable", str(error), transient=True)
+    return Outcome.rejected(UNAVAILABLE, str(error), transient=True)
 
 
 class SlurmByHand:
@@ -337,8 +284,7 @@ def close(node: SlurmNode | None, reason: str) -> Outcome | None:
         return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
     if node.drained and _ours(node, reason):
         return Outcome.accepted("it is drained already")
-    by_hand = node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
-    if node.closed or by_hand:
+    if node.closed or rules.downed_by_hand(node):
         return Outcome.rejected("closed", f"{node.name} is closed already: {node.reason}")
     return None
 
@@ -353,17 +299,12 @@ def down(node: SlurmNode | None, reason: str) -> Outcome | None:
 
 
 def reopen(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """Only with this Reason, and a slurmd that answers: RESUME makes a dead node IDLE, too."""
+    """Only with this Reason, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    if node.in_service:
-        return Outcome.accepted("it is in service already")
-    if not _ours(node, reason):
+    if not node.in_service and not _ours(node, reason):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
-    if not node.responding:
-        text = f"the slurmd of {node.name} does not answer: RESUME would offer it to jobs"
-        return Outcome.rejected("not_responding", text, transient=True)
-    return None
+    return rules.resumable(node)
 
 
 def _ours(node: SlurmNode, reason: str) -> bool:

@@ -4,8 +4,8 @@ pyslurm runs in a child process of its own: an RPC holds the interpreter's lock 
 answers, libslurm reads SLURM_CONF once for a whole process, and a crash inside it must not be
 the daemon's. The child is asked over a socket, bounded in time, and killed when it is late.
 
-Through pyslurm: the view, looks at nodes, drain, down, give_back. Through the CLI adapter, by
-composition: everything about single jobs. pyslurm has no state flags of a job (EXPEDITED_REQUEUE,
+Through pyslurm: the view, looks at nodes, drain, down, give_back. As the CLI adapter, by
+inheritance: everything about single jobs. pyslurm has no state flags of a job (EXPEDITED_REQUEUE,
 the base state of a COMPLETING job), requeues a whole array when given its id, and cannot signal
 batch script and steps at once; those orders are rare, and a fork is nothing beside them.
 """
@@ -22,7 +22,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from importlib import metadata
 from operator import itemgetter
@@ -34,24 +33,14 @@ import msgspec
 from hpctl.core.bounds import EARLIEST, at_stamp, printable
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.hostlist import fold, valid_name
-from hpctl.core.model import (
-    Attempt,
-    JobId,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-)
+from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw, each, walled
 from hpctl.errors import Unavailable
-from hpctl.slurm import nodes as rules
-from hpctl.slurm.cli import CliScheduler, Rule, singly, update
-from hpctl.slurm.errors import of_text
+from hpctl.slurm.cli import CliScheduler, Rule, update
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
 from hpctl.slurm.records import Hostlists, node_states, tasks_of
+from hpctl.slurm.run import Runner, of_text
 
 T = TypeVar("T")
 
@@ -77,12 +66,12 @@ class Question(msgspec.Struct):
     reason: str = ""
 
 
-class PySlurm:
+class PySlurm(CliScheduler):
     """`hpctl.ports.Scheduler` over libslurm; what it lacks is the CLI adapter's."""
 
-    def __init__(self, cli: CliScheduler) -> None:
-        self._cli = cli
-        self._child = _Child(cli)
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self._child = _Child(runner)
 
     def unusable(self) -> str:
         """Why pyslurm cannot be used beside these commands; "" where it can.
@@ -94,7 +83,7 @@ class PySlurm:
         except metadata.PackageNotFoundError:
             return "pyslurm is not installed"
         try:
-            theirs = self._cli.version()
+            theirs = self.version()
         except Unavailable as error:
             return f"the release of Slurm is not known: {error}"
         if ours.split(".")[:2] != [f"{theirs[0]}", f"{theirs[1]:02d}"]:
@@ -107,18 +96,10 @@ class PySlurm:
         """End the child, as the end of this object does. The next question starts another."""
         self._child.end()
 
-    def version(self) -> tuple[int, int, int]:
-        """The release of the commands, which is pyslurm's. Raises Unavailable."""
-        return self._cli.version()
-
-    def show_config(self) -> dict[str, str]:
-        """`scontrol show config`. Raises Unavailable."""
-        return self._cli.show_config()
-
     def view(self) -> SchedulerView:
         """All nodes and jobs, by two RPCs. Raises Unavailable."""
-        as_of = self._cli.reader.now()
-        answer = self._read(Question("view"))
+        as_of = self.now()
+        answer = self._asked(Question("view"))
         nodes = {node.name: node for node in answer.nodes}
         jobs = {job.id: job for job in answer.jobs}
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
@@ -127,62 +108,7 @@ class PySlurm:
         """The whole: it costs a fraction of what the commands take for a part."""
         return self.view()
 
-    def marks(self) -> Mapping[NodeName, str]:
-        """By the CLI adapter: it holds up no order that the child is given."""
-        return self._cli.marks()
-
-    def booted(self) -> datetime | None:
-        """By the CLI adapter."""
-        return self._cli.booted()
-
-    def drain(
-        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
-    ) -> Mapping[NodeName, Outcome]:
-        """DRAIN with a Reason, one RPC for each Reason and hundred nodes."""
-        if spare_marks:
-            return singly(nodes, lambda one: self._update(one, "DRAIN", rules.drain_unmarked))
-        return self._update(nodes, "DRAIN", rules.drain)
-
-    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """DOWN with the same Reason, where the node is DRAIN with our recovery's Reason."""
-        return self._update(nodes, "DOWN", rules.down)
-
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
-        """RESUME where the Reason is still that recovery's and the slurmd answers."""
-        return self._update(nodes, "RESUME", rules.give_back)
-
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
-        """By the CLI adapter."""
-        return self._cli.signal(attempt, signal)
-
-    def requeue(self, attempt: Attempt) -> Outcome:
-        """By the CLI adapter."""
-        return self._cli.requeue(attempt)
-
-    def start_now(
-        self,
-        job: JobId,
-        exclude: Sequence[NodeName],
-        forgive: Sequence[NodeName] = (),
-        after_s: float = 0.0,
-        elastic: bool = False,
-    ) -> Outcome:
-        """By the CLI adapter."""
-        return self._cli.start_now(job, exclude, forgive, after_s, elastic)
-
-    def hold(self, job: JobId, why: str) -> Outcome:
-        """By the CLI adapter."""
-        return self._cli.hold(job, why)
-
-    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
-        """By the CLI adapter."""
-        return self._cli.reservations()
-
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
-        """By the CLI adapter."""
-        return self._cli.reserve(name, nodes)
-
-    def _read(self, question: Question) -> Answer:
+    def _asked(self, question: Question) -> Answer:
         began = time.monotonic()
         answer = self._child.ask(question)
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
@@ -193,14 +119,16 @@ class PySlurm:
             raise Unavailable(f"pyslurm: {answer.error}", "look at `scontrol ping`")
         return answer
 
-    def _update(
+    def update(
         self, wanted: Mapping[NodeName, str], state: str, rule: Rule
     ) -> dict[NodeName, Outcome]:
+        """As the CLI adapter's, by RPCs: one for each Reason and hundred nodes."""
         good = [str(name) for name in wanted if valid_name(name)]
-        if not good:
-            return update(wanted, {}, rule, self._nobody, with_reason=True)
+        seen: dict[NodeName, SlurmNode] = {}
         try:
-            looked = self._read(Question("nodes", good if len(good) <= LOOK_SINGLY else []))
+            if good:
+                looked = self._asked(Question("nodes", good if len(good) <= LOOK_SINGLY else []))
+                seen = {node.name: node for node in looked.nodes}
         except Unavailable as error:
             refused = Outcome.rejected("unavailable", str(error), transient=True)
             return dict.fromkeys(wanted, refused)
@@ -211,18 +139,14 @@ class PySlurm:
                 return Outcome.ambiguous("timeout", "the pyslurm process was late or has died")
             return of_text(answer.error) if answer.error else Outcome.accepted()
 
-        seen = {node.name: node for node in looked.nodes}
         return update(wanted, seen, rule, send, with_reason=state != "RESUME")
-
-    def _nobody(self, names: Sequence[str], reason: str) -> Outcome:
-        raise AssertionError(f"a rule let {names} through unseen")
 
 
 class _Child:
     """The process that has libslurm: started when it is needed, asked one thing at a time."""
 
-    def __init__(self, cli: CliScheduler) -> None:
-        self._runner = cli.runner
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self._lock = threading.Lock()
         self._running: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
         # A command that has read Slurm once just ends.

@@ -14,15 +14,15 @@ from typing import TypeVar
 import tenacity
 
 from hpctl.core.bounds import at_text
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import HostlistError, batches, expand, fold
 from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
 from hpctl.errors import Unavailable
-from hpctl.slurm import parse, squeue
-from hpctl.slurm.records import Hostlists, JobRecord
+from hpctl.slurm import parse
+from hpctl.slurm.records import UNASKED, Dealt, Hostlists, JobRecord, dealt
 from hpctl.slurm.run import End, Ran, Runner
-from hpctl.slurm.sizes import UNASKED, Dealt, dealt
 
 T = TypeVar("T")
 EXPEDITED_SINCE = (25, 11)
@@ -44,12 +44,12 @@ agents' heartbeats would wait for all of it. Costs a twentieth of a second there
 clusters."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Reader:
     """Slurm's answers as values. Every method raises Unavailable, and nothing else."""
 
-    runner: Runner
-    now: Callable[[], datetime]
+    runner: Runner = field(default_factory=Runner)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _memo: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _dealt: list[Dealt] = field(default_factory=list)
     _hosts: Hostlists = field(default_factory=Hostlists)
@@ -69,18 +69,18 @@ class Reader:
         slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
         if not self._dealt:
             try:
-                self._dealt.append(dealt(self.config()))
+                self._dealt.append(dealt(self.show_config()))
             except Unavailable:
                 return UNASKED
         return self._dealt[0]
 
-    def config(self) -> dict[str, str]:
+    def show_config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
         return parse.config(self._read("show", "config").text)
 
     def booted(self) -> datetime | None:
         """When slurmctld started, to the second below."""
-        return at_text(self.config().get("BOOT_TIME", ""))
+        return at_text(self.show_config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
         """What scontrol prints for these words."""
@@ -180,20 +180,20 @@ class Reader:
     def _squeue(
         self, *words: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[Flaw]]:
-        mark, fields = secrets.token_hex(8), squeue.fields_of(self.version())
+        mark, fields = secrets.token_hex(8), parse.fields_of(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
-            ran = self._read(*squeue.WORDS, *words, program="squeue", environ=environ, known=known)
-            if squeue.UNKNOWN in ran.err:
+            ran = self._read(*parse.WORDS, *words, program="squeue", environ=environ, known=known)
+            if parse.UNKNOWN in ran.err:
                 raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
             return ran.out
 
-        out = ask(squeue.environ(mark, fields))
+        out = ask(parse.environ(mark, fields))
         apart = "ExcNodes" not in fields and out.strip()
-        lists = ask(squeue.of_lists(mark)) if apart else b""
+        lists = ask(parse.of_lists(mark)) if apart else b""
         try:
-            return squeue.jobs(out, lists, mark, self._hosts, fields)
-        except squeue.FrameError as error:
+            return parse.jobs(out, lists, mark, self._hosts, fields)
+        except parse.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
     def _known(self, found: set[NodeName]) -> set[NodeName]:

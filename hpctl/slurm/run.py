@@ -2,6 +2,10 @@
 
 A command that outlives its timeout is killed with its whole process group. scontrol retries a
 missing slurm.conf for 60 s by itself, so the file is looked for first.
+
+What Slurm's error texts mean for an order is here, too: the one table that turns them into
+Outcomes. The texts are those of `slurm_errtab` (src/common/slurm_errno.c), which 22.05 to 26.05
+share but for a few; the codes are Slurm's own names.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpctl.core.compat import StrEnum
+from hpctl.core.model import Outcome
 
 MAX_OUTPUT = 256 * 1024 * 1024
 """Bytes of standard output after which a command is killed: 10 000 nodes are 8 MB of text."""
@@ -172,3 +177,85 @@ def _kill_group(proc: subprocess.Popen[bytes]) -> None:
         return
     finally:
         proc.wait()
+
+
+UNAVAILABLE = "unavailable"
+
+
+_NOT_SENT = {
+    "Unable to contact slurm controller (connect failure)": UNAVAILABLE,
+    "Unable to establish controller machine": UNAVAILABLE,
+    "Slurm backup controller in standby mode": "ESLURM_IN_STANDBY_MODE",
+    "Unable to process configuration file": "configuration",
+    "Protocol authentication error": "ESLURM_PROTOCOL_AUTHENTICATION",
+}
+_MAYBE_DONE = {
+    "Unable to contact slurm controller": UNAVAILABLE,
+    "Socket timed out on send/recv operation": "timeout",
+    "Zero Bytes were transmitted or received": "connection_lost",
+    "Transport endpoint is not connected": "connection_lost",
+    "Connection reset by peer": "connection_lost",
+    "Unexpected message received": "connection_lost",
+}
+_REFUSED = {
+    "Invalid job id specified": "ESLURM_INVALID_JOB_ID",
+    "Invalid node name specified": "ESLURM_INVALID_NODE_NAME",
+    "Invalid node state specified": "ESLURM_INVALID_NODE_STATE",
+    "Job is pending execution": "ESLURM_JOB_PENDING",
+    "Job/step already completing or completed": "ESLURM_ALREADY_DONE",
+    "Requested operation is presently disabled": "ESLURM_DISABLED",
+    "Job cannot be requeued": "ESLURM_DISABLED",
+    "Requested operation not supported for this job": "ESLURM_BATCH_ONLY",
+    "Only batch jobs are accepted or processed": "ESLURM_BATCH_ONLY",
+    "Access/permission denied": "ESLURM_ACCESS_DENIED",
+    "User does not have permission": "ESLURM_ACCESS_DENIED",
+    "Job is no longer pending execution": "ESLURM_JOB_NOT_PENDING",
+    "Job is not pending nor running": "ESLURM_JOB_NOT_PENDING_NOR_RUNNING",
+    "Requested nodes are busy": "ESLURM_NODES_BUSY",
+    "Requested reservation overlaps": "ESLURM_RESERVATION_OVERLAP",
+    "Duplicate reservation name": "ESLURM_RESERVATION_NAME_DUP",
+    "Requested reservation is invalid": "ESLURM_RESERVATION_INVALID",
+    "Job is in transitional state, retry": "ESLURM_TRANSITION_STATE_NO_UPDATE",
+    "Requested operation is not supported": "ESLURM_NOT_SUPPORTED",
+    "Unspecified error": "SLURM_ERROR",
+}
+_FOR_NOW = frozenset(
+    {
+        "ESLURM_NODES_BUSY",
+        "ESLURM_RESERVATION_OVERLAP",
+        "ESLURM_RESERVATION_NAME_DUP",
+        "ESLURM_TRANSITION_STATE_NO_UPDATE",
+    }
+)
+
+
+def outcome(ran: Ran) -> Outcome:
+    """What a mutating command's end says of its order.
+
+    Exit status 0 is Accepted. A command that could not be started or could not connect did
+    nothing: Rejected, transient. One that had to be killed, or lost the controller after
+    connecting, is Ambiguous. Any other error text is slurmctld's refusal.
+    """
+    if ran.ok:
+        return Outcome.accepted()
+    if ran.end is End.NOT_STARTED:
+        return Outcome.rejected("not_started", ran.said, transient=True)
+    if ran.end is not End.EXITED:
+        return Outcome.ambiguous("timeout", ran.said)
+    if ran.code < 0:
+        return Outcome.ambiguous("killed", f"{ran.command[0]} ended by signal {-ran.code}")
+    if not ran.err.strip():
+        return Outcome.ambiguous("exit_status", ran.said)
+    return of_text(ran.said)
+
+
+def of_text(said: str) -> Outcome:
+    """What slurmctld's or libslurm's error text says of the order that it answers."""
+    for text, code in _NOT_SENT.items():
+        if text in said:
+            return Outcome.rejected(code, said, transient=True)
+    for text, code in _MAYBE_DONE.items():
+        if text in said:
+            return Outcome.ambiguous(code, said)
+    code = next((code for text, code in _REFUSED.items() if text in said), "SLURM_ERROR")
+    return Outcome.rejected(code, said, transient=code in _FOR_NOW)

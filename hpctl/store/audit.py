@@ -17,7 +17,7 @@ from typing import Final
 from sqlalchemy import Connection, insert, select
 
 from hpctl.core.journal import ConfigurationTaken, Event, RequestTaken
-from hpctl.store import schema as t
+from hpctl.store import engine as t
 from hpctl.store.rows import decode, encode
 
 log = logging.getLogger(__name__)

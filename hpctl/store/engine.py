@@ -1,7 +1,8 @@
-"""How the journal's database is reached, and what its errors mean to us.
+"""The journal's database: its tables, how it is reached, and what its errors mean to us.
 
-Outside this package nobody sees an SQLAlchemy error: a failed write is an OSError (the daemon
-must stop), a failed read is Unavailable (ask again) or JournalCorrupt (never ask again).
+The tables are the same on SQLite, MariaDB and PostgreSQL. Outside this package nobody sees an
+SQLAlchemy error: a failed write is an OSError (the daemon must stop), a failed read is Unavailable
+(ask again) or JournalCorrupt (never ask again).
 """
 
 from __future__ import annotations
@@ -13,7 +14,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    make_url,
+)
+from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -113,8 +131,7 @@ def reading(what: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         if passing(error):
             raise Unavailable(
-                f"{what} cannot be reached: {said(error)}",
-                "is the database up, and its disk well?",
+                f"{what} cannot be reached: {said(error)}", "is the database up, and its disk well?"
             ) from error
         raise JournalCorrupt(
             f"{what} cannot be read: {said(error)}",
@@ -140,3 +157,103 @@ def passing(error: SQLAlchemyError) -> bool:
     if not isinstance(error, OperationalError):
         return False
     return not isinstance(error.orig, sqlite3.Error) or lite.passing(error.orig)
+
+
+metadata = MetaData()
+_id = BigInteger().with_variant(Integer, "sqlite")
+# MariaDB's TEXT ends at 64 KiB, its FLOAT has 24 bits, and its default collation takes Node1
+# for node1.
+_text = Text().with_variant(LONGTEXT, "mysql", "mariadb")
+_server: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def _table(name: str, *columns: Column[Any] | Index, **more: Any) -> Table:
+    return Table(name, metadata, *columns, **more, **_server)
+
+
+meta = _table(
+    "hpctl_meta",
+    Column("name", String(32), primary_key=True),
+    Column("value", String(64), nullable=False),
+)
+
+events = _table(
+    "hpctl_events",
+    Column("seq", _id, primary_key=True, autoincrement=True),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Index("hpctl_events_kind", "kind"),
+    sqlite_autoincrement=True,
+)
+
+past = _table(
+    # What ended long ago: read to explain it, and never replayed by a daemon. It came later than
+    # the other tables and changes none of them, so the schema's number is still the same.
+    "hpctl_past",
+    Column("seq", _id, primary_key=True, autoincrement=False),
+    # Of the end of the whole that an event belongs to, so that all of it is deleted at once: days
+    # since 0001-01-01, UTC.
+    Column("day", Integer, nullable=False),
+    Column("recovery", String(32), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Index("hpctl_past_day", "day"),
+    Index("hpctl_past_recovery", "recovery"),
+)
+
+audit = _table(
+    # Who asked what, and by which configuration the daemon acted: each row's digest covers the
+    # one before it, and nothing here is ever retired. Later than the other tables, like `past`.
+    "hpctl_audit",
+    Column("seq", _id, primary_key=True, autoincrement=True),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    sqlite_autoincrement=True,
+)
+
+agents = _table(
+    "hpctl_agents",
+    Column("node", String(255), primary_key=True),
+    Column("instance", String(64), nullable=False),
+    Column("boot", String(64), nullable=False),
+    Column("last_heard", Double, nullable=False),
+    Column("findings", _text, nullable=False),
+)
+
+heard = _table(
+    "hpctl_heard",
+    Column("id", Integer, primary_key=True),
+    # One row for all nodes: ten thousand of them are heard every ten seconds.
+    Column("times", _text, nullable=False),
+)
+
+requests = _table(
+    "hpctl_requests",
+    Column("id", _id, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False),
+    Column("verb", String(32), nullable=False),
+    Column("target", String(255), nullable=False),
+    Column("asked_by", String(255), nullable=False),
+    Column("taken", Boolean, nullable=False, default=False),
+    sqlite_autoincrement=True,
+)
+
+lease = _table(
+    "hpctl_lease",
+    Column("id", Integer, primary_key=True),
+    Column("epoch", Integer, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", String(32), nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("started", Double, nullable=False),
+    Column("heartbeat", Double, nullable=False),
+    Column("last_cycle_s", Double, nullable=False),
+    Column("trouble", _text, nullable=False),
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -146,16 +146,7 @@ def request_of(row: Any, proof: str) -> Request:
 
 def info_of(row: Any) -> DaemonInfo:
     """Who holds the lease. Raises JournalCorrupt."""
-    mend = "with every daemon stopped, delete the row of hpctl_lease"
-    with _row("the lease", mend):
-        return DaemonInfo(
-            row.host,
-            row.pid,
-            row.version,
-            row.mode,
-            utc(row.started),
-            utc(row.heartbeat),
-            utc(row.until),
-            row.last_cycle_s,
-            row.trouble,
-        )
+    values = {field.name: getattr(row, field.name) for field in fields(DaemonInfo)}
+    with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
+        values |= {name: utc(values[name]) for name in ("started", "heartbeat", "until")}
+        return DaemonInfo(**values)

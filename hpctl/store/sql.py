@@ -33,7 +33,7 @@ from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.store import audit
-from hpctl.store import schema as t
+from hpctl.store import engine as t
 from hpctl.store.engine import make_engine, reading, said, writing
 from hpctl.store.rows import (
     SCHEMA_VERSION,

@@ -55,9 +55,7 @@ def texts() -> bytes:
         pytest.param(lambda: b"(" * SIZE, id="marks"),
         pytest.param(lambda: b"N" * SIZE, id="values", marks=pytest.mark.nightly),
         pytest.param(
-            lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6),
-            id="objects",
-            marks=pytest.mark.nightly,
+            lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6), id="objects", marks=pytest.mark.nightly
         ),
         pytest.param(texts, id="texts"),
     ],

@@ -366,12 +366,6 @@ def words(command: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_shows_a_good_answer(commands: Cloud, command: str) -> None:
-    done = hpctl(commands, *words(command))
-    assert (done.exit_code, done.exception) == (0, None), done.output
-
-
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", sorted({*BROKEN} - {"an empty object"}))
 def test_a_command_says_that_it_is_no_answer(commands: Cloud, command: str, name: str) -> None:
     commands.say(COMMANDS[command][0], BROKEN[name])
@@ -404,23 +398,6 @@ def test_a_command_takes_no_wrong_type(
     commands.say(COMMANDS[command][0], {**COMMANDS[command][1], **whole, field: value})
     done = hpctl(commands, *words(command))
     assert done.exit_code == 0 or one_error(done), repr(done.exception)
-
-
-@pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
-@pytest.mark.parametrize("field", sorted(NODE))
-def test_a_command_takes_no_node_of_a_wrong_type(
-    commands: Cloud, field: str, value: object
-) -> None:
-    commands.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, field: value}]})
-    done = hpctl(commands, *words("nodes"))
-    assert done.exit_code == 0 or one_error(done), repr(done.exception)
-
-
-@pytest.mark.parametrize("same", [True, False], ids=["one token again", "always a new token"])
-def test_a_command_reads_no_pages_without_end(commands: Cloud, same: bool) -> None:
-    commands.answers["ListClusterNodes"] = paged(None, same=same)
-    assert one_error(hpctl(commands, *words("nodes")))
-    assert sum(operation == "ListClusterNodes" for operation, _ in commands.asked) <= 1001
 
 
 @pytest.mark.parametrize("name", sorted({*BROKEN}))

@@ -64,9 +64,7 @@ def test_a_gigabyte_is_not_taken(siege: Siege, announced: int) -> None:
 
 
 @pytest.mark.nightly
-def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(
-    siege: Siege,
-) -> None:
+def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(siege: Siege) -> None:
     """Idle ones, and ones that drip a header, while a node faults and its job must run again."""
     head = "POST /v1/reports HTTP/1.1\r\nX: "
     crowds = [

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpctl.daemon import connections
-from hpctl.daemon.connections import Bounds, Connections, Peer
+from hpctl.daemon import server as daemon_server
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.intake import intake_app
-from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.server import Bounds, Connections, IntakeServer, Peer
 from hpctl.protocol import reports as wire
 from tests.intakes import Sink
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[IntakeServer]:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(daemon_server, "HEAD_S", 0.5)
     app = intake_app(IntakeSettings(), Sink(), lambda _: None)
     bounds = Bounds(waiting=40, waiting_of_address=10)
     running = IntakeServer(app, "127.0.0.1", bounds=bounds)

@@ -45,10 +45,7 @@ JOBS: dict[str, tuple[str | bytes, ...]] = {
         *PENDING,
         f"--job-name=x\n\nJobId=1 JobName={forged(user='alice(1667)')}\n",
     ),
-    "a name that is an end of job and node": (
-        *PENDING,
-        f"--job-name={forged('NODE_FAIL')}",
-    ),
+    "a name that is an end of job and node": (*PENDING, f"--job-name={forged('NODE_FAIL')}"),
     "a name of a hundred thousand nodes": (*PENDING, "--job-name=x NodeList=a[1-99999]"),
     "a name that a terminal obeys": (
         *PENDING,

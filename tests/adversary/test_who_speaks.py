@@ -16,7 +16,7 @@ import pytest
 from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import JobId
 from hpctl.daemon import gatekeeper
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report

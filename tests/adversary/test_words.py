@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import Event, JobReported, State
 from hpctl.core.model import JobId, SchedulerView, SlurmJob
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import gatekeeper, job_reports
-from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.gatekeeper import RateLimiter, Refusal
 from hpctl.daemon.job_reports import JobDesk
-from hpctl.daemon.wake import WakeLimiter
+from hpctl.daemon.wake import SystemClock, WakeLimiter
 
 OWNER = 1000
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

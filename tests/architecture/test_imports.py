@@ -18,21 +18,9 @@ DOORS = {
 
 # Slow to load, and none of them is needed to print a help text.
 HEAVY = (
-    "asyncio",
-    "boto3",
-    "botocore",
-    "moto",
-    "msgspec",
-    "numpy",
-    "prometheus_client",
-    "pydantic",
-    "rich",
-    "sqlalchemy",
-    "starlette",
-    "tenacity",
-    "uvicorn",
-    "yaml",
-)
+    "asyncio", "boto3", "botocore", "moto", "msgspec", "numpy", "prometheus_client", "pydantic",
+    "rich", "sqlalchemy", "starlette", "tenacity", "uvicorn", "yaml",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("library", DOORS)

@@ -35,15 +35,3 @@ def test_what_3_10_does_otherwise_has_its_stand_in() -> None:
 
 def test_no_option_of_a_later_interpreter() -> None:
     assert [str(path) for path in python_files("hpctl") if OPTIONS.search(text(path))] == []
-
-
-def test_the_floor_is_stated_alike_everywhere() -> None:
-    project = text(Path("pyproject.toml"))
-    for line in (
-        'requires-python = ">=3.10"',
-        'target-version = "py310"',
-        'python_version = "3.10"',
-        '"Programming Language :: Python :: 3.10"',
-    ):
-        assert line in project
-    assert "sys.version_info < (3, 10)" in text(Path(".ci/setup"))

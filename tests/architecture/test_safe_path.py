@@ -6,45 +6,29 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpctl.core.compat import SAFE_PATH
-
-PACKAGE = Path(__file__).resolve().parents[2] / "hpctl"
-
-
-def started(tree: ast.AST) -> list[ast.List | ast.Tuple]:
-    """Each command line of this interpreter."""
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.List | ast.Tuple)
-        and any(ast.unparse(word) == "sys.executable" for word in node.elts)
-    ]
+from tests.architecture.source import python_files, tree
 
 
-def bare(tree: ast.AST) -> list[int]:
-    """The lines of command lines that take a module by `-m` alone."""
-    return [
-        line.lineno
-        for line in started(tree)
-        if (words := [ast.unparse(word) for word in line.elts])
-        and "'-m'" in words
-        and not {"'-P'", "'-I'"} & set(words)
-    ]
+def started() -> Iterator[tuple[str, list[str]]]:
+    """Each command line of this interpreter in the package, and where it stands."""
+    for path in python_files("hpctl"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.List | ast.Tuple):
+                words = [ast.unparse(word) for word in node.elts]
+                if "sys.executable" in words:
+                    yield f"{path}:{node.lineno}", words
 
 
 def test_no_module_is_run_by_m_alone() -> None:
-    found = [
-        f"{path.relative_to(PACKAGE)}:{line}"
-        for path in PACKAGE.rglob("*.py")
-        for line in bare(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert found == []
-    assert sum(len(started(ast.parse(p.read_text()))) for p in PACKAGE.rglob("*.py")) > 8
-    assert bare(ast.parse("run([sys.executable, '-S', '-m', name, word])")) == [1]
+    lines = list(started())
+    assert len(lines) > 8
+    assert [at for at, words in lines if "'-m'" in words and not {"'-P'", "'-I'"} & {*words}] == []
 
 
 @pytest.mark.parametrize("path", [None, ""], ids=["none", "empty"])

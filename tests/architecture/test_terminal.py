@@ -4,8 +4,6 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.architecture.source import python_files, tree
 
 OUTPUT = Path("hpctl/cli/output.py")
@@ -50,20 +48,10 @@ def test_nothing_prints_past_the_one_way() -> None:
     assert found == ALLOWED
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "click.echo(name)",
-        "click.echo(f'{name} is up', err=True)",
-        "click.secho(name, bold=True)",
-        "click.confirm(f'Delete {name}?')",
-        "from click import echo",
-        "print(name)",
-        "print('node', name)",
-        "sys.stderr.write(name)",
-        "Console()",
+def test_the_bare_forms_are_seen() -> None:
+    for code in (
+        "click.echo(f'{name} is up', err=True)", "click.confirm(f'Delete {name}?')",
+        "from click import echo", "print('node', name)", "sys.stderr.write(name)",
         "rich.console.Console(file=err)",
-    ],
-)
-def test_the_bare_forms_are_seen(code: str) -> None:
-    assert any(bare(node) for node in ast.walk(ast.parse(code)))
+    ):  # fmt: skip
+        assert any(bare(node) for node in ast.walk(ast.parse(code))), code

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,12 +15,21 @@ from hpctl.cli import output
 from hpctl.cli.main import cli
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.journal import Event
-from hpctl.core.model import NodeName, ProviderView, SchedulerView
-from hpctl.errors import Unavailable
+from hpctl.core.model import InstanceGroup, JobId, NodeName, ProviderView, SchedulerView, SlurmJob
+from hpctl.errors import Absent, Unavailable
 from hpctl.store.sql import Store
 from tests.cli import worlds
-from tests.cli.paper_aws import PaperAws
+from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
 from tests.clusters.paper_slurm import PaperSlurm
+from tests.clusters.validate import world
+
+
+def run(
+    *words: object, width: int = 80, stdin: str | IO[bytes] = "", env: Mapping[str, str] = {}
+) -> Result:
+    """Run hpctl as from the shell, on a terminal so wide."""
+    runner = CliRunner(env={"COLUMNS": str(width), **env})
+    return runner.invoke(cli, [*map(str, words)], input=stdin, prog_name="hpctl")
 
 
 @dataclass
@@ -69,8 +79,7 @@ class Head:
 
     def run(self, *args: str, width: int = 80, stdin: str | IO[bytes] = "") -> Result:
         """Run hpctl as from the shell, on a terminal so wide."""
-        env = {"HPCTL_CONFIG": str(self.config), "COLUMNS": str(width)}
-        return CliRunner(env=env).invoke(cli, list(args), input=stdin, prog_name="hpctl")
+        return run(*args, width=width, stdin=stdin, env={"HPCTL_CONFIG": str(self.config)})
 
 
 @pytest.fixture
@@ -89,7 +98,10 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
     monkeypatch.setattr("hpctl.wiring.make_by_hand", lambda _: made.by_hand())
     monkeypatch.setattr("hpctl.cli.cluster.maintenance.EVERY_S", 0.0)
     monkeypatch.setattr(output, "now", lambda: worlds.NOW)
-    monkeypatch.delenv("SUDO_USER", raising=False)
+    for name in ("SUDO_USER", "HPCTL_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
+    monkeypatch.setattr("hpctl.cli.cluster.node_orders.invoking_user", lambda: "ana")
     return made
 
 
@@ -98,3 +110,117 @@ def history(head: Head) -> Head:
     """The head node with everything of `worlds` in its journal."""
     head.write(worlds.healed(), worlds.troubled(), worlds.changes())
     return head
+
+
+AUTOSCALE = """
+autoscale:
+  enabled: true
+  hours_per_day: 100
+  groups:
+    worker-group-1: {min_count: 2, max_count: 12, partition: gpu}
+    spot: {min_count: 0, max_count: 4, partition: spot}
+spares: {worker-group-1: 1}
+"""
+
+
+@pytest.fixture
+def planned(history: Head) -> Head:
+    """The same cluster on a training plan, autoscaled, with two jobs that wait."""
+    history.aws.sagemaker = aws = PaperSageMaker("plan.yaml")
+    plan = aws.answers["describe_training_plan"]["TrainingPlanArn"]
+    aws.answers["describe_cluster"]["InstanceGroups"][1]["TrainingPlanArn"] = plan
+    history.config.write_text(history.config.read_text() + AUTOSCALE)
+    assert history.slurm is not None
+    assert history.cloud is not None
+    waits = SlurmJob(
+        JobId(4600), "PENDING", worlds.at(-600), name="eval", user="ana", partition="gpu",
+        reason="Resources", eligible=worlds.at(-600), wants=4,
+    )  # fmt: skip
+    young = replace(waits, id=JobId(4601), wants=1, partition="spot", eligible=worlds.at(60))
+    jobs = {**history.slurm.jobs, waits.id: waits, young.id: young}
+    history.slurm = replace(history.slurm, jobs=jobs)
+    groups = {
+        GROUP: InstanceGroup(GROUP, "ml.p5.48xlarge", 7, 7, "InService"),
+        "spot": InstanceGroup("spot", "ml.g5.12xlarge", 0, 0, "InService"),
+    }
+    history.cloud = replace(history.cloud, groups=groups, continuous=True)
+    return history
+
+
+@pytest.fixture
+def sold(head: Head) -> Head:
+    """Training plans to buy and to extend, and an extension of the cluster."""
+    head.aws.sagemaker = PaperSageMaker("sold.yaml")
+    return head
+
+
+class Account(dict[str, dict[str, Any]]):
+    """`ports.Aws` from a table: service -> operation -> answer. Of the rest nobody answers."""
+
+    region = "us-east-1"
+    run = staticmethod(run)
+
+    def service(self, name: str) -> Any:
+        def read(operation: str, **request: Any) -> Any:
+            if operation not in self.get(name, {}):
+                raise Unavailable(f"{name}:{operation}: no answer", "check the network")
+            found = self[name][operation]
+            if found is None:
+                raise Absent(f"{name}:{operation}: not found", code="ResourceNotFound")
+            return found(request) if callable(found) else found
+
+        return SimpleNamespace(read=read, pages=lambda operation, key, **of: read(operation, **of))
+
+
+def simulated(*denied: str) -> Any:
+    def results(request: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "EvalActionName": action,
+                "EvalDecision": "implicitDeny" if action in denied else "allowed",
+                "EvalResourceName": request["ResourceArns"][0],
+            }
+            for action in request["ActionNames"]
+        ]
+
+    return results
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Account:
+    """An account that fits the good world; test by test something is taken out."""
+    network, quotas = world.network(), world.facts().quota.limits
+    assert isinstance(quotas, dict)
+    listed = [{"QuotaName": name, "Value": value} for name, value in quotas.items()]
+    role = {"Role": {"Arn": world.ROLE, "AssumeRolePolicyDocument": world.trust()}}
+    nodes = world.group("sg-nodes", IpPermissions=[], IpPermissionsEgress=world.anywhere())
+    dns = {"EnableDnsSupport": {"Value": True}, "EnableDnsHostnames": {"Value": True}}
+    found = Account(
+        {
+            "sagemaker": {"describe_cluster": None, "list_clusters": []},
+            "ec2": {
+                "describe_subnets": list(network.subnets.values()),  # type: ignore[union-attr]
+                "describe_security_groups": [nodes],
+                "describe_route_tables": list(network.route_tables.values()),  # type: ignore[union-attr]
+                "describe_vpc_endpoints": [],
+                "describe_vpc_attribute": dns,
+                "describe_instance_types": [],
+                "describe_instance_type_offerings": [],
+            },
+            "iam": {"get_role": role, "simulate_principal_policy": simulated("s3:GetObject")},
+            "fsx": {"describe_file_systems": []},
+            "service-quotas": {
+                "list_aws_default_service_quotas": [],
+                "list_service_quotas": listed,
+            },
+        }
+    )
+    monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: found)
+    monkeypatch.chdir(Path(__file__).parent / "validate")
+    return found
+
+
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    monkeypatch.chdir(Path(__file__).parent / "policy")
+    return SimpleNamespace(run=run)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import yaml
 from botocore import xform_name
 
 from hpctl.core.compat import UTC
@@ -21,8 +25,9 @@ NO_CAPACITY = (
 GROUP = "worker-group-1"
 
 
-def _later(seconds: float) -> datetime:
-    return worlds.NOW - timedelta(seconds=seconds)
+@functools.cache
+def _file(name: str) -> dict[str, Any]:
+    return yaml.safe_load((Path(__file__).parent / "paper" / name).read_text())  # type: ignore[no-any-return]
 
 
 class PaperAws:
@@ -44,7 +49,7 @@ class PaperEc2:
 
     def read(self, operation: str, **_request: Any) -> Mapping[str, Any]:
         assert operation == "describe_subnets"
-        zones = {"subnet-0a": "us-west-2a", "subnet-0b": "us-west-2b"}
+        zones = {f"subnet-0{zone}": f"us-west-2{zone}" for zone in "ab"}
         return {"Subnets": [{"SubnetId": s, "AvailabilityZone": z} for s, z in zones.items()]}
 
 
@@ -80,9 +85,15 @@ class PaperIam:
 
 
 class PaperSageMaker:
-    """A controller, a group with a node in each state, and a spare group that lacks capacity."""
+    """A controller, a group with a node in each state, and a spare group that lacks capacity.
 
-    def __init__(self) -> None:
+    Answers are those of the `files`; a method `_operation` makes its own.
+    """
+
+    def __init__(self, *files: str) -> None:
+        self.answers: dict[str, Any] = {}
+        for name in ("cluster.yaml", *files):
+            self.answers |= copy.deepcopy(_file(name))
         self.ordered: list[tuple[str, Mapping[str, Any]]] = []
         self.continuous = True
         self.status = "InService"
@@ -92,19 +103,12 @@ class PaperSageMaker:
     # --- ports.Service ------------------------------------------------------------------------
 
     def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
-        return self._checked(operation, request)
-
-    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
-        yield from self._checked(operation, request).get(key, ())
-
-    def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
-        self.ordered.append((operation, request))
-        return self._checked(operation, request)
-
-    def _checked(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         model = shapes.operation_model(NAMES[operation])
         assert model is not None
-        answer: dict[str, Any] = getattr(self, f"_{operation}")(request)
+        own = getattr(self, f"_{operation}", None)
+        answer = own(request) if own else self.answers[operation]
+        if isinstance(answer, Exception):
+            raise answer
         wrong = [
             *shapes.request_errors(model, dict(request)),
             *shapes.response_errors(model, answer),
@@ -113,176 +117,109 @@ class PaperSageMaker:
         assert not [line for line in wrong if "i-0fresh" not in line]
         return answer
 
+    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+        yield from self.read(operation, **request).get(key, ())
+
+    def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
+        self.ordered.append((operation, request))
+        return self.read(operation, **request)
+
     # --- answers ------------------------------------------------------------------------------
 
-    def _list_clusters(self, _request: Any) -> dict[str, Any]:
-        more = {"ClusterArn": ARN.replace("ab12", "0000"), "CreationTime": _later(90)}
-        return {
-            "ClusterSummaries": [
-                {
-                    "ClusterName": "llm-prod",
-                    "ClusterArn": ARN,
-                    "ClusterStatus": self.status,
-                    "CreationTime": _later(86400 * 40),
-                },
-                {"ClusterName": "llm-test", "ClusterStatus": "Failed", **more},
-            ]
-        }
-
-    def _describe_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe_cluster(self, request: Mapping[str, Any]) -> Any:
         if request["ClusterName"] != "llm-prod":
-            raise Absent("sagemaker:DescribeCluster: not found", code="ResourceNotFound")
-        mode = {"NodeProvisioningMode": "Continuous"} if self.continuous else {}
-        return {
-            "ClusterName": "llm-prod",
-            "ClusterArn": ARN,
-            "ClusterStatus": self.status,
-            "CreationTime": _later(86400 * 40),
-            "NodeRecovery": "None",
-            "VpcConfig": {"SecurityGroupIds": ["sg-0a"], "Subnets": ["subnet-0a", "subnet-0b"]},
-            "InstanceGroups": [
-                _group("head", "Controller", "ml.m5.4xlarge", 1, 1),
-                {
-                    **_group(GROUP, "Compute", "ml.p5.48xlarge", 7, 8),
-                    "Status": "Degraded",
-                    "MinCount": 4,
-                    "CurrentImageReleaseVersion": "1.4.2",
-                    "DesiredImageReleaseVersion": "1.4.2",
-                    "ImageVersionStatus": "UpdateAvailable",
-                    "SoftwareUpdateStatus": "Succeeded",
-                },
-            ],
-            **mode,
-        }
+            return Absent("sagemaker:DescribeCluster: not found", code="ResourceNotFound")
+        told = {**self.answers["describe_cluster"], "ClusterStatus": self.status}
+        if not self.continuous:
+            del told["NodeProvisioningMode"]
+        return told
 
-    def _list_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe_training_plan(self, request: Mapping[str, Any]) -> Any:
+        told = self.answers["describe_training_plan"]
+        if isinstance(told, Exception) or told["TrainingPlanName"] == request["TrainingPlanName"]:
+            return told
+        return Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
+
+    def _list_cluster_nodes(self, request: Mapping[str, Any]) -> Any:
         if request.get("IncludeNodeLogicalIds") and not self.continuous:
-            raise Refused("not for this cluster", code="ValidationException")
+            return Refused("not for this cluster", code="ValidationException")
         listed = [_summary(node) for node in nodes()]
         for node in listed:
             if "Message" in node["InstanceStatus"]:
                 node["InstanceStatus"] = {**node["InstanceStatus"], "Message": self.failure}
         return {"ClusterNodeSummaries": listed}
 
-    def _describe_cluster_node(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe_cluster_node(self, request: Mapping[str, Any]) -> Any:
         node = next(n for n in nodes() if n["InstanceId"] == request["NodeId"])
         zone = "us-west-2b" if node["InstanceGroupName"] == GROUP else "us-west-2a"
-        return {
-            "NodeDetails": {
-                **_summary(node),
-                "PrivatePrimaryIp": str(node["host"]).removeprefix("ip-").replace("-", "."),
-                "Placement": {"AvailabilityZone": zone},
-                "CapacityType": "OnDemand",
-            }
+        details = {
+            "PrivatePrimaryIp": str(node["host"]).removeprefix("ip-").replace("-", "."),
+            "Placement": {"AvailabilityZone": zone},
+            "CapacityType": "OnDemand",
         }
+        return {"NodeDetails": {**_summary(node), **details}}
 
-    def _list_cluster_events(self, _request: Any) -> dict[str, Any]:
+    def _list_cluster_events(self, _request: Any) -> Any:
         if not self.continuous:
-            raise Refused("Continuous only", code="ValidationException")
-        return {"Events": [_event(number) for number in (3, 2, 1)]}
+            return Refused("Continuous only", code="ValidationException")
+        return self.answers["list_cluster_events"]
 
-    def _describe_cluster_event(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        number = int(request["EventId"][-1])
-        metadata = {
-            "Instance": {
-                "FailureMessage": "Lifecycle scripts did not run successfully. on_create.sh: 1",
-                "LcsExecutionState": "Failed",
-                "NodeLogicalId": "worker-group-1-1",
-            }
-        }
-        inner = {"EventDetails": {"EventMetadata": metadata}} if number == 3 else {}
-        return {"EventDetails": {**_event(number), **inner}}
+    def _describe_cluster_event(self, request: Mapping[str, Any]) -> Any:
+        events = self.answers["list_cluster_events"]["Events"]
+        event = next(e for e in events if e["EventId"] == request["EventId"])
+        failed = self.answers["describe_cluster_event"]
+        return failed if event["EventLevel"] == "Error" else {"EventDetails": event}
 
-    def _batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> Any:
         first, *rest = request["NodeIds"]
-        failed = [
-            {
-                "NodeId": one,
-                "ErrorCode": "InstanceIdInUse",
-                "Message": "Another operation is in progress for this node.",
-            }
-            for one in rest
-        ]
+        said = "Another operation is in progress for this node."
+        failed = [{"NodeId": n, "ErrorCode": "InstanceIdInUse", "Message": said} for n in rest]
         return {"Successful": [first], **({"Failed": failed} if failed else {})}
 
-    def _update_cluster_software(self, _request: Any) -> dict[str, Any]:
-        return {"ClusterArn": ARN}
-
-    def _start_cluster_health_check(self, _request: Any) -> dict[str, Any]:
+    def _start_cluster_health_check(self, _request: Any) -> Any:
         self.checks = 1
         return {"ClusterArn": ARN}
 
-    def _list_cluster_operations(self, _request: Any) -> dict[str, Any]:
+    def _list_cluster_operations(self, _request: Any) -> Any:
         """The checks are under way for one look, and then done."""
         self.checks, under_way = 0, self.checks
         one = {"Type": "DeepHealthCheck", "Status": "InProgress", "ClusterArn": ARN}
         return {"ClusterOperationSummaries": [one] * under_way}
 
 
-def _group(name: str, role: str, kind: str, current: int, target: int) -> dict[str, Any]:
-    partition = {"PartitionNames": ["gpu"]} if role == "Compute" else {}
-    return {
-        "InstanceGroupName": name,
-        "InstanceType": kind,
-        "CurrentCount": current,
-        "TargetCount": target,
-        "Status": "InService",
-        "SlurmConfig": {"NodeType": role, **partition},
-    }
-
-
 def nodes() -> list[dict[str, Any]]:
     """The summaries, with the host name apart: as `worlds.cloud` has them, and two more."""
+    running = {"Status": "Running"}
     workers = [
         {
             "InstanceGroupName": GROUP,
             "InstanceId": str(instance.id),
             "NodeLogicalId": str(instance.logical_id),
             "InstanceType": "ml.p5.48xlarge",
-            "InstanceStatus": {"Status": "Running"},
+            "InstanceStatus": running,
             "CurrentImageReleaseVersion": "1.4.2",
             "host": str(instance.node),
         }
         for instance in worlds.cloud().instances.values()
     ]
-    workers.append(
-        {
-            **workers[0],
-            "InstanceId": "i-0fa11ed0000000010",
-            "NodeLogicalId": "worker-group-1-10",
-            "InstanceStatus": {"Status": "Failure", "Message": NO_CAPACITY},
-            "host": "ip-10-1-0-10",
-        }
-    )
+    failed = {
+        "InstanceId": "i-0fa11ed0000000010",
+        "NodeLogicalId": "worker-group-1-10",
+        "InstanceStatus": {"Status": "Failure", "Message": NO_CAPACITY},
+        "host": "ip-10-1-0-10",
+    }
     head = {
         "InstanceGroupName": "head",
         "InstanceId": "i-0bead000000000001",
         "NodeLogicalId": "head-1",
         "InstanceType": "ml.m5.4xlarge",
-        "InstanceStatus": {"Status": "Running"},
+        "InstanceStatus": running,
         "host": "ip-10-1-0-250",
     }
-    return [*workers, head]
+    return [*workers, {**workers[0], **failed}, head]
 
 
 def _summary(node: Mapping[str, Any]) -> dict[str, Any]:
     body = {key: value for key, value in node.items() if key != "host"}
     dns = f"{node['host']}.us-west-2.compute.internal"
-    return {**body, "PrivateDnsHostname": dns, "LaunchTime": _later(86400)}
-
-
-def _event(number: int) -> dict[str, Any]:
-    level, text = (("Info", "Replacement began."), ("Warn", "Retrying."), ("Error", "Failed."))[
-        number - 1
-    ]
-    return {
-        "EventId": f"0e0e0e0e-0000-4000-8000-{number:012}",
-        "ClusterArn": ARN,
-        "ClusterName": "llm-prod",
-        "InstanceGroupName": GROUP,
-        "InstanceId": "i-00000000000000003" if number != 2 else "i-0dead000000000009",
-        "ResourceType": "Instance",
-        "EventTime": _later(60 - 10 * number),
-        "Description": f"Instance: {text}",
-        "EventLevel": level,
-    }
+    return {**body, "PrivateDnsHostname": dns, "LaunchTime": worlds.NOW - timedelta(days=1)}

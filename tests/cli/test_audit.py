@@ -39,15 +39,6 @@ def test_since_leaves_out_what_is_older(audited: Head) -> None:
     assert [e["by"] for e in shown["entries"]] == ["eve"]
 
 
-def test_nobody_has_asked_for_anything(head: Head) -> None:
-    head.write()
-    assert audit_says(head) == "Nobody has asked for anything yet.\n"
-
-
-def audit_says(head: Head) -> str:
-    return head.run("audit").stdout
-
-
 def test_a_whole_trail_verifies_and_knows_its_digests(audited: Head) -> None:
     shown = json.loads(audited.run("audit", "--json").stdout)
     for entry in shown["entries"]:

@@ -34,28 +34,18 @@ def submitted(head: Head, directory: str) -> None:
     head.slurm = replace(head.slurm, jobs=jobs)
 
 
-def test_the_text_is_as_before(history: Head, checkpoints: Path) -> None:
+def test_text_and_json_are_as_before(history: Head, checkpoints: Path) -> None:
     submitted(history, str(checkpoints))
-    result = history.run("checkpoint", "advise", "4242", width=200)
-    assert result.exit_code == 0, result.output
-    assert all(len(line) <= 200 or str(checkpoints) in line for line in result.stdout.splitlines())
-    compare("checkpoint-advise.txt", result.stdout.replace(str(checkpoints), "DIR"))
-
-
-def test_the_json_is_as_before(history: Head, checkpoints: Path) -> None:
-    submitted(history, str(checkpoints))
-    result = history.run("checkpoint", "advise", "4242", "--json")
-    assert result.exit_code == 0, result.output
-    compare("checkpoint-advise.json", result.stdout.replace(str(checkpoints), "DIR"))
+    for name, words in (("txt", ()), ("json", ("--json",))):
+        result = history.run("checkpoint", "advise", "4242", *words, width=200)
+        assert result.exit_code == 0, result.output
+        compare(f"checkpoint-advise.{name}", result.stdout.replace(str(checkpoints), "DIR"))
 
 
 def test_what_is_given_counts_before_what_is_measured(history: Head, checkpoints: Path) -> None:
     costs = ("--save-cost", "2s", "--restart-cost", "1m", "--mtbf", "4h")
-    shown = json.loads(
-        history.run(
-            "checkpoint", "advise", str(checkpoints), "--nodes", "64", *costs, "--json"
-        ).stdout
-    )
+    words = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", *costs, "--json")
+    shown = json.loads(history.run(*words).stdout)
     assert (shown["save_s"], shown["restart_s"], shown["mtbf_s"]) == (2, 60, 14_400)
     assert shown["interval_s"] == pytest.approx(240, rel=0.02)
     assert shown["failures"] is None

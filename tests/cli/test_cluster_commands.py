@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
-from hpctl.cli.cluster import ssh
+from hpctl.cli.cluster import at_hand, ssh
+from hpctl.cli.cluster.events import ClusterEventsView, EventLine, draw, folded, lines
+from hpctl.clusters.events import ClusterEvent
+from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
 from tests.cli.conftest import Head
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HPCTL_CLUSTER", raising=False)
-    monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
 
 
 def ordered(head: Head) -> list[str]:
@@ -61,8 +61,6 @@ def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(
 def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(
     history: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpctl.cli.cluster import at_hand
-
     history.config.write_text(
         f"state_dir: {history.dir}\n"
         "cluster: {name: llm-prod, region: us-west-2, endpoint_url: 'https://file'}\n"
@@ -82,9 +80,11 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(
 
 def test_nothing_is_ordered_before_somebody_agrees(history: Head) -> None:
     for answer in ("", "n\n"):
-        result = history.run("cluster", "replace", "ip-10-1-0-3", stdin=answer)
+        result = history.run("cluster", "replace", "ip-10-1-0-3", "--direct", stdin=answer)
         assert result.exit_code == 1
-        assert "job 4242 (train, alice) is RUNNING" in result.stderr
+        asked = result.stderr.split("replace 1 node(s)?")[0].splitlines()
+        assert any("job 4242 (train, alice) is RUNNING" in line for line in asked)
+        assert all(line == line.rstrip() for line in asked)
     assert ordered(history) == []
 
 
@@ -97,11 +97,7 @@ class CtrlC(io.BytesIO):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("cluster", "replace", "ip-10-1-0-3"),
-        ("replace", "ip-10-1-0-3"),
-    ],
+    "words", [("cluster", "replace", "ip-10-1-0-3"), ("replace", "ip-10-1-0-3")]
 )
 def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(
     history: Head, words: tuple[str, ...]
@@ -112,11 +108,12 @@ def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(
     assert ordered(history) == []
 
 
-def test_with_slurm_silent_nothing_is_ordered(history: Head) -> None:
+@pytest.mark.parametrize("command", [("replace",), ("cluster", "replace")])
+def test_with_slurm_silent_nothing_is_ordered(history: Head, command: tuple[str, ...]) -> None:
     history.slurm = None
-    result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes")
-    assert isinstance(result.exception, HpctlError)
-    assert "what runs on the nodes is unknown" in str(result.exception)
+    result = history.run(*command, "ip-10-1-0-3", "--yes")
+    said = f"{result.stderr} {result.exception}"
+    assert "what runs on the nodes is unknown" in said
     assert ordered(history) == []
 
 
@@ -133,14 +130,6 @@ def test_both_replaces_wait_for_jobs_unless_now(
     store = history.store()
     assert [(r.verb, r.target) for r in store.requests()] == [(verb, "ip-10-1-0-3")]
     store.close()
-    assert ordered(history) == []
-
-
-def test_an_idle_node_is_the_daemons_where_it_leads(history: Head) -> None:
-    result = history.run("cluster", "reboot", "ip-10-1-0-2", "--yes", "--no-wait")
-    assert result.exit_code == 0, result.output
-    assert "hpctl's daemon does it" in result.stderr
-    assert "queued as request" in result.stdout
     assert ordered(history) == []
 
 
@@ -252,22 +241,36 @@ def test_what_is_missing_is_told_in_one_error(
     assert started[0][:3] == ["aws", "ssm", "start-session"]
 
 
-# --- completion -------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------
 
 
-def test_names_complete(history: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    def completed(words: str) -> list[str]:
-        monkeypatch.setenv("COMP_WORDS", words)
-        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
-        monkeypatch.setenv("_HPCTL_COMPLETE", "bash_complete")
-        result = history.run()
-        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+def drawn(view: ClusterEventsView, width: int) -> str:
+    out = StringIO()
+    draw(Console(file=out, width=width), view)
+    return out.getvalue()
 
-    assert completed("hpctl cluster describe llm-p") == ["llm-prod"]
-    assert completed("hpctl cluster replace ip-10-1-0-25") == [
-        "ip-10-1-0-250",
-        "ip-10-1-0-250.us-west-2.compute.internal",
-    ]
-    assert completed("hpctl cluster replace i-0bead") == ["i-0bead000000000001"]
-    for words in ("nodes", "events llm-prod", "software-update", "health-check"):
-        assert completed(f"hpctl cluster {words} --group work") == ["worker-group-1"]
+
+def test_a_failure_that_repeats_is_told_once() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    one = ClusterEvent("e", at, "Error", "Instance", "h100", "i-1", "failed", failure="no disk")
+    text = drawn(ClusterEventsView(at, "llm", (EventLine("", one),) * 3), 80)
+    assert (text.count("no disk"), text.count("as above")) == (1, 2)
+
+
+def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
+    begun, text = datetime(2026, 1, 1, tzinfo=UTC), "script of EC2InstanceId {} has Failed"
+    tries = []
+    for n in range(40):
+        gone, at = f"i-{n:017x}", begun + timedelta(minutes=n)
+        one = ClusterEvent(f"a{n:02}", at, "Info", "Instance", "h100", gone, "Instance launched.")
+        said = {"id": f"b{n:02}", "level": "Error", "text": text.format(gone), "failure": "no disk"}
+        tries += [one, replace(one, **said)]
+    other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
+    told = lines([*tries, other], [])
+    shown = folded(told)
+    counts = [(line.count, len(line.instances), line.event.id) for line in shown]
+    assert counts == [(40, 40, "a39"), (40, 40, "b39"), (1, 1, "c")]
+    assert shown[0].first == begun
+    said_ = drawn(ClusterEventsView(begun, "llm", shown, len(told)), 100)
+    assert "40 times of 40 instances, first at 2026-01-01 00:00:00" in " ".join(said_.split())
+    assert "81 events, repeats folded: --all shows each" in said_

@@ -23,31 +23,20 @@ def complete(line: str) -> set[str]:
     return set(result.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "line", ["hpctl logs preset me", "hpctl logs test --preset me", "hpctl run --log-rules me"]
-)
-def test_presets_complete(line: str) -> None:
-    assert complete(line) == {"plain,megatron"}
+COMPLETED = {
+    "plain,megatron": ("logs preset me", "logs test --preset me", "run --log-rules me"),
+    "plain,--spares": ("sbatch --sp", "sbatch --help --sp", "run --sp"),
+    "file,./ru": (
+        "run --log-rules ./ru", "run --policy ./ru", "checkpoint ls ./ru",
+        "checkpoint advise ./ru", "sbatch --requeue ./ru",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "hpctl run --log-rules ./ru",
-        "hpctl run --policy ./ru",
-        "hpctl checkpoint ls ./ru",
-        "hpctl checkpoint advise ./ru",
-        "hpctl sbatch --requeue ./ru",
-    ],
-)
-def test_files_complete(line: str) -> None:
-    assert complete(line) == {"file,./ru"}
-
-
-def test_options_of_the_wrappers_complete() -> None:
-    assert complete("hpctl sbatch --sp") == {"plain,--spares"}
-    assert complete("hpctl sbatch --help --sp") == {"plain,--spares"}
-    assert complete("hpctl run --sp") == {"plain,--spares"}
+@pytest.mark.parametrize("said", COMPLETED)
+def test_presets_files_and_the_wrappers_options_complete(said: str) -> None:
+    for line in COMPLETED[said]:
+        assert complete(f"hpctl {line}") == {said}, line
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGALRM])

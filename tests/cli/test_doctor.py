@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpctl.cli import doctor as checks
-from hpctl.cli.doctor import CheckView, DoctorView, read_config, verdict
-from hpctl.cli.output import Exit, load_config
+from hpctl.cli.doctor import CheckView, read_config
+from hpctl.cli.output import load_config
 from hpctl.config import AutoscaleSection, Config, GroupScale
 from hpctl.core.model import Instance, InstanceGroup, InstanceId, InstanceStatus, ProviderView
 from hpctl.core.policy import Mode
@@ -57,15 +59,12 @@ def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_t
 ) -> None:
     assert verdicts(checks.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
     monkeypatch.setattr(checks, "filesystem", lambda path, mounts: "nfs4")
+    (check,) = checks.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
+    assert (check.verdict, check.mend) == ("fail", f"mkdir -p {head.dir}/no")
     (check,) = checks.state_dir(with_(head), worlds.NOW)
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
     assert verdicts(checks.state_dir(server, worlds.NOW)) == {"state directory": "ok"}
-
-
-def test_a_state_directory_that_is_not_there_fails_with_the_mend(head: Head) -> None:
-    (check,) = checks.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
-    assert (check.verdict, check.mend) == ("fail", f"mkdir -p {head.dir}/no")
 
 
 def test_munge_goes_there_and_back() -> None:
@@ -92,17 +91,13 @@ def test_a_daemon_with_a_lease_is_ok_and_its_intake_is_tried(
     assert found["intake"] == "fail"
 
 
-def test_a_daemon_whose_lease_is_over_fails(history: Head) -> None:
-    found = list(checks.daemon(with_(history), worlds.at(3600)))
-    (dead,) = [c for c in found if c.name == "daemon"]
-    assert dead.verdict == "fail"
-    assert "silent for" in dead.what
-
-
-def test_a_kill_switch_left_on_is_named_with_its_mend(history: Head) -> None:
+def test_a_daemon_whose_lease_is_over_and_a_kill_switch_left_on_are_named(history: Head) -> None:
     (history.dir / "STOP").touch()
-    found = [c for c in checks.daemon(with_(history), worlds.NOW) if c.name == "kill switch"]
-    assert [(c.verdict, c.mend) for c in found] == [("warn", f"rm {history.dir}/STOP")]
+    found = {c.name: c for c in checks.daemon(with_(history), worlds.at(3600))}
+    assert found["daemon"].verdict == "fail"
+    assert "silent for" in found["daemon"].what
+    switch = found["kill switch"]
+    assert (switch.verdict, switch.mend) == ("warn", f"rm {history.dir}/STOP")
 
 
 def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
@@ -161,23 +156,14 @@ def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head: Hea
     assert check.mend == "when no jobs run: `hpctl cluster software-update llm-prod`"
 
 
-def test_a_cloud_that_does_not_answer_is_unknown_not_absent(head: Head) -> None:
-    head.cloud = head.slurm = None
-    found = verdicts(checks.examine(with_(head), worlds.NOW))
-    assert found["cloud"] == "unknown"
-    assert found["slurmctld"] == "unknown"
-
-
-def test_one_check_that_breaks_does_not_hide_the_others(head: Head) -> None:
+def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(
+    head: Head,
+) -> None:
     found = verdicts(checks.examine(with_(head), worlds.NOW))  # no journal was ever written
-    assert found["daemon"] == "unknown"
-    assert found["cloud"] == "ok"
-
-
-def test_the_clock_check_says_something_of_this_machine() -> None:
-    (check,) = checks.clock()
-    assert check.verdict in ("ok", "warn", "unknown")
-    assert check.what
+    assert (found["daemon"], found["cloud"], found["slurm.conf"]) == ("unknown", "ok", "unknown")
+    head.cloud = head.slurm = None
+    found = {c.name: (c.verdict, c.mend) for c in checks.examine(with_(head), worlds.NOW)}
+    assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
 def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,68 +186,34 @@ def test_a_broken_configuration_is_a_failed_check_with_every_problem(head: Head)
     assert "did you mean 'budgets'" in " ".join(result.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("verdicts_", "code"),
-    [
-        (("ok", "warn"), Exit.FINE),
-        (("ok", "unknown"), Exit.CANNOT_TELL),
-        (("fail", "unknown"), Exit.PROBLEM),
-    ],
-)
-def test_exit_codes(verdicts_: tuple[str, ...], code: Exit) -> None:
-    view = DoctorView(worlds.NOW, tuple(CheckView("x", v, "", "") for v in verdicts_))
-    assert verdict(view) is code
+@pytest.fixture
+def prints(head: Head, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, CheckView]]:
+    """What the doctor says of a scheduler of that version, with that configuration."""
 
+    def said(*version: int, **config: str) -> dict[str, CheckView]:
+        shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
+        monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: shows)
+        return {c.name: c for c in checks.settings(with_(head), worlds.NOW)}
 
-def test_unavailable_is_unknown_with_the_adapters_own_hint(head: Head) -> None:
-    head.slurm = None
-    (check,) = [c for c in checks.examine(with_(head), worlds.NOW) if c.name == "slurmctld"]
-    assert (check.verdict, check.mend) == ("unknown", "look at its log")
-
-
-class Shows:
-    """A scheduler that prints a configuration."""
-
-    def __init__(self, version: tuple[int, int, int], **config: str) -> None:
-        self._version, self._config = version, config
-
-    def version(self) -> tuple[int, int, int]:
-        return self._version
-
-    def show_config(self) -> dict[str, str]:
-        return self._config
+    return said
 
 
 def test_the_hazards_of_slurms_settings_are_told_with_mend_and_source(
-    head: Head, monkeypatch: pytest.MonkeyPatch
+    prints: Callable[..., dict[str, CheckView]],
 ) -> None:
-    bad = Shows((24, 11, 5), JobRequeue="0", SlurmUser="root(0)")
-    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: bad)
-    found = {c.name: c for c in checks.settings(with_(head), worlds.NOW)}
+    found = prints(24, 11, 5, JobRequeue="0", SlurmUser="root(0)")
     assert found["job-requeue"].verdict == "fail"
     assert "JobRequeue=1" in found["job-requeue"].mend
     assert "slurm.conf(5)" in found["job-requeue"].source
     assert "slurm.conf" not in found
-
-
-def test_settings_that_do_no_harm_are_ok_and_notes_stay_notes(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good = Shows((22, 5, 8), UnkillableStepTimeout="60 sec", SlurmUser="root(0)")
-    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: good)
-    found = verdicts(checks.settings(with_(head), worlds.NOW))
-    assert found["slurm.conf"] == "ok"
-    assert found["requeue-completing"] == "note"
-
-
-def test_the_release_that_counts_is_slurmctlds(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = Shows((24, 11, 5), SLURM_VERSION="25.11.7", SlurmUser="root(0)")
-    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: old)
-    found = {c.name: c for c in checks.settings(with_(head), worlds.NOW)}
-    assert "25.11" not in found.pop("slurm.conf").what.replace("25.11.7", "")
-    assert found["slurm release"].verdict == "warn"
-    assert "commands are of Slurm 24.11.5, slurmctld of 25.11.7" in found["slurm release"].what
-    assert "expedited-requeue" in found, "only a 25.11 has it"
+    good = prints(22, 5, 8, UnkillableStepTimeout="60 sec", SlurmUser="root(0)")
+    assert (good["slurm.conf"].verdict, good["requeue-completing"].verdict) == ("ok", "note")
+    # The release that counts is slurmctld's.
+    old = prints(24, 11, 5, SLURM_VERSION="25.11.7", SlurmUser="root(0)")
+    assert "25.11" not in old.pop("slurm.conf").what.replace("25.11.7", "")
+    assert old["slurm release"].verdict == "warn"
+    assert "commands are of Slurm 24.11.5, slurmctld of 25.11.7" in old["slurm release"].what
+    assert "expedited-requeue" in old, "only a 25.11 has it"
 
 
 @pytest.mark.parametrize(("commands", "told"), [("22.05.8", True), ("25.11.2", False)])
@@ -285,10 +237,6 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")
     assert rest == [("slurm release", "fail", what)] * told
-
-
-def test_a_scheduler_that_cannot_print_its_configuration_is_unknown(head: Head) -> None:
-    assert verdicts(checks.settings(with_(head), worlds.NOW)) == {"slurm.conf": "unknown"}
 
 
 def test_hyperpod_s_other_doctors_are_named_with_the_mend(tmp_path: Path) -> None:

@@ -8,63 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpctl.cli import doctor
 from hpctl.cli.doctor import CheckView
 from tests.cli.conftest import Head
 from tests.cli.test_cluster_file import PLAIN
+from tests.cli.test_golden import CHECKED, GOLDEN
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 SECTION = re.compile(r"^#{2,3} (.+)$")
 ROW = re.compile(r"^(\w+): ([^#]+?)(?:  # .*)?$")
 LINK = re.compile(r"\(#([\w.]+)\)")
 
-LOG = Path(__file__).parent / "kmsg"
-LAST_LINE = Path(__file__).parent / "last_line"
-TRAINING = Path(__file__).parents[1] / "jobs" / "logs" / "samples" / "megatron.txt"
-WRONG_CLUSTER = Path(__file__).parent / "validate" / "cluster.yaml"
-ROLE = "arn:aws:iam::111122223333:role/hyperpod"
-STORY = Path(__file__).parent / "policy" / "story.yaml"
-
-CHECKPOINTS = str(Path(__file__).parent / "checkpoints")
-
-SHOWS = {
-    "status": [("status",)],
-    "nodes": [("nodes",)],
-    "jobs": [("jobs", "--all")],
-    "recoveries": [("recoveries", "--all")],
-    "lemons": [("lemons", "--all")],
-    "explain": [("explain", "n-44444444"), ("explain", "ip-10-1-0-5"), ("explain", "4545")],
-    "requests": [("pause", "--no-wait")],
-    "audit": [("audit",)],
-    "audit-verify": [("audit", "verify")],
-    "preview": [("replace", "ip-10-1-0-3", "--dry-run")],
-    "cluster-list": [("cluster", "list")],
-    "cluster-describe": [("cluster", "describe")],
-    "cluster-nodes": [("cluster", "nodes", "--details")],
-    "cluster-events": [("cluster", "events")],
-    "cluster-order": [("cluster", "replace", "ip-10-1-0-3", "--dry-run")],
-    "cluster-maintenance": [
-        ("cluster", "health-check", "ip-10-1-0-3", "--yes", "--every", "0.05s")
-    ],
-    "doctor": [("doctor",)],
-    "agent-check": [("agent", "check", "--kmsg", str(LOG), "--only", "kernel")],
-    "triage": [("triage", str(LAST_LINE))],
-    "logs-test": [("logs", "test", "--preset", "megatron", str(TRAINING))],
-    "policy-test": [("policy", "test", "--scenario", str(STORY))],
-    "policy-check": [("policy", "check", str(STORY))],
-    "policy-show": [("policy", "show")],
-    "cluster-validate": [("cluster", "validate", str(WRONG_CLUSTER), "--offline")],
-    "iam": [("iam", "head-node"), ("iam", "operator")],
-    "iam-check": [("iam", "check", ROLE, "--as", "head-node")],
-    "cluster-init": [("cluster", "init", *PLAIN, "--dry-run")],
-    "checkpoint-ls": [("checkpoint", "ls", CHECKPOINTS)],
-    "checkpoint-verify": [("checkpoint", "verify", f"{CHECKPOINTS}/step-8")],
-    "checkpoint-last": [("checkpoint", "last", CHECKPOINTS, "--tier", __file__)],
-    "advise": [
-        ("checkpoint", "advise", CHECKPOINTS, "--nodes", "4", "--save-cost", "30s"),
-    ],
-}
+HERE = Path(__file__).parent
+SAID = (GOLDEN / "schemas.yaml").read_text()
+SHOWS = yaml.safe_load(SAID.format(here=HERE, plain=" ".join(PLAIN), role=CHECKED))
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -108,43 +67,19 @@ def documented(section: str, prefix: str = "") -> dict[str, str]:
     return paths
 
 
-def printed(value: Any, prefix: str, maps: set[str]) -> dict[str, list[Any]]:
-    """Path -> the values found there."""
+def printed(value: Any, prefix: str, free: set[str]) -> dict[str, list[Any]]:
+    """Path -> the values found there; what is below a `free` one is anything."""
     paths: dict[str, list[Any]] = {}
     for field, inner in value.items():
         path = prefix + field
         paths.setdefault(path, []).append(inner)
-        parts = [inner] if isinstance(inner, dict) and path not in maps else []
-        dots = "."
-        if isinstance(inner, list):
-            parts, dots = [i for i in inner if isinstance(i, dict)], "[]."
-        for part in parts:
-            for deep, values in printed(part, path + dots, maps).items():
+        if path in free:
+            continue
+        many, dots = (inner, "[].") if isinstance(inner, list) else ([inner], ".")
+        for part in [one for one in many if isinstance(one, dict)]:
+            for deep, values in printed(part, path + dots, free).items():
                 paths.setdefault(deep, []).extend(values)
     return paths
-
-
-def shown(head: Head, name: str) -> list[Any]:
-    return [json.loads(head.run(*args, "--json").stdout) for args in SHOWS[name]]
-
-
-@pytest.fixture
-def healthy_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = (CheckView("munge", "ok", "fine", ""),)
-    monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
-
-
-@pytest.mark.usefixtures("healthy_doctor")
-@pytest.mark.parametrize("name", SHOWS)
-def test_every_printed_field_is_documented_and_the_other_way_round(
-    history: Head, name: str
-) -> None:
-    said = documented(f"hpctl.{name}/1")
-    maps = {path for path, kind in said.items() if kind.startswith(("map", "object"))}
-    found: set[str] = set()
-    for document in shown(history, name):
-        found |= set(printed(document, "", maps))
-    assert found == set(said)
 
 
 IS = {
@@ -161,18 +96,45 @@ IS = {
 }
 
 
-@pytest.mark.usefixtures("healthy_doctor")
+def holds(schema: str, *documents: str) -> None:
+    """What is documented of a schema is what documents have, in both directions, with its type."""
+    said = documented(f"hpctl.{schema}/1")
+    anything = ("map", "object", "any", "list of object")
+    free = {path for path, kind in said.items() if kind.startswith(anything)}
+    found: dict[str, list[Any]] = {}
+    for document in map(json.loads, documents):
+        for path, values in printed(document, "", free).items():
+            found.setdefault(path, []).extend(values)
+    assert set(found) == set(said)
+    for path, values in found.items():
+        kind, _, orelse = said[path].partition(" or ")
+        for value in values:
+            fits = "](#" in kind or IS[kind](value)
+            assert fits or (orelse == "null" and value is None), (path, value)
+
+
 @pytest.mark.parametrize("name", SHOWS)
-def test_every_value_has_the_type_that_is_documented(history: Head, name: str) -> None:
-    said = documented(f"hpctl.{name}/1")
-    maps = {path for path, kind in said.items() if kind.startswith(("map", "object"))}
-    for document in shown(history, name):
-        for path, values in printed(document, "", maps).items():
-            kind, _, orelse = said[path].partition(" or ")
-            if "](#" in kind:
-                continue
-            for value in values:
-                assert (orelse == "null" and value is None) or IS[kind](value), (path, value)
+def test_what_is_printed_is_what_is_documented(
+    history: Head, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = (CheckView("munge", "ok", "fine", ""),)
+    monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
+    holds(name, *(history.run(*line.split(), "--json").stdout for line in SHOWS[name]))
+
+
+GOLDENS = {
+    "capacity": ["capacity"],
+    "autoscale": ["autoscale-status", "autoscale-explain"],
+    "training-plan-offers": ["training-plan-offers"],
+    "training-plans": ["training-plan"],
+    "training-plan-order": ["training-plan-buy", "training-plan-bought"],
+    "cluster-extensions": ["cluster-extension"],
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_what_is_as_before_is_documented(name: str) -> None:
+    holds(name, *((GOLDEN / f"{one}.json").read_text() for one in GOLDENS[name]))
 
 
 def test_every_part_is_used() -> None:

@@ -8,19 +8,17 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from hpctl.cli.main import cli
 from hpctl.errors import Unavailable
 from hpctl.jobs.logs.rules import PRESETS, parse, preset, preset_text
+from tests.cli import conftest
 
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 
 
 def run(*args: object) -> Result:
-    return CliRunner(env={"COLUMNS": "160"}).invoke(
-        cli, ["logs", *map(str, args)], prog_name="hpctl"
-    )
+    return conftest.run("logs", *args, width=160)
 
 
 @pytest.fixture
@@ -68,35 +66,34 @@ def test_presets_and_rules_add_up(rules: Path) -> None:
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
 
 
-def test_mistakes_are_usage_errors_and_an_unreadable_log_is_not(rules: Path) -> None:
-    assert run("test", rules).exit_code == 2
-    assert run("test", "a", "b", "c").exit_code == 2
-    wrong = run("test", SAMPLES / "hf.txt", SAMPLES / "hf.txt")
-    assert wrong.exit_code == 2
-    assert "hf.txt" in wrong.stderr
-    near = run("test", "--preset", "megatorn", SAMPLES / "hf.txt")
-    assert near.exit_code == 2
-    assert "did you mean megatron" in near.stderr
-    near = run("preset", "megatorn")
-    assert near.exit_code == 2
-    assert "did you mean megatron" in near.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("test", "rules.yaml"), ""),
+        (("test", "a", "b", "c"), ""),
+        (("test", SAMPLES / "hf.txt", SAMPLES / "hf.txt"), "hf.txt"),
+        (("test", "--preset", "megatorn", SAMPLES / "hf.txt"), "did you mean megatron"),
+        (("preset", "megatorn"), "did you mean megatron"),
+    ],
+)
+def test_mistakes_are_usage_errors(words: tuple[object, ...], said: str) -> None:
+    result = run(*words)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.output
 
 
-def _denied(path: object, *_: object, **__: object) -> int:
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-
-def test_a_log_that_cannot_be_read_is_exit_code_3(
-    rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def denied(path: object, *_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
     # `main` makes 3 of an Unavailable; what fired is 1, and nothing was looked at here.
-    assert isinstance(run("test", rules, tmp_path / "none").exception, Unavailable)
-    assert isinstance(run("test", rules, tmp_path).exception, Unavailable)
-    # Nor is a log that may not be read a usage error, which click would make of it.
+    for log in (tmp_path / "none", tmp_path):
+        assert isinstance(run("test", "--preset", "hf", log).exception, Unavailable)
     locked = tmp_path / "locked"
     locked.write_text("")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
-    monkeypatch.setattr(os, "open", _denied)
+    monkeypatch.setattr(os, "open", denied)
     assert isinstance(run("test", "--preset", "hf", locked).exception, Unavailable)
 
 

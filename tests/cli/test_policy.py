@@ -1,4 +1,4 @@
-"""`hpctl policy`, letter by letter, and what is wrong with its files."""
+"""`hpctl policy`: what is wrong with its files, what can never happen, and who said what."""
 
 from __future__ import annotations
 
@@ -6,49 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from hpctl.cli import output
-from hpctl.cli.main import cli
 from hpctl.cli.policy import show
 from hpctl.core.run_policy import DEFAULTS
-from hpctl.policies import example
+from tests.cli import conftest
 from tests.cli.conftest import Head
-from tests.cli.test_golden import compare
-
-FILES = Path(__file__).parent / "policy"
-TESTS = {
-    "policy-test-defaults": ("--scenario", "story.yaml"),
-    "policy-test-elastic": ("elastic.yaml", "--scenario", "shrinking.yaml"),
-}
 
 
 def run(*args: object, width: int = 100) -> Result:
-    return CliRunner(env={"COLUMNS": str(width)}).invoke(
-        cli, ["policy", *map(str, args)], prog_name="hpctl"
-    )
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(FILES)
-
-
-@pytest.mark.parametrize("name", TESTS)
-def test_the_text_is_as_before(name: str) -> None:
-    result = run("test", *TESTS[name], width=80)
-    assert result.exit_code == 0, result.output
-    for line in result.stdout.splitlines():
-        assert len(line) <= 80
-        assert line == line.rstrip()
-    compare(f"{name}.txt", result.stdout)
-
-
-@pytest.mark.parametrize("name", TESTS)
-def test_the_json_is_as_before(name: str) -> None:
-    result = run("test", *TESTS[name], "--json")
-    assert json.loads(result.stdout)["schema"] == "hpctl.policy-test/1"
-    compare(f"{name}.json", result.stdout)
+    return conftest.run("policy", *args, width=width)
 
 
 def test_a_run_that_ends_held_is_a_problem(tmp_path: Path) -> None:
@@ -98,16 +66,30 @@ def test_check_tells_every_file(tmp_path: Path) -> None:
     assert run("check", good).stdout == f"{good}: fine\n"
     result = run("check", good, bad)
     assert result.exit_code == 1
-    assert f"{bad}: 2 problem(s)" in result.stdout
+    assert f"{bad}: 2 problem(s)" in result.stdout, result.stdout
     assert "  restart (line 1): no such key; did you mean 'restarts'?" in result.stdout
     document = json.loads(run("check", good, bad, tmp_path / "none", "--json").stdout)
     assert [len(f["problems"]) for f in document["files"]] == [0, 2, 1]
+    good.write_text(run("example").stdout)
+    assert run("check", good).exit_code == 0
 
 
-def test_the_example_is_a_policy(tmp_path: Path) -> None:
-    (tmp_path / "example.yaml").write_text(run("example").stdout)
-    assert run("example").stdout == example()
-    assert run("check", tmp_path / "example.yaml").exit_code == 0
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("on: {hang: [step, step, step, step, requeue]}", "step, requeue is never reached"),
+        ("on: {hang: {ladder: [step, step, requeue], max: 2}}", "on.hang.max: 2 holds the job"),
+        ("on: {nan: [step, step, step]}", "reached only when the signature changes"),
+        ("on: {nan: {ladder: [step], hold_same: false, max: 3}}", "policy.yaml: fine"),
+    ],
+)
+def test_a_policy_that_promises_what_never_happens_is_told(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    result = run("check", path, width=300)
+    assert (result.exit_code, said in result.stdout) == (0, True), result.stdout
 
 
 def test_show_names_the_file_that_says_so(head: Head, tmp_path: Path) -> None:
@@ -138,9 +120,9 @@ def test_show_goes_on_without_the_head_nodes_configuration(
 ) -> None:
     monkeypatch.delenv("HPCTL_CONFIG", raising=False)
     monkeypatch.setattr(output, "DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
+    monkeypatch.setattr(show.params[2], "default", str(tmp_path / "none.yaml"))
     own = tmp_path / "own.yaml"
     own.write_text("restarts: 5\n")
-    monkeypatch.setattr(show.params[2], "default", str(tmp_path / "none.yaml"))
     result = run("show", own, "--json")
     assert result.exit_code == 0, result.output
     keys = {k["key"]: (k["value"], k["source"]) for k in json.loads(result.stdout)["keys"]}
@@ -149,3 +131,12 @@ def test_show_goes_on_without_the_head_nodes_configuration(
     assert "the cluster's and the partition's policy are not counted in" in result.stderr
     own.write_text("restrts: 5\n")
     assert run("show", own).exit_code == 2
+
+
+def test_a_rule_that_does_not_exist_is_refused_by_config_check(tmp_path: Path) -> None:
+    path = tmp_path / "hpctl.yaml"
+    path.write_text("catalogue: {xid-790: {ladder: [reboot]}}\n")
+    result = conftest.run("config", "check", path, "--json")
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert (result.exit_code, "no rule 'xid-790'" in problem) == (1, True)
+    assert "did you mean" in problem

@@ -11,28 +11,10 @@ from hpctl.core.journal import State, replay
 from hpctl.core.model import Outcome, RecoveryId
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind
-from hpctl.core.timeline import (
-    JOB_TEXTS,
-    NODE_TEXTS,
-    STEP_TEXTS,
-    Mark,
-    awaited,
-    duration,
-    event_line,
-    headline,
-    lines,
-    outcome_text,
-    sentence,
-)
+from hpctl.core.timeline import Mark, awaited, event_line, lines
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
 N, J = RecoveryId("n-11111111"), RecoveryId("j-22222222")
-
-
-def test_every_signal_and_every_step_has_a_saying() -> None:
-    assert set(NODE_TEXTS) == set(node_recovery.Signal)
-    assert set(JOB_TEXTS) == set(job_recovery.Signal)
-    assert set(STEP_TEXTS) == set(StepKind)
 
 
 @pytest.mark.parametrize("rid", [N, J])
@@ -71,49 +53,6 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
     assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in afterwards
 
 
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (None, "no answer on record, checked before it is retried"),
-        (Outcome.accepted(), "accepted"),
-        (Outcome.accepted("1 node"), "accepted (1 node)"),
-        (Outcome.rejected("busy", transient=True), "rejected, to be retried (busy)"),
-        (Outcome.rejected("InstanceIdInUse", "later"), "rejected (InstanceIdInUse later)"),
-        (Outcome.ambiguous("timeout"), "outcome unknown (timeout)"),
-    ],
-)
-def test_outcomes_in_words(outcome: Outcome | None, text: str) -> None:
-    assert outcome_text(outcome) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1, "0.0 s"),
-        (0.44, "0.4 s"),
-        (41, "41 s"),
-        (60, "1 min"),
-        (185, "3 min 5 s"),
-        (7440, "2 h 4 min"),
-        (266400, "3 d 2 h"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_a_sentence_has_one_full_stop() -> None:
-    assert sentence("Held", "look first.") == "Held: look first."
-    assert sentence("Done") == "Done."
-
-
-def test_headlines_say_where_it_stands() -> None:
-    state = world(healed(), troubled()).state
-    assert headline(state.nodes[N]).endswith("Back in service after 54 s.")
-    assert "Escalated to on-call: no provider" in headline(state.nodes[RecoveryId("n-66666666")])
-    assert headline(state.jobs[J]).startswith("Job 4242 (train), affected by ip-10-1-0-2.")
-
-
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
     node = replay([node_opened("n-1", healed()[1].generation, 0)]).nodes[RecoveryId("n-1")]  # type: ignore[union-attr]
     for phase in node_recovery.Phase:
@@ -127,14 +66,17 @@ def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise(
         assert (next_.until is None) == (job_phase in job_recovery.ENDS)
 
 
-def test_an_escalated_recovery_names_the_commands_that_go_on() -> None:
-    rec = world(troubled()).state.nodes[RecoveryId("n-66666666")]
-    assert "hpctl return ip-10-1-0-6" in awaited(rec, Policy()).what
-
-
-def test_assist_leaves_the_remedy_to_hyperpod_and_says_so() -> None:
-    four = world(troubled()).state.nodes[RecoveryId("n-44444444")]
-    assert "HyperPod" in awaited(replace(four, steps=()), Policy(mode=Mode.ASSIST)).what
+def test_what_is_awaited_is_told_with_who_does_it_and_until_when() -> None:
+    nodes = world(troubled()).state.nodes
+    escalated, four = nodes[RecoveryId("n-66666666")], nodes[RecoveryId("n-44444444")]
+    assert "hpctl return ip-10-1-0-6" in awaited(escalated, Policy()).what
+    fresh, own = replace(four, steps=()), Policy(mode=Mode.OWN)
+    assert "HyperPod" in awaited(fresh, Policy(mode=Mode.ASSIST)).what
+    waits = awaited(fresh, own).what
+    assert waits.startswith("the correlation window until 12:02:00 UTC")
+    assert waits.endswith("reboot instance i-00000000000000004")
+    asked = awaited(replace(fresh, by="carol"), own).what
+    assert asked.startswith("SageMaker to accept the order")
 
 
 def test_a_refused_order_is_trouble_and_a_second_try_is_counted() -> None:
@@ -157,12 +99,3 @@ def test_a_fault_that_comes_again_is_trouble() -> None:
     rec = replay(events).nodes[RecoveryId(rid)]
     assert lines(rec, State())[-1].mark is Mark.TROUBLE
     assert (rec.rung, lines(rec, State())[-1].at) == (1, at(5))
-
-
-def test_a_remedy_that_waits_for_other_nodes_to_report_says_until_when() -> None:
-    four = world(troubled()).state.nodes[RecoveryId("n-44444444")]
-    waits = awaited(replace(four, steps=()), Policy(mode=Mode.OWN)).what
-    assert waits.startswith("the correlation window until 12:02:00 UTC")
-    assert waits.endswith("reboot instance i-00000000000000004")
-    asked = replace(four, steps=(), by="carol")
-    assert awaited(asked, Policy(mode=Mode.OWN)).what.startswith("SageMaker to accept the order")

@@ -13,7 +13,7 @@ from hpctl.core.change import ChangeOpened, Signal
 from hpctl.core.change import Kind as Capacity
 from hpctl.core.compat import UTC
 from hpctl.core.gates import GATES
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import (
     DaemonStarted,
     Event,

@@ -187,32 +187,12 @@ def test_two_commands_that_have_seen_the_same_add_once(
     until(lambda: len(bed.instances()) == 6)
 
 
-def test_more_than_fifty_are_added_in_several_calls(bed: AwsBed) -> None:
-    found = there(bed.aws, CLUSTER)
-    orders = apply.grow_orders(found, "workers", 4 + 120)
-    sizes = [one["NodesToAdd"][0]["IncrementTargetCountBy"] for _, one in orders]
-    assert sizes == [50, 50, 20]
-    assert len({one["ClientToken"] for _, one in orders}) == 3
-
-
 def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed: AwsBed) -> None:
     found = copy.deepcopy(there(bed.aws, CLUSTER))
     found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
     assert apply.grow_orders(found, "controller", 1) == ()
     with pytest.raises(HpctlError, match="one head node"):
         apply.grow_orders(found, "controller", 2)
-
-
-def test_without_continuous_provisioning_a_group_grows_by_an_update() -> None:
-    bed = AwsBed(workers=1, NodeProvisioningMode=None)
-    try:
-        apply.grow(bed.aws, CLUSTER, "workers", 3, PATIENCE)
-        refusing(bed, "UpdateCluster", "ConflictException")
-        showing(bed, ClusterStatus="Updating")
-        with pytest.raises(HpctlError, match="is Updating"):
-            apply.grow(bed.aws, CLUSTER, "workers", 4, PATIENCE)
-    finally:
-        bed.close()
 
 
 # --- delete -----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from hpctl.clusters.failures import FailedLine
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.shell import FAST, Shell
@@ -83,16 +82,6 @@ def test_a_failed_script_ends_a_create_with_node_and_mend(shell: Shell) -> None:
     assert "create llm: failed: 1 node(s) did not come up" in result.stdout
 
 
-def test_a_deadline_leaves_the_work_and_says_how_to_go_on(shell: Shell) -> None:
-    drop(shell.bed)
-    shell.bed.emulator.capacity.types |= {"ml.p5.48xlarge": 2}
-    slow = ("--every", "0.05s", "--timeout", "0.3s")
-    text = shell.said("create", str(shell.file), "--no-validate", "--yes", *slow, code=3)
-    assert "not done yet" in text
-    assert "  hpctl cluster wait llm\n" in text
-    shell.bed.emulator.capacity.types.clear()
-
-
 # --- wait -------------------------------------------------------------------------------------
 
 
@@ -151,24 +140,6 @@ def test_a_count_that_does_not_fit_the_named_nodes_is_a_usage_error(shell: Shell
     result = shell.run(*args, "--now", "--yes")
     assert result.exit_code == 2
     assert "without these 1 it has 3, not 1" in result.stderr
-
-
-@pytest.mark.parametrize("code", ["NodeIdInUse", "InvalidNodeStatus"])
-def test_a_node_that_the_service_refuses_is_told_and_stays_drained_where_it_moves(
-    shell: Shell, code: str
-) -> None:
-    slurm = shell.head_node()
-    shell.bed.emulator.faults.add(
-        "fail_nodes",
-        operations=["BatchDeleteClusterNodes"],
-        nodes=["ip-127-0-1-5"],
-        code={"NodeIdInUse": "InstanceIdInUse", "InvalidNodeStatus": "InvalidInstanceStatus"}[code],
-    )
-    text = shell.said("scale", "workers", "2", "--yes", *FAST, code=1)
-    assert f"({code})" in text
-    assert "1 of 2 node(s) did not go" in text
-    assert "ip-127-0-1-5: drained still" in text
-    assert slurm.nodes[NodeName("ip-127-0-1-5")].drained
 
 
 @pytest.mark.parametrize("how", ["--yes", "--dry-run"])

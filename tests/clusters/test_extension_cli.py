@@ -100,11 +100,6 @@ def test_it_is_removed_after_a_question(there: Shell) -> None:
     assert "has no extension" in str(gone.exception)
 
 
-def test_a_dry_run_orders_nothing(there: Shell) -> None:
-    assert "not there" in there.said("extension", "add", NAME, *HERE, "--dry-run")
-    assert orders(there.bed) == []
-
-
 @pytest.mark.parametrize(
     ("change", "words", "mend"),
     [

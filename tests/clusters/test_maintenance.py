@@ -87,12 +87,12 @@ def test_an_update_that_rolls_back_is_a_failure(bed: AwsBed) -> None:
 def test_an_order_in_doubt_is_looked_for_before_it_is_repeated(
     bed: AwsBed, order: Callable[[AwsBed], object], operation: str, fault: str
 ) -> None:
-    """On paper an update ends at once, so no look can see it: a repeat changes nothing then."""
+    """On paper an update may end before any look sees it: a repeat changes nothing then."""
     accepted = {"accepted": True} if fault == "internal_error" else {}
     bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=1.0)
     bed.emulator.faults.add(fault, calls=1, operations=[operation], **accepted)
     order(bed)
-    assert bed.operations().count(operation) == (2 if order is software else 1)
+    assert 1 <= bed.operations().count(operation) <= (2 if order is software else 1)
     assert SLEPT
 
 

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from hpctl.agent.nvml.snapshot import (
-    Ecc,
-    Fabric,
-    Gpu,
-    NvLink,
-    Pcie,
-    Process,
-    Remap,
-    Throttle,
-)
+from hpctl.agent.nvml.snapshot import Ecc, Fabric, Gpu, NvLink, Pcie, Process, Remap, Throttle
 
 BUSES = ("0f", "10", "53", "64", "75", "86", "97", "ca")
 LINKS = 18

@@ -1,7 +1,7 @@
 """The Scheduler over a Slurm in memory, which the same contract suite proves.
 
-What an adapter decides before it sends anything is the real code (`hpctl.slurm.nodes`,
-`hpctl.slurm.requeue`); what slurmctld then does is `tests.fakes.slurmctld`.
+What an adapter decides before it sends anything is the real code (`hpctl.slurm.rules`,
+`hpctl.slurm.rules`); what slurmctld then does is `tests.fakes.slurmctld`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hpctl.core.marks import mark_of
-from hpctl.core.model import (
-    Attempt,
-    JobId,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    SchedulerView,
-    SlurmNode,
-)
+from hpctl.core.model import Attempt, JobId, NodeName, Outcome, RecoveryId, SchedulerView, SlurmNode
 from hpctl.errors import Unavailable
-from hpctl.slurm import nodes as rules
-from hpctl.slurm import requeue as sequence
+from hpctl.slurm import rules
 from hpctl.slurm.records import JobRecord, Size
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
 
@@ -100,9 +91,9 @@ class SimSlurm(Slurmctld):
         job = self.known(attempt.job)
         if self.away or self.crashed:
             return UNAVAILABLE
-        refusal = sequence.signal(_record(job), attempt)
+        refusal = rules.signal(_record(job), attempt)
         if refusal is not None or job is None:
-            return refusal or sequence.NO_SUCH_JOB
+            return refusal or rules.NO_SUCH_JOB
         job.signals += 1
         return Outcome.accepted()
 
@@ -111,9 +102,9 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         job = self.known(attempt.job)
-        send = sequence.requeue(_record(job), attempt)
+        send = rules.requeue(_record(job), attempt)
         if isinstance(send, Outcome) or job is None:
-            return send if isinstance(send, Outcome) else sequence.NO_SUCH_JOB
+            return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         self.requeue_unchecked(job)
         return Outcome.accepted()
 
@@ -129,9 +120,9 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        send = sequence.start_now(_record(mine), exclude, self.nodes, forgive, elastic=elastic)
+        send = rules.start_now(_record(mine), exclude, self.nodes, forgive, elastic=elastic)
         if isinstance(send, Outcome) or mine is None:
-            return send if isinstance(send, Outcome) else sequence.NO_SUCH_JOB
+            return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         if send.exclude is not None:
             mine.excluded = send.exclude
         if send.tasks is not None:
@@ -146,11 +137,11 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        refusal = sequence.hold(_record(mine))
+        refusal = rules.hold(_record(mine))
         if refusal is not None or mine is None:
-            return refusal or sequence.NO_SUCH_JOB
+            return refusal or rules.NO_SUCH_JOB
         mine.held, mine.reason = True, "JobHeldUser"
-        mine.comment = sequence.comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:

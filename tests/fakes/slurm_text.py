@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpctl.slurm import squeue
+from hpctl.slurm import parse
 
 NODE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=1.50 "
@@ -35,8 +35,8 @@ def node_text(name: str = "n1", state: str = "IDLE", reason: str = "") -> str:
 def row(mark: str = MARK, **over: str) -> bytes:
     """One record as squeue prints it."""
     said = {**JOB, **{n.replace("tres_per_", "tres-per-"): value for n, value in over.items()}}
-    ends = [f"{said[name]}m{mark};" for name in squeue.FIELDS[:-1]]
-    return "".join([*ends, f"{said[squeue.FIELDS[-1]]}m{mark}.\n"]).encode(
+    ends = [f"{said[name]}m{mark};" for name in parse.FIELDS[:-1]]
+    return "".join([*ends, f"{said[parse.FIELDS[-1]]}m{mark}.\n"]).encode(
         "utf-8", "surrogateescape"
     )
 

@@ -14,13 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from hpctl.core.model import (
-    JobId,
-    NodeName,
-    SlurmJob,
-    SlurmNode,
-    reason_owner,
-)
+from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode, reason_owner
 
 BEGIN_DELAY_S = 121.0
 EPILOG_S = 1.0

@@ -33,6 +33,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.policy import Mode, Policy
+from hpctl.core.recovery import Do, Move, Next
 from hpctl.core.view import View
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -109,6 +110,18 @@ def opened(
 def attempt(job: int = 1, restarts: int = 0) -> Attempt:
     """Of `slurm_job`."""
     return Attempt(JobId(job), at(-3700), restarts)
+
+
+def moves(answer: Next) -> Move:
+    """The answer of an `advance`, which is a move into another phase."""
+    assert isinstance(answer, Move)
+    return answer
+
+
+def does(answer: Next) -> Do:
+    """The answer of an `advance`, which is a step."""
+    assert isinstance(answer, Do)
+    return answer
 
 
 def view_of(

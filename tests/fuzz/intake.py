@@ -20,12 +20,12 @@ from uvicorn.server import ServerState
 
 from hpctl.core.model import NodeName
 from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.job_reports import routes as job_routes
 from hpctl.daemon.requests import routes as request_routes
 from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.wake import SystemClock
 from hpctl.protocol import job_reports as job_wire
 from tests.intakes import Sink
 
@@ -91,11 +91,9 @@ class _Written(asyncio.Transport):
         pass
 
 
-class _Webhook:
+def _taken(body: bytes) -> dict[str, int]:
     """Alertmanager's notifications, at a desk that takes what can be read."""
-
-    def take(self, body: bytes) -> dict[str, int]:
-        return {"taken": len(body)}
+    return {"taken": len(body)}
 
 
 class _Intake:
@@ -112,7 +110,7 @@ class _Intake:
             {NodeName("n1"): "127.0.0.1"}.get,
             registry,
             routes=[
-                *alert_routes(token, _Webhook(), registry),
+                *alert_routes(token, _taken, registry),
                 *job_routes(lambda *_: job_wire.Taken(7), settings, SystemClock(), registry),
                 *request_routes(lambda *_: 1, settings, registry),
             ],

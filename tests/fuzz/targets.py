@@ -25,10 +25,9 @@ from hpctl.clusters.spec import reading as spec_reading
 from hpctl.core import hostlist, model
 from hpctl.core.bounds import duration_s
 from hpctl.core.compat import UTC, iso_time
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import EVENT_TYPES
-from hpctl.core.registration import registration
-from hpctl.core.run_policy import RunPolicy
+from hpctl.core.run_policy import RunPolicy, registration
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, job_comment, sbatch_options
@@ -42,7 +41,7 @@ from hpctl.jobs.run import history
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import explained
-from hpctl.slurm import cli, parse, squeue
+from hpctl.slurm import cli, parse
 from hpctl.slurm.records import Hostlists
 from hpctl.store.rows import decode
 from tests.contract.journal.events import signal, taken
@@ -160,7 +159,7 @@ def _squeue_seed() -> bytes:
         "State": "RUNNING",
         "NodeList": "n[1-2]",
     }
-    row = [said.get(name, "0") for name in squeue.FIELDS]
+    row = [said.get(name, "0") for name in parse.FIELDS]
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 
 
@@ -195,13 +194,13 @@ TARGETS: dict[str, Target] = {
         _on_text(lambda said: parse.nodes(parse.node_lines(said))), (), (NODE_TEXT,)
     ),
     "slurm-jobs": Target(
-        lambda raw: squeue.jobs(raw, b"", MARK, Hostlists()),
-        (squeue.FrameError,),
+        lambda raw: parse.jobs(raw, b"", MARK, Hostlists()),
+        (parse.FrameError,),
         (_squeue_seed(),),
     ),
     "slurm-lists": Target(
-        lambda raw: squeue.jobs(_squeue_seed(), raw, MARK, Hostlists()),
-        (squeue.FrameError,),
+        lambda raw: parse.jobs(_squeue_seed(), raw, MARK, Hostlists()),
+        (parse.FrameError,),
         (b"7mx;n[1-4]mx.",),
     ),
     "slurm-config": Target(_on_text(parse.config), (), (b"SlurmctldPort = 6817\n",)),

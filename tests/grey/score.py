@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from statistics import median
 
 from hpctl.core import peers
 from hpctl.core.compat import UTC
@@ -96,10 +95,6 @@ class Window:
     kinds: dict[NodeName, str]
 
 
-Marker = Callable[[Window], Iterable[tuple[NodeName, str]]]
-"""A rival: which nodes stand out in one window, by which gauge."""
-
-
 def ours(world: World) -> tuple[list[Alarm], list[Window]]:
     """hpctl's alarms on a world, and its windows for the rivals."""
     book, windows = PeerWindows(), []
@@ -125,19 +120,6 @@ def ours(world: World) -> tuple[list[Alarm], list[Window]]:
             windows.append(Window(t + TICK, groups, means, kinds))
             sums = {}
     return alarms.all, windows
-
-
-def rival(windows: Iterable[Window], marker: Marker, need: int, of: int) -> list[Alarm]:
-    """The alarms of a rule that marks nodes window by window, believed at `need` of `of`."""
-    alarms = Alarms()
-    history: dict[tuple[NodeName, str], list[bool]] = {}
-    for window in windows:
-        marked = set(marker(window))
-        for key in marked | set(history):
-            history[key] = [*history.get(key, []), key in marked][-of:]
-        history = {key: h for key, h in history.items() if any(h)}
-        alarms.see(window.t, (key for key, h in history.items() if sum(h) >= need))
-    return alarms.all
 
 
 class Alarms:
@@ -204,73 +186,3 @@ def add(score: Score, world: World, alarms: list[Alarm]) -> None:
         else:
             score.missed.append(f"seed {world.seed} {fault}")
     score.node_hours += len(world.nodes) * world.seconds / 3600
-
-
-def fixed(window: Window) -> list[tuple[NodeName, str]]:
-    """A rule of fixed thresholds, as node agents have: no peers are looked at."""
-    nominal = {"p5": 1980.0, "p4d": 1410.0}
-    marks = []
-    members = {node for group in window.groups for node in group.nodes}
-    for node, seen in window.seen.items():
-        if node in members:
-            marks += [
-                (node, gauge)
-                for gauge, bad in (
-                    ("gpu.throttle_share", seen.get("gpu.throttle_share", 0.0) > 0.05),
-                    ("gpu.sm_clock_mhz",
-                     seen.get("gpu.sm_clock_mhz", 1e9) < 0.9 * nominal[window.kinds[node]]),
-                    ("gpu.pcie_replays_per_minute",
-                     seen.get("gpu.pcie_replays_per_minute", 0.0) > 60.0),
-                    ("efa.retrans_ratio", seen.get("efa.retrans_ratio", 0.0) > 1e-4),
-                    ("efa.remote", seen.get("efa.remote_events_per_s", 0.0) > 0.02),
-                )
-                if bad
-            ]  # fmt: skip
-    return marks
-
-
-WORSE = {
-    "gpu.throttle_share": 1, "gpu.sm_clock_mhz": -1, "gpu.pcie_replays_per_minute": 1,
-    "efa.retrans_ratio": 1, "efa.remote_events_per_s": 1,
-}  # fmt: skip
-
-
-def three_sigma(window: Window) -> list[tuple[NodeName, str]]:
-    """Mean and standard deviation over the job, three of them off on the bad side."""
-    marks = []
-    for group in window.groups:
-        for gauge, worse in WORSE.items():
-            told = [
-                (window.seen[n][gauge], n)
-                for n in group.nodes
-                if n in window.seen and gauge in window.seen[n]
-            ]
-            if len(told) < peers.LEAST_PEERS:
-                continue
-            mean = sum(v for v, _ in told) / len(told)
-            sigma = (sum((v - mean) ** 2 for v, _ in told) / len(told)) ** 0.5
-            marks += [(n, gauge) for v, n in told if sigma and (v - mean) * worse > 3 * sigma]
-    return marks
-
-
-def plain_mad(window: Window) -> list[tuple[NodeName, str]]:
-    """Median and MAD over the job, z of 3.5 on the bad side, and nothing else: no floor, no shared
-    cause, no kinds, no utilisation."""
-    marks = []
-    for group in window.groups:
-        for gauge, worse in WORSE.items():
-            told = [
-                (window.seen[n][gauge], n)
-                for n in group.nodes
-                if n in window.seen and gauge in window.seen[n]
-            ]
-            if len(told) < peers.LEAST_PEERS:
-                continue
-            middle = median(v for v, _ in told)
-            spread = median(abs(v - middle) for v, _ in told)
-            marks += [
-                (n, gauge)
-                for v, n in told
-                if spread and 0.6745 * (v - middle) * worse > 3.5 * spread
-            ]
-    return marks

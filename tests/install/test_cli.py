@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from hpctl.cli import output
 from hpctl.cli.doctor import CheckView
-from hpctl.cli.install import InstallView
-from hpctl.cli.install_steps import StepView
-from hpctl.cli.main import cli
+from hpctl.cli.install import InstallView, StepView
 from hpctl.config import load
-from tests.cli.test_json_contract import IS, documented, printed
+from tests.cli import conftest
+from tests.cli.test_json_contract import holds
 
-RESOURCES = {
-    "ClusterConfig": {
-        "ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh",
-        "ClusterName": "trainer",
-    }
-}
+ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
+RESOURCES = {"ClusterConfig": {"ClusterArn": ARN, "ClusterName": "trainer"}}
 
 
 def run(root: Path, *words: str) -> Result:
-    return CliRunner().invoke(cli, [*words, "--root", str(root)], prog_name="hpctl")
+    return conftest.run(*words, "--root", root, width=200)
 
 
 def tree(root: Path) -> dict[str, Any]:
@@ -110,19 +106,14 @@ def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
 ) -> None:
     conf = tmp_path / "opt/slurm/etc/slurm.conf"
     write(conf, "SchedulerParameters=defer\n")
-    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    terminal = SimpleNamespace(**{**vars(sys), "stdin": SimpleNamespace(isatty=lambda: True)})
     monkeypatch.setattr("hpctl.cli.install.sys", terminal)
-    words = ["install", "head", "--slurm", "--root", str(tmp_path)]
-    result = CliRunner().invoke(cli, words, input=f"{answer}\n", prog_name="hpctl")
+    words = ("install", "head", "--slurm", "--root", tmp_path)
+    result = conftest.run(*words, stdin=f"{answer}\n", width=200)
     assert "slurm.conf sets SchedulerParameters=defer. Add batch_sched_delay=0" in result.output
     assert ("SchedulerParameters=defer,batch_sched_delay=0" in conf.read_text()) is added
 
 
 def test_the_json_is_as_documented() -> None:
     step, check = StepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
-    shown = json.loads(output.to_json("install", InstallView(False, (step,), (check,))))
-    found = printed(shown, "", set())
-    said = documented("hpctl.install/1")
-    assert set(found) == set(said)
-    for path, values in found.items():
-        assert "](#" in said[path] or all(IS[said[path]](value) for value in values), path
+    holds("install", output.to_json("install", InstallView(False, (step,), (check,))))

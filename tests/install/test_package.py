@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.cli.install_steps import DROP_IN
+from hpctl.cli.install import DROP_IN
 from tests.install.package import HERE, WRONG_PYTHON, build, give
 from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine

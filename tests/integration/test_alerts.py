@@ -25,8 +25,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.daemon import alerts
-from hpctl.daemon.alert_store import MAX_A_NODE, AlertStore, recall
-from hpctl.daemon.alerts import Webhook, routes
+from hpctl.daemon.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
 from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.errors import Unavailable
 from tests.alerting import LABELS, N1, N2, NOTIFICATION, NOW, TOKEN, Head, healthy, posted, resolved
@@ -248,7 +247,7 @@ def test_a_token_file_that_is_no_secret_lets_nobody_in(
 def test_without_a_token_file_there_is_no_such_door(tmp_path: Path) -> None:
     head = Head(tmp_path)
     webhook = Webhook(LABELS, head.book, head.addresses, head.generation_of, head.clock)
-    assert routes(None, webhook) == []
+    assert routes(None, webhook.take) == []
     head.server.stop()
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
-from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.wake import SystemClock
 from tests.agent_process import AgentProcess
 from tests.intakes import Head, Rows
 from tests.munged import ADDRESSES, Realm

@@ -16,18 +16,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import Event, JobReported, State
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import job_reports
-from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.job_reports import JobDesk, routes
 from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.wake import SystemClock
 from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.policies import PolicyFile

@@ -20,8 +20,7 @@ import yaml
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import UTC
-from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobRecovery, JobReport
 from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
@@ -39,7 +38,7 @@ PYTHONPATH={ROOT} {sys.executable} - <<'END'
 import os
 from datetime import datetime
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import send_report

@@ -18,11 +18,11 @@ import pytest
 from hpctl.core.compat import UTC
 from hpctl.core.journal import JobRecoveryOpened, State
 from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
-from hpctl.daemon.clock import SystemClock
 from hpctl.daemon.gatekeeper import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.requests import PER_MINUTE, RequestDesk, routes
 from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.wake import SystemClock
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store

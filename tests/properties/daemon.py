@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpctl.core.catalogue import Rules
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import (
     Attempt,
@@ -169,10 +169,7 @@ class SchedulerDoor:
         return part
 
     def _call(
-        self,
-        kind: str,
-        targets: Mapping[str, Any],
-        call: Callable[[], Mapping[str, Outcome]],
+        self, kind: str, targets: Mapping[str, Any], call: Callable[[], Mapping[str, Outcome]]
     ) -> dict[str, Outcome]:
         def whole() -> dict[str, Outcome]:
             self._watcher.before(kind, targets)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from hpctl.core.job_recovery import Phase
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Phase, Wish
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from tests.fakes.slurmctld import Job

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.core import job_recovery, node_recovery
-from hpctl.core.job_report import Wish
+from hpctl.core.job_recovery import Wish
 from hpctl.core.journal import (
     Event,
     JobRecoveryOpened,

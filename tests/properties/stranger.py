@@ -20,7 +20,7 @@ from typing import Any
 from hpctl.cloud import sagemaker
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, HoldNoted, JobReported, State, replay
 from hpctl.core.model import BootId, Finding, InstanceId, NodeName, ProviderView, Report, Verdict
 from hpctl.core.policy import Budgets, Mode, Policy

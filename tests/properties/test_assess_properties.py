@@ -27,12 +27,7 @@ from tests.examples import examples
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 RULES = rules()
 GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b1"))
-WORSE = {
-    Condition.HEALTHY: 0,
-    Condition.UNKNOWN: 1,
-    Condition.SUSPECT: 2,
-    Condition.FAULTY: 3,
-}
+WORSE = {Condition.HEALTHY: 0, Condition.UNKNOWN: 1, Condition.SUSPECT: 2, Condition.FAULTY: 3}
 TELLING = (
     "None", "Drain P2P", "Drain and Reset", "GPU Reset Required", "Node Reboot Required",
     "20034, Fatal, Link 48 LTSSM Fault Up", "Non-fatal", "link 2(0x0)", "(GPC 1, TPC 0, SM 0)",

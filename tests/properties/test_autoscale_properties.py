@@ -160,19 +160,6 @@ def test_whatever_comes_the_bounds_are_kept(
     assert all((b[0] - a[0]).total_seconds() >= policy.cooldown_s for a, b in flips)
 
 
-@settings(max_examples=30, deadline=None)
-@given(policy=POLICIES, work=JOBS)
-def test_the_same_view_gives_the_same_answer_in_any_order(
-    policy: AutoscalePolicy, work: list[tuple[int, int, int]]
-) -> None:
-    jobs = [Waiting(JobId(n), ("p",), size, BEGIN) for n, (_, size, _) in enumerate(work)]
-    group = Group("w", ("p",), 2, 2)
-    now = BEGIN + timedelta(hours=1)
-    one = decide(ScaleView({"w": group}, jobs), policy, now)
-    other = decide(ScaleView({"w": group}, jobs[::-1]), policy, now)
-    assert one == other
-
-
 @settings(max_examples=20, deadline=None)
 @given(nodes=st.integers(1, 8), jobs=st.integers(1, 4))
 def test_work_that_fits_is_served_and_then_the_group_shrinks_again(nodes: int, jobs: int) -> None:

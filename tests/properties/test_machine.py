@@ -17,13 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.marks import MARKS
@@ -342,10 +336,7 @@ class ClusterMachine(JobRules):
 
 
 def _run(
-    examples: int,
-    steps: int,
-    machine: type[ClusterMachine] = ClusterMachine,
-    **more: object,
+    examples: int, steps: int, machine: type[ClusterMachine] = ClusterMachine, **more: object
 ) -> None:
     run_state_machine_as_test(
         machine,

@@ -10,13 +10,12 @@ import pytest
 
 from hpctl.core import gates, job_advance, node_advance, plan, plan_runs, view
 from hpctl.core.advance import Due
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.job_recovery import Signal as JobSignal
-from hpctl.core.job_report import JobReport, Wish
 from hpctl.core.model import InstanceId, Outcome
 from hpctl.core.recovery import Move
-from hpctl.core.registration import Registration
-from hpctl.core.run_policy import Action
+from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon.execute import Executor
 from tests.properties.calm import calm_down

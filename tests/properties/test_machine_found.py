@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.core.job_report import Wish
+from hpctl.core.job_recovery import Wish
 from hpctl.core.policy import Mode
 from hpctl.core.trouble import Kind
 from tests.properties.job_rules import SAVES, SUPERVISED

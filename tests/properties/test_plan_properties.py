@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hpctl.config import Config
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.catalogue import rules as catalogue_rules
-from hpctl.core.gates import GATES
 from hpctl.core.journal import HoldNoted, NodeRecoveryOpened
 from hpctl.core.model import (
     FaultClass,
@@ -204,10 +203,3 @@ def test_a_dumb_second_opinion_agrees(view: View, b: Budgets) -> None:
 
 def test_the_configuration_and_the_policy_have_the_same_defaults() -> None:
     assert Config().policy() == Policy()
-
-
-def test_a_hold_names_its_gate() -> None:
-    view = view_of(sick=[faulty()], current=False)
-    (hold,) = _plan(view, Budgets()).holds
-    assert isinstance(hold, HoldNoted)
-    assert hold.gate in {row.name for row in GATES}

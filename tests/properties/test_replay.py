@@ -95,7 +95,3 @@ def test_a_journal_is_one_whatever_part_of_the_past_has_left(
             left = replay(e for i, e in enumerate(log) if i not in ended or ended[i] > until)
             assert (left.last_of_node, left.open_changes) == (whole.last_of_node, {})
     assert moved >= {NodeRecoveryOpened, JobRecoveryOpened, ChangeOpened, StepStarted, HoldNoted}
-
-
-def test_telling_a_story_twice_writes_the_same_journal(log: list[Event]) -> None:
-    assert any(_journal(variant) == log for variant in STORIES)

@@ -191,11 +191,7 @@ def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     st.booleans(),
 )
 def test_a_run_that_gets_nowhere_ends_held_whatever_befalls_it(
-    kinds: list[Kind],
-    where: list[NodeName | None],
-    gap_s: int,
-    progress: int | None,
-    process: bool,
+    kinds: list[Kind], where: list[NodeName | None], gap_s: int, progress: int | None, process: bool
 ) -> None:
     """By the defaults: at most `without_progress` restarts, then HOLD, for every mixture."""
     policy, past = RunPolicy(), list[Past]()

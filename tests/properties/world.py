@@ -11,15 +11,7 @@ from datetime import datetime, timedelta
 
 from hpctl.core.compat import UTC
 from hpctl.core.marks import MARKS, mark_of
-from hpctl.core.model import (
-    BootId,
-    Finding,
-    Generation,
-    InstanceId,
-    NodeName,
-    Report,
-    Verdict,
-)
+from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
 

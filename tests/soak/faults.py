@@ -77,6 +77,9 @@ class Scene:
         return self.chance.choice(pids) if pids else (None, 0)
 
 
+Strike = Callable[[Scene], Struck | None]
+
+
 def ranks_of(job: Job) -> list[int]:
     """The training processes of a job, found by the checkpoint directory that they were given."""
     found = []
@@ -129,14 +132,16 @@ def _trains_anew(job: Job) -> Over:
     return over
 
 
-def _xid(code: int) -> Callable[[Scene], Struck | None]:
+def _on_node(line: str, kind: str, **how: object) -> Strike:
+    """A fault of a node that has a job, if there is any; `line` tells it of the node."""
+
     def strike(scene: Scene) -> Struck | None:
         node = scene.node_of_a_job()
         if not node:
             return None
         over = _serves_anew(scene, node)
-        scene.live.sandbox.inject(node, "xid", code=code)
-        return Struck(f"Xid {code} on {node}", subject=node, over=over)
+        scene.live.sandbox.inject(node, kind, **how)
+        return Struck(line.format(node), subject=node, over=over)
 
     return strike
 
@@ -149,27 +154,6 @@ def _page_fault(scene: Scene) -> Struck | None:
         return None
     scene.live.sandbox.inject(node, "xid", code=31)
     return _signal(job, pid, signal.SIGKILL, f"Xid 31 on {node}, which ends rank {pid}")
-
-
-def _mark(action: str) -> Callable[[Scene], Struck | None]:
-    def strike(scene: Scene) -> Struck | None:
-        node = scene.node_of_a_job()
-        if not node:
-            return None
-        over = _serves_anew(scene, node)
-        scene.live.sandbox.inject(node, f"hma-{action}")
-        return Struck(f"HyperPod's health agent wants {node} to {action}", subject=node, over=over)
-
-    return strike
-
-
-def _kill_node(scene: Scene) -> Struck | None:
-    node = scene.node_of_a_job()
-    if not node:
-        return None
-    over = _serves_anew(scene, node)
-    scene.live.sandbox.inject(node, "kill-node")
-    return Struck(f"{node} dies", subject=node, over=over)
 
 
 def _freeze_node(scene: Scene) -> Struck | None:
@@ -287,7 +271,7 @@ def _lose_daemon(scene: Scene) -> Struck | None:
     return Struck("the daemon is killed", back, sandbox.start_daemon, "the daemon on")
 
 
-def _api(kind: str, **how: object) -> Callable[[Scene], Struck | None]:
+def _api(kind: str, **how: object) -> Strike:
     def strike(scene: Scene) -> Struck | None:
         sandbox = scene.live.sandbox
         sandbox.inject_api(kind, **how)
@@ -303,19 +287,19 @@ class Fault:
 
     name: str
     weight: int
-    strike: Callable[[Scene], Struck | None]
+    strike: Strike
     latent: bool = False
     """Nobody can see it at first, before somebody has been silent for a while."""
 
 
 FAULTS = (
-    Fault("xid-79", 3, _xid(79)),
-    Fault("xid-48", 2, _xid(48)),
-    Fault("xid-154", 1, _xid(154)),
+    Fault("xid-79", 3, _on_node("Xid 79 on {}", "xid", code=79)),
+    Fault("xid-48", 2, _on_node("Xid 48 on {}", "xid", code=48)),
+    Fault("xid-154", 1, _on_node("Xid 154 on {}", "xid", code=154)),
     Fault("xid-31", 1, _page_fault),
-    Fault("hma-reboot", 1, _mark("reboot")),
-    Fault("hma-replace", 1, _mark("replace")),
-    Fault("kill-node", 2, _kill_node, latent=True),
+    Fault("hma-reboot", 1, _on_node("HyperPod's health agent wants {} to reboot", "hma-reboot")),
+    Fault("hma-replace", 1, _on_node("HyperPod's health agent wants {} to replace", "hma-replace")),
+    Fault("kill-node", 2, _on_node("{} dies", "kill-node"), latent=True),
     Fault("freeze-node", 2, _freeze_node, latent=True),
     Fault("hang-agent", 1, _hang_agent, latent=True),
     Fault("kill-rank", 4, _kill_rank),

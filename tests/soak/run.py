@@ -117,7 +117,7 @@ def soak(
             Writers() as writers,
             Said(live, named_s) as said,
         ):
-            soaker = _Soaker(live, base, steps, account, writers, said, say, even=even)
+            soaker = _Soaker(live, base, steps, account, writers, said, say, even)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
@@ -153,23 +153,20 @@ def _last_words(base: Path) -> str:
 Say = Callable[[str], None]
 
 
+@dataclass(slots=True)
 class _Soaker:
     """One run: what is going on, and what is broken now."""
 
-    def __init__(
-        self, live: Chaos, base: Path, steps: int, account: Account, writers: Writers, said: Said,
-        say: Say, *, even: bool,
-    ) -> None:  # fmt: skip
-        self._live = live
-        self._base = base
-        self._steps = steps
-        self._account = account
-        self._writers = writers
-        self._said = said
-        self._say = say
-        self._even = even
-        self._running: dict[str, Job] = {}
-        self._struck: list[Struck] = []
+    _live: Chaos
+    _base: Path
+    _steps: int
+    _account: Account
+    _writers: Writers
+    _said: Said
+    _say: Say
+    _even: bool
+    _running: dict[str, Job] = field(default_factory=dict)
+    _struck: list[Struck] = field(default_factory=list)
 
     def storm(self, chance: random.Random, until: float, pause_s: tuple[float, float]) -> None:
         """Keep one job of every shape going, and break something now and then."""

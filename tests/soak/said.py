@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from hpctl.cli.tables import plain
 from hpctl.errors import HpctlError, Unavailable
 from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT
@@ -129,12 +130,8 @@ class Verdict:
 
     def text(self) -> list[str]:
         """The table for a person, and the misses."""
-        cells = [HEADS, *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells
-        ]
-        return [*map(str.rstrip, lines), *self.misses]
+        table = plain([HEADS, *(row.cells() for row in self.rows)])
+        return [*table.splitlines(), *self.misses]
 
 
 class Said:

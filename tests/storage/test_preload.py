@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from hpctl.cli import storage
-from hpctl.cli.main import cli
 from hpctl.cli.storage import Lfs, load
 from hpctl.errors import HpctlError
+from tests.cli import conftest
 
 LFS = Path(__file__).parent / "lfs.py"
 Make = Callable[..., Path]
@@ -54,9 +54,8 @@ def calls(tmp_path: Path, verb: str) -> list[int]:
     return [count for name, count in state["calls"] if name == verb]
 
 
-def run(*words: str, width: int = 80) -> Result:
-    env = {"COLUMNS": str(width)}
-    return CliRunner(env=env).invoke(cli, ["storage", "preload", *words], prog_name="hpctl")
+def run(*words: str) -> Result:
+    return conftest.run("storage", "preload", *words, width=200)
 
 
 def looks(path: Path, **more: Any) -> Iterator[storage.Preload]:
@@ -79,26 +78,21 @@ def test_only_what_is_missing_is_loaded_in_bounded_batches(
     assert max(calls(tmp_path, "hsm_state")) <= 10
 
 
-def test_what_is_there_is_asked_for_no_more(make: Make, tmp_path: Path) -> None:
-    data = make(3, 0)
-    assert run(str(data), width=200).stdout == f"{data}: 3 files, 3 were here, 0 loaded (0 B)\n"
-    assert calls(tmp_path, "hsm_restore") == []
-
-
-def test_one_file_alone_and_a_dry_run(make: Make, tmp_path: Path) -> None:
+def test_what_is_there_a_dry_run_and_one_file_alone(make: Make, tmp_path: Path) -> None:
     data = make(3, 2)
-    dry = run(str(data), "--dry-run", width=200)
+    dry = run(str(data), "--dry-run")
     assert dry.stdout.splitlines()[1:] == ["2 are in S3 alone", "Dry run: nothing was done."]
+    here = data / "deep" / "f 0002"
+    assert run(str(here)).stdout == f"{here}: 1 files, 1 were here, 0 loaded (0 B)\n"
     assert calls(tmp_path, "hsm_restore") == []
-    done = run(str(data / "deep" / "f 0000"), "--json")
-    told = json.loads(done.stdout)
+    told = json.loads(run(str(data / "deep" / "f 0000"), "--json").stdout)
     assert told["schema"] == "hpctl.storage-preload/1"
     assert (told["files"], told["loaded"]) == (1, 1)
 
 
 def test_a_file_that_will_not_load_is_named_and_the_others_load(make: Make) -> None:
     data = make(5, 5, broken=(1,))
-    done = run(str(data), width=200)
+    done = run(str(data))
     assert done.exit_code == 1
     assert "4 loaded (4.0 KiB)" in done.stdout
     assert "f 0001: Cannot send HSM request" in done.stdout
@@ -111,12 +105,14 @@ def test_files_that_never_come_are_no_endless_wait(make: Make) -> None:
     assert "hsm_action" in caught.value.hint
 
 
-def test_a_file_that_is_deleted_meanwhile_ends_nothing(make: Make) -> None:
+def test_neither_an_odd_name_nor_a_file_deleted_meanwhile_ends_anything(make: Make) -> None:
     data = make(5, 5, looks=2)
+    (data / "a\nb").touch()
     seen = looks(data)
     next(seen)
     (data / "deep" / "f 0003").unlink()
-    assert list(seen)[-1].done
+    last = list(seen)[-1]
+    assert (last.done, last.files) == (True, 6)
 
 
 def test_no_lfs_and_no_such_path_are_one_clear_error(
@@ -139,9 +135,3 @@ def test_a_path_that_is_no_lustre_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(HpctlError, match="Inappropriate ioctl") as caught:
         list(load(tmp_path / "f", Lfs(str(program))))
     assert "not on a Lustre file system" in caught.value.hint
-
-
-def test_a_name_with_a_newline_is_told_apart(make: Make) -> None:
-    data = make(2, 0)
-    (data / "a\nb").touch()
-    assert list(looks(data))[-1].files == 3

@@ -81,19 +81,9 @@ def test_a_group_grows_by_what_waiting_jobs_lack() -> None:
     assert (up.count, up.size, up.jobs) == (2, 6, (7,))
 
 
-def test_what_is_on_its_way_is_not_ordered_again() -> None:
-    assert rule(answer(group(6, arriving=2), job(7, 2))) == "enough"
-
-
 def test_demand_must_last() -> None:
     assert rule(answer(group(), job(7, 2, waited_s=119))) == "young"
     assert isinstance(answer(group(), job(7, 2, waited_s=120)), ScaleUp)
-
-
-def test_a_job_that_does_not_fit_below_the_maximum_orders_nothing() -> None:
-    found = answer(group(6), job(7, 9))
-    assert rule(found) == "max_count"
-    assert "9" in found.why
 
 
 def test_a_smaller_job_behind_a_hopeless_one_is_served() -> None:
@@ -102,28 +92,11 @@ def test_a_smaller_job_behind_a_hopeless_one_is_served() -> None:
     assert (up.count, up.jobs) == (2, (8,))
 
 
-def test_a_job_larger_than_the_group_makes_it_large_enough() -> None:
-    up = answer(group(6), job(7, 8))
-    assert isinstance(up, ScaleUp)
-    assert up.size == 8
-
-
-def test_one_change_is_no_larger_than_a_step() -> None:
-    policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, step=3)
-    up = answer(group(1), job(7, 7), policy=policy)
-    assert isinstance(up, ScaleUp)
-    assert up.count == 3
-
-
 def test_nodes_leave_that_were_idle_for_long_the_longest_first() -> None:
     nodes = (*idle(2, 1800), Idle(NodeName("old"), InstanceId("i-0"), ago(9000)), *idle(1, 10))
     down = answer(group(3, nodes))
     assert isinstance(down, ScaleDown)
     assert [n.node for n in down.nodes] == ["old", "n1"]
-
-
-def test_the_minimum_stays() -> None:
-    assert rule(answer(group(1, idle(1, 9000)))) == "min_count"
 
 
 def test_a_node_of_which_nobody_knows_since_when_it_is_idle_stays() -> None:
@@ -141,17 +114,9 @@ def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes() ->
     assert isinstance(answer(nodes), ScaleDown)
 
 
-def test_one_change_at_a_time() -> None:
-    assert rule(answer(group(), job(7, 2), history=(past(ended_s=None),))) == "under_way"
-
-
 @pytest.mark.parametrize(
     ("before", "failed", "held"),
-    [
-        (Direction.DOWN, False, True),
-        (Direction.UP, False, False),
-        (Direction.UP, True, True),
-    ],
+    [(Direction.DOWN, False, True), (Direction.UP, False, False), (Direction.UP, True, True)],
 )
 def test_a_group_does_not_turn_round_nor_ask_again_at_once(
     before: Direction, failed: bool, held: bool
@@ -169,14 +134,6 @@ def test_a_removal_that_came_to_nothing_holds_no_growth_back() -> None:
     assert rule(answer(group(4, idle(1, 9000)), history=(vain,))) == "cooldown"
 
 
-def test_the_day_s_additions_are_bounded() -> None:
-    policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, adds_per_day=3)
-    used = (past(count=2, at_s=86399),)
-    assert rule(answer(group(), job(7, 2), history=used, policy=policy)) == "adds_per_day"
-    over = (past(count=2, at_s=86401),)
-    assert isinstance(answer(group(), job(7, 2), history=over, policy=policy), ScaleUp)
-
-
 def test_instance_hours_run_until_as_many_have_left() -> None:
     policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=10)
     two = past(count=2, at_s=3 * 3600)
@@ -188,15 +145,6 @@ def test_instance_hours_run_until_as_many_have_left() -> None:
     tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
     found = answer(group(), job(7, 4), history=(two,), policy=tight)
     assert rule(found) == "hours_per_day"
-
-
-def test_a_second_group_of_the_partition_serves_what_the_first_cannot() -> None:
-    policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 8)})
-    other = Group("x", ("train",), 2, 2)
-    found = decide(ScaleView({"w": group(4), "x": other}, [job(7, 2)]), policy, NOW)
-    assert rule(found[0]) == "max_count"
-    assert isinstance(found[1], ScaleUp)
-    assert found[1].count == 2
 
 
 def small(number: int, gpus: int = 1, **more: Any) -> Waiting:
@@ -273,13 +221,6 @@ def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well() ->
     groups = {"w": group(4), "x": Group("x", ("train",), 4, 2, 2)}
     found = decide(ScaleView(groups, [job(7, 2)]), TWO, NOW)
     assert [rule(f) for f in found] == ["no_demand", "enough"]
-
-
-def test_a_job_is_served_once() -> None:
-    policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
-    other = Group("x", ("train",), 2, 2)
-    found = decide(ScaleView({"w": group(4), "x": other}, [job(7, 2)]), policy, NOW)
-    assert [type(f).__name__ for f in found] == ["ScaleUp", "Hold"]
 
 
 def test_off_stopped_blocked_and_unknown_say_so() -> None:

@@ -10,16 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Clears,
-    Finding,
-    Health,
-    InstanceId,
-    NodeName,
-    Report,
-    Verdict,
-)
+from hpctl.core.model import BootId, Clears, Finding, Health, InstanceId, NodeName, Report, Verdict
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.protocol import reports as wire
 
@@ -80,18 +71,6 @@ def test_news_is_stored_before_it_is_answered_and_wakes_the_loop() -> None:
     assert bench.pokes == 1
 
 
-def test_many_at_once_are_one_write() -> None:
-    bench = Bench()
-    bench.book.accept(report(N1, XID), report(N2, XID))
-    assert (bench.writes, bench.pokes) == ([2], 1)
-
-
-def test_two_of_one_node_are_taken_in_their_order() -> None:
-    bench = Bench()
-    bench.book.accept(report(N1, XID), report(N1, XID, replace(XID, code="48")))
-    assert [f.code for f in bench.disk[N1].findings] == ["79", "48"]
-
-
 def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
@@ -143,13 +122,6 @@ def test_what_only_grew_a_count_is_stored_with_the_next_flush() -> None:
     assert bench.disk[N1].findings[0].count == 1
     bench.book.flush()
     assert bench.disk[N1].findings[0].count == 5
-
-
-def test_an_end_is_news() -> None:
-    bench = Bench()
-    bench.book.accept(report(N1, replace(XID, clears=Clears.GONE)))
-    bench.book.accept(report(N1))
-    assert (bench.disk[N1].findings, bench.pokes) == ((), 2)
 
 
 def test_a_daemon_that_starts_again_asks_everybody_once() -> None:

@@ -15,12 +15,6 @@ from hpctl.core.catalogue import (
 )
 from hpctl.core.model import Remedy, RuleId, Urgency
 
-NEVER_DRAIN = (
-    *(8, 11, 13, 14, 25, 31, 32, 37, 38, 39, 43, 44, 45, 66, 67, 68, 69, 78, 80, 85, 92, 93),
-    *(108, 109, 121, 126, 137, 141, 152, 153, 157, *range(160, 167), 170, 171, 172, 174, 176),
-)
-NOW = (46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 150, 151, 158, 167, 168, 169)
-
 
 def shipped(name: str):
     return SHIPPED[RuleId(name)]
@@ -28,31 +22,6 @@ def shipped(name: str):
 
 def test_every_number_up_to_176_has_a_row():
     assert [n for n in range(1, 177) if f"xid-{n}" not in SHIPPED] == []
-
-
-@pytest.mark.parametrize("code", NEVER_DRAIN)
-def test_codes_that_never_drain(code):
-    assert shipped(f"xid-{code}").urgency is Urgency.NONE
-
-
-@pytest.mark.parametrize("code", [61, 63, 94, 142, 155, 156, 159])
-def test_codes_that_never_touch_a_running_job(code):
-    assert shipped(f"xid-{code}").urgency is Urgency.AFTER_JOBS
-
-
-@pytest.mark.parametrize("code", NOW)
-def test_codes_that_stop_the_jobs(code):
-    assert shipped(f"xid-{code}").urgency is Urgency.NOW
-
-
-@pytest.mark.parametrize("name", ["xid-79", "xid-54", "xid-64", "xid-95", "xid-110", "sxid-20034"])
-def test_no_waiting_where_no_companion_can_change_the_verdict(name):
-    assert shipped(name).settle_s == 0
-
-
-@pytest.mark.parametrize("code", [48, 63, 94, 74, 109, 119, 120, 143, *range(144, 151)])
-def test_a_short_wait_where_the_driver_may_say_more(code):
-    assert 2 <= shipped(f"xid-{code}").settle_s <= 5
 
 
 def test_rows_are_sound():

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.config import parse
 from hpctl.core.assess import assess
-from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, deviations, rules
+from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
 from hpctl.core.compat import UTC
 from hpctl.core.faults.outside import HMA
 from hpctl.core.marks import RULES as MARK_RULES
@@ -32,9 +32,7 @@ from hpctl.wiring import make_rules
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINE = RuleId("report-scratch-full")
 WHOLE = Override(
-    meaning="scratch is full",
-    urgency=Urgency.AFTER_JOBS,
-    ladder=(Remedy.REBOOT, Remedy.ASK_HUMAN),
+    meaning="scratch is full", urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT, Remedy.ASK_HUMAN)
 )
 
 
@@ -83,12 +81,6 @@ def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder() -> None:
     assert found.fault.source == "this site's own rule"
 
 
-def test_a_site_s_rule_ranks_after_the_shipped_ones_and_only_speaks_for_its_code() -> None:
-    mine = rules({MINE: WHOLE})
-    assert mine.order[MINE] == len(SHIPPED)
-    assert "[check-failed]" in judged("report.scratch", "slow", mine).why
-
-
 def test_dots_and_dashes_of_a_check_are_one() -> None:
     mine = rules({RuleId("alert-NodeDiskFull"): WHOLE, RuleId("plugin-nhc-fs-12"): WHOLE})
     assert judged("alert.NodeDiskFull", "critical", mine).condition is Condition.FAULTY
@@ -117,23 +109,6 @@ def test_half_a_rule_near_a_whole_one_of_the_site_is_told_so() -> None:
         rules({MINE: WHOLE, RuleId("report-scratch-ful"): Override(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
     assert "needs meaning and urgency and ladder too" in caught.value.hint
-
-
-def test_a_senseless_rule_of_a_site_is_refused_like_an_override() -> None:
-    with pytest.raises(ValueError, match="needs a ladder of remedies for the node"):
-        rules({MINE: Override(urgency=Urgency.NOW, ladder=(Remedy.NONE,), meaning="m")})
-
-
-def test_the_site_s_own_rules_are_listed_as_deviations() -> None:
-    listed = deviations(rules({MINE: WHOLE, RuleId("xid-79"): Override(meaning="gone")}))
-    assert [(d.rule, d.what, d.shipped, d.ours) for d in listed] == [
-        ("xid-79", "meaning", "GPU fell off the bus", "gone"),
-        (MINE, "meaning", "", "scratch is full"),
-        (MINE, "urgency", "", "after_jobs"),
-        (MINE, "ladder", "", "reboot > ask_human"),
-        (MINE, "settle_s", "", "0"),
-        (MINE, "escalate_window_s", "", "604800"),
-    ]
 
 
 def test_the_configuration_file_may_hold_such_a_rule() -> None:

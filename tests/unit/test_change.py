@@ -6,8 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from hpctl.core.change import ENDS, TRANSITIONS, Change, Kind, Phase, Signal, open_change
-from hpctl.core.change_advance import ChangeFacts, advance
+from hpctl.core.change import (
+    ENDS,
+    TRANSITIONS,
+    Change,
+    ChangeFacts,
+    Kind,
+    Phase,
+    Signal,
+    advance,
+    open_change,
+)
 from hpctl.core.journal import Corrupt, replay
 from hpctl.core.model import RecoveryId, SlurmNode
 from hpctl.core.recovery import Do, Move, Wait, recovery_id

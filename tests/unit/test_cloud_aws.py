@@ -25,10 +25,6 @@ def no(code: str, status: int = 400) -> Reply:
     return status, {"__type": code, "message": f"{code} it is."}
 
 
-def summary(name: str) -> dict[str, Any]:
-    return {"ClusterName": name, "CreationTime": 1, "ClusterStatus": "InService", **FINE}
-
-
 class Wire:
     """A service that answers what it is told, in order; the last for ever. None: no reply."""
 
@@ -194,18 +190,6 @@ def test_an_order_in_doubt_is_sent_once(wire: Wire, sagemaker: Any, reply: Reply
     assert len(wire.calls) == 1
 
 
-def test_an_order_that_is_throttled_to_the_end_was_refused(
-    wire: Wire, sagemaker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wire.replies = [no("ThrottlingException")]
-    monkeypatch.setattr(sagemaker._again, "stop", lambda state: state.attempt_number >= 5)
-    with pytest.raises(Refused) as caught:
-        order(sagemaker)
-    assert caught.value.code == "ThrottlingException"
-    assert "try again in a minute" in caught.value.hint
-    assert len(wire.calls) == 5
-
-
 def test_where_nobody_listens_an_order_is_refused_and_a_read_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,18 +211,6 @@ def test_a_malformed_request_is_refused_before_it_is_sent(wire: Wire, sagemaker:
     with pytest.raises(Refused, match="ClusterName"):
         sagemaker.read("describe_cluster")
     assert wire.calls == []
-
-
-def test_every_page_is_read_and_a_token_is_handed_on(wire: Wire, sagemaker: Any) -> None:
-    wire.replies = [
-        (200, {"ClusterSummaries": [summary("a")], "NextToken": "t1"}),
-        no("ThrottlingException"),
-        (200, {"ClusterSummaries": [summary("b")], "NextToken": "t2"}),
-        (200, {"ClusterSummaries": []}),
-    ]
-    found = [c["ClusterName"] for c in sagemaker.pages("list_clusters", "ClusterSummaries")]
-    assert found == ["a", "b"]
-    assert [body.get("NextToken") for _, body in wire.calls] == [None, "t1", "t1", "t2"]
 
 
 def test_threads_share_a_service(wire: Wire, somebody: AwsAccount) -> None:
@@ -265,38 +237,3 @@ def test_no_credentials_no_region_and_no_profile_each_have_their_mend(
         read(service)
     assert "aws sso login" in refused.value.hint
     assert wire.calls == []
-
-
-def test_the_region_is_the_options_then_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert AwsAccount().region == "eu-west-1"
-    monkeypatch.setenv("AWS_REGION", "us-east-2")
-    assert AwsAccount().region == "us-east-2"
-    assert AwsAccount(region="us-west-2").region == "us-west-2"
-
-
-@pytest.mark.slow
-def test_what_is_not_there_is_absent_in_every_services_own_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        aws = AwsAccount(region="us-west-2")
-        asked: list[tuple[str, str, dict[str, Any]]] = [
-            ("ec2", "describe_subnets", {"SubnetIds": ["subnet-0123456789abcdef0"]}),
-            ("iam", "get_role", {"RoleName": "nosuch"}),
-            ("s3", "head_bucket", {"Bucket": "nosuch-bucket"}),
-            ("s3", "get_object", {"Bucket": "nosuch-bucket", "Key": "x"}),
-            ("logs", "get_log_events", {"logGroupName": "nosuch", "logStreamName": "x"}),
-        ]
-        for name, operation, request in asked:
-            with pytest.raises(Absent) as caught:
-                aws.service(name).read(operation, **request)
-            assert caught.value.code
-    finally:
-        server.stop()

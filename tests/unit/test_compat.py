@@ -1,7 +1,6 @@
 """What stands in for Python 3.11 does as 3.11 does; run under 3.10 too (tests/architecture)."""
 
 import asyncio
-import json
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.core.compat import SAFE_PATH, UTC, StrEnum, iso_time
+from hpctl.core.compat import SAFE_PATH, UTC, iso_time
 from hpctl.jobs.elastic.wire import wait_for
 
 NOON = datetime(2026, 3, 1, 12, 30, 15)  # noqa: DTZ001
@@ -49,20 +48,6 @@ def test_a_time_is_read_as_3_11_reads_it(text: str, meant: datetime) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         iso_time(text)
-
-
-class _Colour(StrEnum):
-    RED = "red"
-
-
-def test_a_member_is_its_value() -> None:
-    assert (str(_Colour.RED), f"{_Colour.RED:>4}", json.dumps(_Colour.RED)) == (
-        "red",
-        " red",
-        '"red"',
-    )
-    assert {"red": 1}[_Colour.RED] == 1
-    assert _Colour("red") is _Colour.RED
 
 
 def test_waiting_too_long_raises_the_builtin_error() -> None:

@@ -24,12 +24,9 @@ cluster: {provider: sagemaker}
 """
 
 
-def test_defaults_are_the_policy_s_own() -> None:
-    assert Config().policy() == Policy()
-
-
-def test_the_example_is_valid_and_all_defaults() -> None:
+def test_the_example_is_valid_and_all_defaults_which_are_the_policy_s_own() -> None:
     assert parse(example()) == Config()
+    assert Config().policy() == Policy()
 
 
 def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
@@ -51,6 +48,7 @@ def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
         ("- a\n- b\n", "holds a list, not a mapping"),
         ("mode: [\n", "not YAML"),
         ("intake: {listen: nowhere}\n", "intake.listen (line 1)"),
+        ("partitions: dev\n", "should be a list"),
     ],
 )
 def test_one_problem(text: str, says: str) -> None:
@@ -59,8 +57,9 @@ def test_one_problem(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-def test_an_empty_file_observes() -> None:
+def test_an_empty_file_observes_and_durations_may_have_units() -> None:
     assert parse("").mode is Mode.OBSERVE
+    assert parse("node: {remedy_after_s: 10m}\n").node.remedy_after_s == 600
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

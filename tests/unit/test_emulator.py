@@ -18,7 +18,7 @@ from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.machines import Machine
 from tests.contract.provider.beds import Client, cluster, counts, group
-from tests.unit.emulator_calls import code, created, described, nodes, settled, until, update
+from tests.unit.emulator_calls import code, created, described, nodes, until, update
 
 PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/none"
 
@@ -110,28 +110,6 @@ def test_operations_that_are_not_offered_say_so(emulator: Emulator) -> None:
     assert "no operation 'Dance'" in str(emulator.handle("Dance", {}).body)
 
 
-SIGNED = {
-    "X_Amz_Target": "SageMaker.ListClusters",
-    "Authorization": "AWS4-HMAC-SHA256 Credential=x",
-}
-
-
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "error"),
-    [
-        (b"{}", {"X_Amz_Target": "EC2.Run"}, 400, "UnknownOperationException"),
-        (b"{}", {"X_Amz_Target": "SageMaker.ListClusters"}, 403, "MissingAuthenticationToken"),
-        (b"{", SIGNED, 400, "Serial"),
-        (b"[]", SIGNED, 400, "Serial"),
-    ],
-)
-def test_what_is_no_call_is_refused(
-    emulator: Emulator, body: bytes, headers: dict[str, str], status: int, error: str
-) -> None:
-    got, answer = ask(emulator, "POST", "/", body, **headers)
-    assert (got, answer["__type"].startswith(error)) == (status, True)
-
-
 def test_another_process_reads_calls_and_sets_faults(emulator: Emulator) -> None:
     status, answer = ask(emulator, "POST", "/_emulator/faults", {"kind": "throttle", "calls": 1})
     assert (status, answer["faults"][0]["left"]) == (200, 1)
@@ -205,15 +183,6 @@ def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
     booted = [i for verb, i in machines.done if verb == "boot"]
     destroyed = {i for verb, i in machines.done if verb == "destroy"}
     assert set(booted) <= destroyed, "no machine may outlive its cluster"
-
-
-def test_what_is_unhealthy_is_replaced_only_with_automatic_recovery(demo: Client) -> None:
-    one = nodes(demo)[0]["InstanceId"]
-    assert not demo.emulator.mark_unhealthy(one)
-    demo("UpdateCluster", ClusterName="demo", NodeRecovery="Automatic")
-    assert demo.emulator.mark_unhealthy(one)
-    settled(demo)
-    assert one not in [n["InstanceId"] for n in nodes(demo)]
 
 
 def test_deep_checks_on_start_come_before_running(make: Callable[..., Client]) -> None:

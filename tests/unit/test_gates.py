@@ -19,7 +19,7 @@ from hpctl.core.model import (
     SchedulerView,
     own_reason,
 )
-from hpctl.core.policy import Budgets, FactAges, Mode, NodePolicy, Policy
+from hpctl.core.policy import Budgets, Mode, NodePolicy, Policy
 from hpctl.core.view import View
 from tests.fakes.values import (
     FAULT,
@@ -53,10 +53,7 @@ def instance(**changes: Any) -> Instance:
 def listing(**changes: Any) -> dict[str, Any]:
     """A view's provider part with n1's instance changed."""
     one = instance(**changes)
-    return {
-        "provider": ProviderView(at(0), True, instances={one.id: one}),
-        "instances": {N1: one},
-    }
+    return {"provider": ProviderView(at(0), True, instances={one.id: one}), "instances": {N1: one}}
 
 
 def others(count: int, seconds: float = 0, **changes: Any) -> list[Event]:
@@ -241,12 +238,6 @@ def test_every_gate_has_a_row_that_holds_and_one_that_passes() -> None:
     assert {(r.gate, r.holds) for r in CASES} == {(n, h) for n in ROWS for h in (True, False)}
 
 
-def test_only_counting_gates_can_be_approved_or_overruled_by_an_order() -> None:
-    counting = {"correlated", "budget", "offender", "launch_breaker"}
-    assert {n for n, r in ROWS.items() if r.approvable} == counting
-    assert {n for n, r in ROWS.items() if not r.manual} == counting
-
-
 def test_the_kill_switch_speaks_first_and_observing_last() -> None:
     assert (GATES[0].name, GATES[-1].name) == ("kill_switch", "observing")
 
@@ -264,19 +255,3 @@ def test_a_return_resets_the_launch_breaker() -> None:
     assert launch_failures(view_of(log=events).state, at(0), 86400) == 2
     events += ended(3, -700, *well, node=4)
     assert launch_failures(view_of(log=events).state, at(0), 86400) == 0
-
-
-def test_orders_do_not_count_against_the_hour() -> None:
-    view = view_of(nodes=80, log=others(5, by="eve"))
-    counts = tally(view, [], OWN, at(1))
-    assert (counts.open, counts.last_hour) == (5, 0)
-
-
-def test_facts_may_be_as_old_as_the_policy_says() -> None:
-    patient = replace(OWN, ages=FactAges(scheduler_s=100))
-    view = slurm_at(-99)()
-    assert (
-        ROWS["stale_facts"].gate(candidate(), view, tally(view, [], patient, at(0)), patient, at(0))
-        is None
-    )
-    assert faulty().fault is FAULT

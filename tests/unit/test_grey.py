@@ -15,7 +15,6 @@ from hpctl.core.catalogue import Override, Rules, rules
 from hpctl.core.journal import Event, SignalSeen, State, replay
 from hpctl.core.model import (
     Condition,
-    Generation,
     Health,
     NodeName,
     ProviderView,
@@ -25,23 +24,13 @@ from hpctl.core.model import (
     SchedulerView,
     Urgency,
 )
-from hpctl.core.peers import GAUGES, WINDOW
+from hpctl.core.peers import WINDOW
 from hpctl.core.plan import plan
 from hpctl.core.view import View
-from hpctl.daemon.grey import GreyFailures, PeerWindows
+from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
-from tests.fakes.values import (
-    N1,
-    OWN,
-    T0,
-    at,
-    generation,
-    node_name,
-    opened,
-    slurm_job,
-    slurm_node,
-)
+from tests.fakes.values import N1, OWN, T0, at, generation, node_name, opened, slurm_job, slurm_node
 
 NAMES = tuple(node_name(n) for n in range(1, 9))
 USUAL = {"gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0}
@@ -222,13 +211,3 @@ def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) ->
     head.grey.look_back(State())
     head.book.flush()
     assert head.rows[N1].findings == ()
-
-
-def test_a_window_holds_means_of_what_is_compared_and_nothing_else() -> None:
-    book = PeerWindows()
-    born = Generation(N1, generation().instance, generation().boot)
-    for value in (1.0, 3.0):
-        book.take(born, {"gpu.busy": value, "disk.free": 1.0})
-    book.take(born, {})
-    assert book.judge((), T0) == {}
-    assert {"gpu.busy"} < set(GAUGES)

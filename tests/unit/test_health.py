@@ -22,14 +22,6 @@ def report(*findings: Finding, boot: str = "b1") -> Report:
     return Report(NodeName("n1"), InstanceId("i-1"), BootId(boot), 1, T0, T0, findings)
 
 
-def test_a_first_report_is_news_and_a_heartbeat_is_not() -> None:
-    health, new = fold_report(None, report(), T0)
-    assert new
-    health, new = fold_report(health, report(), LATER)
-    assert not new
-    assert health.last_heard == LATER
-
-
 def test_a_new_code_is_news_and_its_repeats_are_counted_quietly() -> None:
     health, _ = fold_report(None, report(), T0)
     health, new = fold_report(health, report(finding()), T0)
@@ -47,12 +39,6 @@ def test_a_finding_stays_within_its_boot_and_goes_with_it() -> None:
     health, new = fold_report(health, report(boot="b2"), LATER)
     assert new
     assert health.findings == ()
-
-
-def test_a_verdict_that_changes_is_news() -> None:
-    health, _ = fold_report(None, report(finding()), T0)
-    _, new = fold_report(health, report(replace(finding(), verdict=Verdict.OK)), LATER)
-    assert new
 
 
 def test_a_node_s_fast_clock_dates_nothing_in_the_future() -> None:

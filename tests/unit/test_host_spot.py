@@ -32,7 +32,7 @@ from hpctl.core.model import (
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.plan import plan
-from hpctl.core.plan_jobs import job_decisions
+from hpctl.core.plan_runs import job_decisions
 from hpctl.core.recovery import Move, StepKind
 from hpctl.core.view import View
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpctl.core.hostlist import HostlistError, expand, fold
+from hpctl.core.hostlist import HostlistError, expand
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,3 @@ def test_a_bad_list_names_its_bad_part(text: str, part: str) -> None:
     with pytest.raises(HostlistError) as caught:
         expand(text)
     assert caught.value.part == part
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        ([], ""),
-        (["n2", "n1", "n1"], "n[1-2]"),
-        (["n1", "n3", "n4"], "n[1,3-4]"),
-        (["n9", "n10"], "n9,n10"),
-        (["n09", "n10"], "n[09-10]"),
-        (["login", "n1"], "login,n1"),
-        (["10", "11"], "10,11"),
-    ],
-)
-def test_fold(names: list[str], text: str) -> None:
-    assert fold(names) == text

@@ -4,7 +4,6 @@ import pytest
 
 from hpctl.core.journal import (
     Corrupt,
-    DaemonStarted,
     Event,
     HoldLifted,
     HoldNoted,
@@ -67,11 +66,6 @@ def test_an_answer_after_the_end_is_legal() -> None:
     assert state.open_nodes == {}
 
 
-def test_a_started_step_is_in_doubt_until_resolved() -> None:
-    assert replay([opened(), STARTED]).nodes[N].steps[0].in_doubt
-    assert not replay([opened(), STARTED, DONE]).nodes[N].steps[0].in_doubt
-
-
 def test_a_new_target_may_count_its_attempts_anew() -> None:
     first = StepStarted(at(1), N, StepKind.REBOOT, 1, "i-1")
     again = StepStarted(at(9), N, StepKind.REBOOT, 1, "i-2")
@@ -87,24 +81,3 @@ def test_holds_pauses_and_approvals() -> None:
     state.fold(request("resume"))
     state.fold(HoldLifted(at(4), "n2"))
     assert (state.holds, state.paused_by) == ({}, "")
-
-
-def test_a_refused_request_changes_nothing() -> None:
-    state = replay([request("pause", ok=False), request("approve", "n2", ok=False)])
-    assert (state.paused_by, state.approvals) == ("", {})
-
-
-def test_a_start_changes_nothing() -> None:
-    state = replay([opened(), DaemonStarted(at(1), "0", "own", "head", 1)])
-    assert state.open_nodes == {"n1": N}
-    assert state.events == 2
-
-
-def test_the_open_recovery_of_a_node_and_of_a_job() -> None:
-    state = replay([opened(), JOB])
-    found, job = state.node_recovery(NodeName("n1")), state.job_recovery(attempt().job)
-    assert found is not None
-    assert job is not None
-    assert (found.id, job.id) == (N, J)
-    assert state.node_recovery(NodeName("n9")) is None
-    assert state.attempts == {attempt(): J}

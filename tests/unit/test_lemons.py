@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
-
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.journal import Event, JobRecoveryOpened, SignalSeen, replay
+from hpctl.core.journal import Event, SignalSeen, replay
 from hpctl.core.lemons import CHECK, DEFAULT, Lemon, finding, lemons, scores
-from hpctl.core.model import Condition, Generation, Health, RecoveryId, RuleId
-from tests.fakes.values import N1, attempt, generation, node_name, opened
+from hpctl.core.model import Condition, Generation, Health, RecoveryId
+from tests.fakes.values import N1, generation, node_name, opened
 from tests.fakes.values import at as seconds
 
 DAY = 86400.0
@@ -43,16 +40,6 @@ def test_two_are_none_and_time_forgives() -> None:
     assert lemons(three, seconds(60 * DAY)) == ()
 
 
-def test_the_score_is_halved_every_four_weeks() -> None:
-    early, late = scored(treated(0), day=0.01), scored(treated(0), day=28.01)
-    assert abs(early[0].score / late[0].score - 2) < 1e-6
-
-
-def test_the_worst_comes_first_whatever_the_order_of_the_journal() -> None:
-    state = replay([*treated(1), *treated(2, node=2), *treated(3, 1, node=2)])
-    assert [lemon.node for lemon in scores(state, seconds(4 * DAY))] == ["n2", "n1"]
-
-
 def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events = [e for n in (10, 16) for e in treated(n)]
     rid = RecoveryId("n-last")
@@ -72,36 +59,12 @@ def test_a_mass_event_is_nobodys_own_fault() -> None:
     assert all(abs(lemon.score - alone * DEFAULT.mass) < 0.01 for lemon in mass)
 
 
-def test_the_same_minute_by_another_rule_is_no_mass_event() -> None:
-    apart = [treated(10, node=n, rule=RuleId(f"xid-{n}")) for n in range(1, 6)]
-    assert scored(*apart)[0].score > 0.5
-
-
-def test_a_recovery_that_was_withdrawn_does_not_count() -> None:
-    assert scored(treated(10, end="withdrawn")) == ()
-
-
 def test_an_operators_order_counts_half_and_a_person_more() -> None:
     plain = scored(treated(10))[0].score
     assert scored(treated(10, by="alice"))[0].score < plain
     asked = scored(treated(10, end="needs_human"))[0]
     assert asked.score > plain
     assert asked.why == "1 recovery (xid-79), 1 needed a person"
-
-
-def test_jobs_that_were_moved_count_but_not_without_end() -> None:
-    first, *rest = treated(10)
-    jobs = [
-        JobRecoveryOpened(
-            first.at, RecoveryId(f"j-{n}"), attempt(n), RecoveryId("n-1-0-10"), (N1,), ""
-        )
-        for n in range(1, 9)
-    ]
-    none = scored(treated(10))[0]
-    two = scored([first, *jobs[:2], *rest])[0]
-    many = scored([first, *jobs, *rest])[0]
-    assert none.score < two.score == many.score
-    assert many.jobs == 8
 
 
 def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
@@ -114,10 +77,3 @@ def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     assert judged.condition is Condition.HEALTHY
     assert judged.findings == (told,)
     assert "[history-lemon]" in judged.why
-
-
-def test_what_is_in_the_future_is_not_history() -> None:
-    state = replay([e for n in (10, 16, 22) for e in treated(n)])
-    early = scores(state, seconds(10 * DAY) + timedelta(hours=1))
-    assert [lemon.recoveries for lemon in early] == [1]
-    assert replace(early[0], score=0.0).instance == generation().instance

@@ -30,8 +30,7 @@ from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord
 from hpctl.core.timeline import awaited
-from hpctl.sandbox.faults import sxid_line, wish, xid_line
-from tests.fakes.values import OWN, at, generation, slurm_job, slurm_node
+from tests.fakes.values import OWN, at, does, generation, moves, slurm_job, slurm_node
 from tests.unit.test_node_recovery import FACTS, rec
 
 FAIL = frozenset({"FAIL"})
@@ -104,13 +103,11 @@ def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
 def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase: Phase) -> None:
     facts = replace(FACTS, slurm=replace(MARKED, reason="Action:Reboot"))
     treated = did(rec(phase), StepKind.DRAIN)
-    first = advance(treated, facts, OWN, at(1))
-    assert isinstance(first, Move)
+    first = moves(advance(treated, facts, OWN, at(1)))
     assert first.signal is Signal.MARKED
     noted = treated.on(Signal.MARKED, at(1), first.why, None)
     assert noted.since == treated.since, "it puts no deadline off"
-    answer = advance(noted, facts, OWN, at(1))
-    assert isinstance(answer, Do)
+    answer = does(advance(noted, facts, OWN, at(1)))
     assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
     kept = advance(noted, facts, ASSIST, at(1))
     assert not (isinstance(kept, Do) and kept.kind is StepKind.DRAIN), "the service reads it"
@@ -121,8 +118,7 @@ def test_a_mark_that_comes_again_and_again_is_handed_to_a_person() -> None:
     for _ in range(2 * OWN.node.step_attempts):
         treated = did(treated, StepKind.DRAIN)
     treated = treated.on(Signal.MARKED, at(1), "", None)
-    answer = advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1))
-    assert isinstance(answer, Move)
+    answer = moves(advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1)))
     assert answer.signal is Signal.NEEDS_HUMAN
     assert "again and again" in answer.why
 
@@ -132,13 +128,8 @@ def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode: Policy) -> N
     marked = Finding(CHECK, Verdict.FAIL, at(0), at(0), code="reboot")
     in_service = replace(FACTS, slurm=slurm_node(1))
     opened = rec(Phase.OPEN)
-    for seen in (
-        replace(opened, findings=(marked,)),
-        opened.on(Signal.MARKED, at(1), "", None),
-    ):
-        answer = advance(seen, in_service, mode, at(2))
-        assert isinstance(answer, Move)
-        assert answer.signal is Signal.OPERATOR_TOOK_OVER
+    for seen in (replace(opened, findings=(marked,)), opened.on(Signal.MARKED, at(1), "", None)):
+        assert moves(advance(seen, in_service, mode, at(2))).signal is Signal.OPERATOR_TOOK_OVER
     drained = advance(opened, in_service, mode, at(2))
     assert isinstance(drained, Do), "nobody had closed it, so nobody resumed it"
     assert drained.kind is StepKind.DRAIN
@@ -146,10 +137,9 @@ def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode: Policy) -> N
 
 def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
     other = replace(MARKED, reason="bad fan, Ann")
-    answer = advance(
-        did(rec(Phase.CORDONED), StepKind.DRAIN), replace(FACTS, slurm=other), OWN, at(1)
+    answer = moves(
+        advance(did(rec(Phase.CORDONED), StepKind.DRAIN), replace(FACTS, slurm=other), OWN, at(1))
     )
-    assert isinstance(answer, Move)
     assert answer.signal is Signal.OPERATOR_TOOK_OVER
     assert "changed the Reason" in answer.why
     assert "resumed" not in answer.why
@@ -187,33 +177,29 @@ def test_a_drain_that_slurmctld_forgot_is_made_again(
 def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not() -> None:
     verifying = did(rec(Phase.VERIFYING), StepKind.DRAIN)
     new = replace(MARKED, reason_at=at(5), boot_time=at(0))
-    answer = advance(verifying, replace(FACTS, slurm=new), OWN, at(6))
-    assert isinstance(answer, Move)
-    assert answer.signal is Signal.FAULT_AGAIN
+    assert (
+        moves(advance(verifying, replace(FACTS, slurm=new), OWN, at(6))).signal
+        is Signal.FAULT_AGAIN
+    )
     old = replace(MARKED, reason_at=at(0) - timedelta(seconds=1), boot_time=at(0))
-    answer = advance(verifying, replace(FACTS, slurm=old), OWN, at(6))
-    assert isinstance(answer, Move)
-    assert answer.signal is Signal.MARKED
+    assert moves(advance(verifying, replace(FACTS, slurm=old), OWN, at(6))).signal is Signal.MARKED
 
 
 def test_in_mode_assist_a_node_is_set_down_under_its_mark() -> None:
     facts = replace(FACTS, slurm=replace(MARKED, state="MIXED"), running=(slurm_job(),))
     noted = rec(Phase.OPEN).on(Signal.MARKED, at(1), "", None)
-    answer = advance(noted, facts, ASSIST, at(1))
-    assert isinstance(answer, Move)
+    answer = moves(advance(noted, facts, ASSIST, at(1)))
     assert answer.signal is Signal.CORDON_SEEN
     closed = noted.on(answer.signal, at(1), answer.why, None)
     ready = replace(facts, movable=frozenset({1}))
-    down = advance(closed, ready, ASSIST, at(2))
-    assert isinstance(down, Do)
+    down = does(advance(closed, ready, ASSIST, at(2)))
     assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
 
 
 def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for() -> None:
     left = did(rec(Phase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
     order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
-    late = advance(left, FACTS, ASSIST, at(1e6))
-    assert isinstance(late, Move)
+    late = moves(advance(left, FACTS, ASSIST, at(1e6)))
     assert late.signal is Signal.DEADLINE
     assert order in late.why
     assert order in awaited(left, ASSIST).what
@@ -226,16 +212,15 @@ def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code: str, si
     ladder = (Remedy.REBOOT, Remedy.REPLACE)
     gentle = rec(Phase.VACATED, ladder=ladder, urgency=Urgency.AFTER_JOBS)
     facts = replace(FACTS, slurm=replace(MARKED, reason=f"Action:{code}"))
-    answer = advance(did(gentle, StepKind.DRAIN), facts, OWN, at(1))
-    assert isinstance(answer, Move)
+    answer = moves(advance(did(gentle, StepKind.DRAIN), facts, OWN, at(1)))
     assert answer.signal == signal
     moved = gentle.on(answer.signal, at(1), "", None)
     assert moved.urgency is Urgency.NOW
     assert moved.remedy is (Remedy.REPLACE if code == "Replace" else Remedy.REBOOT)
     rebooted = did(did(gentle, StepKind.DRAIN), StepKind.REBOOT)
-    late = advance(rebooted, facts, OWN, at(1))
-    assert isinstance(late, Move)
-    assert late.signal is Signal.MARKED, "the reboot is under way: verifying tells"
+    assert moves(advance(rebooted, facts, OWN, at(1))).signal is Signal.MARKED, (
+        "the reboot is under way: verifying tells"
+    )
 
 
 @pytest.mark.parametrize(("code", "climbs"), [("Replace", True), ("Reboot", False)])
@@ -256,20 +241,3 @@ def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is
         assert back.on(answer.signal, at(3), answer.why, None).remedy is Remedy.REPLACE
     well = replace(facts, assessment=replace(ill, condition=Condition.HEALTHY))
     assert isinstance(advance(back, well, OWN, at(1000)), Do), "it is given back"
-
-
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [
-        (xid_line(79), "Action:Replace"),
-        (xid_line(95), "Action:Reboot"),
-        (xid_line(95) + "\n6,1,1,-;" + xid_line(74), "Action:Replace"),
-        (xid_line(31), ""),
-        (xid_line(94), ""),
-        (sxid_line(20034), "Action:Replace"),
-        (sxid_line(12028), ""),
-        ("somebody wrote Xid (PCI:0): 79", ""),
-    ],
-)
-def test_what_the_played_health_agent_asks_for(line: str, wanted: str) -> None:
-    assert wish(f"3,0,1,-;{line}\n".encode()) == wanted

@@ -28,10 +28,6 @@ def test_a_credential_says_who_where_when_and_what(munges: Realm) -> None:
     assert credential.ttl == 300
 
 
-def test_an_empty_payload_is_a_payload(munges: Realm) -> None:
-    assert munge.decode(munge.encode(b"", munges.n1), munges.head).payload == b""
-
-
 def test_a_credential_is_good_once(munges: Realm) -> None:
     cred = munge.encode(b"x", munges.n1)
     munge.decode(cred, munges.head)
@@ -53,15 +49,6 @@ def test_another_key_is_a_forgery(munges: Realm) -> None:
 def test_nonsense_is_invalid(munges: Realm, text: str) -> None:
     with pytest.raises(munge.CredentialError) as caught:
         munge.decode(text, munges.head)
-    assert caught.value.code == "invalid_credential"
-
-
-def test_a_changed_credential_is_invalid(munges: Realm) -> None:
-    cred = munge.encode(b"x" * 64, munges.n1)
-    at = len(cred) // 2
-    changed = cred[:at] + ("A" if cred[at] != "A" else "B") + cred[at + 1 :]
-    with pytest.raises(munge.CredentialError) as caught:
-        munge.decode(changed, munges.head)
     assert caught.value.code == "invalid_credential"
 
 

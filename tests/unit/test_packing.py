@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpctl.core.autoscale import Pool
 from hpctl.core.model import NOTHING_KNOWN, Demand, Tres
-from hpctl.slurm.sizes import Asked, Dealt, dealt, demand, gres_of, mebibytes, node_tres
+from hpctl.slurm.records import Asked, Dealt, dealt, demand, gres_of, mebibytes, node_tres
 from tests.examples import examples
 
 NODE = Tres(16, 1000, (("gpu", 8),))

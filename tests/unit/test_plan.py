@@ -35,9 +35,9 @@ from hpctl.core.model import (
     Urgency,
     own_reason,
 )
-from hpctl.core.plan import Plan, plan, usable_ladder
+from hpctl.core.plan import Plan, plan
 from hpctl.core.policy import Mode
-from hpctl.core.recovery import StepKind, recovery_id
+from hpctl.core.recovery import StepKind
 from hpctl.core.view import View, jobs_on
 from tests.fakes.values import (
     OWN,
@@ -80,10 +80,6 @@ def test_a_faulty_node_opens_with_its_evidence() -> None:
     assert (event.generation, event.rule, event.rung) == (generation(), "xid-79", 0)
     assert event.findings == faulty().findings
     assert event.passed[-1] == "observing"
-
-
-def test_a_node_under_treatment_is_no_candidate() -> None:
-    assert planned(view_of(sick=[faulty()], log=[opened()])) == Plan()
 
 
 def given_back(reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL) -> View:
@@ -178,17 +174,6 @@ def test_the_same_rule_on_the_same_instance_climbs_one_rung() -> None:
     assert event.rung == 0
 
 
-def test_a_gpu_reset_is_stood_in_for_by_a_reboot() -> None:
-    ladder = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
-    assert usable_ladder(ladder) == (Remedy.REBOOT, Remedy.REPLACE)
-    assert usable_ladder(()) == (Remedy.ASK_HUMAN,)
-
-
-def test_ids_are_derived_and_differ_by_what_they_are_for() -> None:
-    assert recovery_id("n", "n1", 1) == recovery_id("n", "n1", 1)
-    assert recovery_id("n", "n1", 1) != recovery_id("n", "n1", 2)
-
-
 def test_many_that_lost_their_own_hardware_stay_closed_and_wait_for_a_word() -> None:
     """Given back, they would take the very job that was moved away from them."""
     sick = [faulty(node_name(i)) for i in (1, 2, 3)]
@@ -279,11 +264,6 @@ def test_a_job_may_run_on_where_the_node_is_treated_after_jobs() -> None:
     assert not job_opens(view_of(jobs=[slurm_job()], log=treated(Urgency.AFTER_JOBS)))
     dead = slurm_job(state="FAILED", end=at(-1))
     assert job_opens(view_of(jobs=[dead], log=treated(Urgency.AFTER_JOBS)))
-
-
-def test_a_job_elsewhere_is_not_hit() -> None:
-    elsewhere = slurm_job(nodes=(node_name(5),))
-    assert planned(view_of(jobs=[elsewhere], log=treated())) == Plan()
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,8 @@ from typing import Any
 import pytest
 
 from hpctl.core.capacity import idle, waiting
-from hpctl.core.change import (
-    ChangeOpened,
-    Kind,
-    Signal,
-)
-from hpctl.core.journal import (
-    Event,
-    SignalSeen,
-    StepResolved,
-    StepStarted,
-    replay,
-)
+from hpctl.core.change import ChangeOpened, Kind, Signal
+from hpctl.core.journal import Event, SignalSeen, StepResolved, StepStarted, replay
 from hpctl.core.model import (
     Demand,
     Instance,
@@ -254,12 +244,6 @@ def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() 
     assert [s.attempt for s in steps(view, seconds=20)] == [2]
 
 
-def test_nothing_is_deleted_on_an_old_view_of_the_cloud() -> None:
-    view = cluster(log=closed(), change={N1: OURS})
-    old = replace(view, provider=replace(view.provider, as_of=at(-301)))
-    assert steps(old, seconds=2) == []
-
-
 def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     (order,) = steps(cluster(log=(ADD,)))
     assert (order.kind, order.target, order.count, order.size) == (StepKind.ADD, "workers", 2, 10)
@@ -342,12 +326,6 @@ def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() 
     fewer = replace(view, provider=replace(view.provider, instances=gone))
     assert [s.target for s in steps(fewer)] == [N1], "one may still go"
     assert moves(fewer) == [Signal.IN_USE]
-
-
-def test_an_addition_that_is_under_way_is_not_sent_again() -> None:
-    begun = (ADD, StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"))
-    assert steps(cluster(log=begun, seconds=2), seconds=2) == []
-    assert [s.attempt for s in steps(cluster(log=begun, seconds=200), seconds=200)] == [2]
 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:

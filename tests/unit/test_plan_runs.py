@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
 from hpctl.core.model import (
     Attempt,
@@ -21,8 +21,7 @@ from hpctl.core.model import (
 )
 from hpctl.core.plan_runs import run_decisions
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.registration import Ruled
-from hpctl.core.run_policy import Action, Backoff, RunPolicy, Treatment
+from hpctl.core.run_policy import Action, Backoff, Ruled, RunPolicy, Treatment
 from hpctl.core.trouble import Kind, Trouble
 from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
 from tests.unflawed import unflawed
@@ -204,10 +203,6 @@ def test_a_command_that_was_never_there_is_not_run_again(code: int) -> None:
     assert (gone.trouble.kind, gone.action) == (Kind.STORAGE, Action.REQUEUE)
 
 
-def test_a_job_that_slurm_cannot_run_again() -> None:
-    assert holds(replace(FAILED, requeue=False)).gate == "not_recoverable"
-
-
 def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm() -> None:
     assert (
         "(its own policy is not used: x)" in opens(FAILED, note="its own policy is not used: x").why
@@ -240,21 +235,8 @@ def test_a_wish_without_a_trouble_is_planned() -> None:
     assert found.why == "nodes are free to grow back"
 
 
-def test_a_later_word_takes_a_wish_back() -> None:
-    later = told(-1, wish=Wish.NONE, action=Action.STEP)
-    assert decided(job(), [told(-2), later]) is None
-
-
 def test_the_word_of_another_run_says_nothing_of_this_one() -> None:
     assert decided(job(restarts=1), [told(restarts=0)]) is None
-
-
-def test_budgets_hold_for_wishes_too() -> None:
-    crashes = [e for n in range(3) for e in crashed(n, -60 + n, code=n + 1)]
-    trouble = Trouble(Kind.CRASH, at(-2), "a crash", "other")
-    found = opens(job(restarts=3), [*crashes, told(-2, restarts=3, trouble=trouble)])
-    assert found.action is Action.HOLD
-    assert "3 restarts without progress" in found.over_budget
 
 
 def test_what_is_told_twice_counts_once() -> None:
@@ -328,14 +310,6 @@ def test_a_job_that_runs_without_its_batch_host_is_requeued() -> None:
 )
 def test_the_gates_hold(gate: str, policy: Policy, changes: dict[str, Any]) -> None:
     assert holds(FAILED, policy=policy, **changes).gate == gate
-
-
-def test_observe_says_what_it_would_do() -> None:
-    log = crashed(0, -60)
-    again = replace(FAILED, restarts=1, exit_code="2:0")
-    why = holds(again, log, policy=Policy(mode=Mode.OBSERVE)).why
-    assert why.startswith("mode observe: would start job 7 after ")
-    assert "its script ended with exit code 2" in why
 
 
 BOOTED = slurm_node(1, boot_time=at(-30), slurmd_start=at(-2))

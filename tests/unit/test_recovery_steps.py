@@ -3,16 +3,7 @@
 import pytest
 
 from hpctl.core.model import Outcome
-from hpctl.core.recovery import (
-    CONVERGENT,
-    Do,
-    Repeat,
-    StepKind,
-    StepRecord,
-    Wait,
-    attempt_step,
-    last_step,
-)
+from hpctl.core.recovery import CONVERGENT, Do, Repeat, StepKind, StepRecord, Wait, attempt_step
 from tests.fakes.values import at
 
 REPEAT = Repeat(retry_s=10, attempts=3, doubt_window_s=180)
@@ -28,11 +19,6 @@ def record(kind: StepKind, number: int = 1, outcome: Outcome | None = None) -> S
 
 def ask(kind: StepKind, *steps: StepRecord, seconds: float, target: str = "t") -> object:
     return attempt_step(steps, kind, target, REPEAT, at(seconds))
-
-
-@pytest.mark.parametrize("kind", StepKind)
-def test_a_step_never_taken_is_taken(kind: StepKind) -> None:
-    assert ask(kind, seconds=0) == Do(kind, "t", 1)
 
 
 def test_another_target_counts_from_one() -> None:
@@ -66,12 +52,6 @@ def test_a_replacement_in_doubt_may_use_all_attempts() -> None:
     assert isinstance(ask(StepKind.REPLACE, record(StepKind.REPLACE, 3), seconds=180), Outcome)
 
 
-def test_a_lost_reply_of_a_convergent_step_is_asked_again_after_the_pause() -> None:
-    lost = record(StepKind.DRAIN, 1, LOST)
-    assert isinstance(ask(StepKind.DRAIN, lost, seconds=10.9), Wait)
-    assert ask(StepKind.DRAIN, lost, seconds=11) == Do(StepKind.DRAIN, "t", 2)
-
-
 def test_a_transient_rejection_is_tried_again_after_the_pause() -> None:
     busy = record(StepKind.REPLACE, 1, BUSY)
     assert isinstance(ask(StepKind.REPLACE, busy, seconds=10.9), Wait)
@@ -94,15 +74,3 @@ def test_when_the_attempts_are_spent_the_last_outcome_comes_back(outcome: Outcom
     answer = ask(StepKind.DRAIN, record(StepKind.DRAIN, 3, outcome), seconds=500)
     assert isinstance(answer, Outcome)
     assert answer == (outcome or answer)
-
-
-def test_the_newest_attempt_of_a_kind_counts() -> None:
-    steps = (record(StepKind.DRAIN, 1, NO), record(StepKind.DOWN), record(StepKind.DRAIN, 2))
-    assert last_step(steps, StepKind.DRAIN) is steps[2]
-    assert last_step(steps, StepKind.HOLD) is None
-
-
-def test_in_doubt_is_no_answer_or_an_ambiguous_one() -> None:
-    assert [record(StepKind.DRAIN, 1, o).in_doubt for o in (None, LOST, BUSY, NO, YES)] == [
-        True, True, False, False, False,
-    ]  # fmt: skip

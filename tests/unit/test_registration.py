@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpctl.core.registration import Registration, registration
+from hpctl.core.run_policy import Registration, registration
 
 NO_JSON = "its Comment is no JSON after `hpctl:`"
 NO_POLICY = "`policy` in its Comment is no mapping"

@@ -70,13 +70,6 @@ def test_what_cannot_be_done_is_refused_with_its_reason(
     assert events == []
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_pause_and_resume_are_the_request_itself(verb: str) -> None:
-    taken, events = asked(verb, "", view_of())
-    assert taken.ok
-    assert events == []
-
-
 def test_an_approval_names_the_gate() -> None:
     taken, _ = asked("approve", "n2", view_of(log=[HOLD]))
     assert (taken.ok, "budget" in taken.answer) == (True, True)

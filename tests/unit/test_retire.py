@@ -15,7 +15,7 @@ from hpctl.core.capacity import SCALES, past
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.change import ChangeOpened, Kind, Signal
 from hpctl.core.gates import launch_failures, tally
-from hpctl.core.job_report import JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import (
     DaemonStarted,
     Event,
@@ -43,19 +43,9 @@ from hpctl.core.model import (
 )
 from hpctl.core.plan import plan
 from hpctl.core.policy import AutoscalePolicy, Budgets, Policy
-from hpctl.core.recovery import StepKind, recovery_id
+from hpctl.core.recovery import StepKind
 from hpctl.core.retire import RECENT_S, retire, window_s
-from tests.fakes.values import (
-    OWN,
-    T0,
-    at,
-    attempt,
-    faulty,
-    generation,
-    node_name,
-    opened,
-    view_of,
-)
+from tests.fakes.values import OWN, T0, at, attempt, faulty, generation, node_name, opened, view_of
 
 DAY = 86400.0
 OLD, CUT = -200 * DAY, at(-100 * DAY)
@@ -135,12 +125,6 @@ def test_what_belongs_together_is_over_at_one_time() -> None:
 )  # fmt: skip
 def test_what_is_needed_stays_however_old(log: list[Event], living: tuple[int, ...]) -> None:
     assert kept(log, living) == log
-
-
-def test_the_jobs_of_a_recovery_that_stays_are_told_with_it() -> None:
-    report = JobReported(at(OLD), JobReport(JobId(7), 0))
-    log = [*treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, OLD), report]
-    assert kept(log) == log
 
 
 def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
@@ -229,14 +213,6 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert window_s(longer, RULES) == 200 * DAY
     site = rules({RuleId("xid-79"): Override(escalate_window_s=300 * DAY)})
     assert window_s(longer, site) == 300 * DAY
-
-
-def test_no_new_recovery_has_the_id_of_one_that_is_past() -> None:
-    state = State()
-    first = recovery_id("n", "x", known=state)
-    state.retired = frozenset({first})
-    assert recovery_id("n", "x", known=state) != first
-    assert replay(treated("n-1", 1, 0)).__contains__("n-1")
 
 
 def test_decisions_are_the_same_with_and_without_the_past(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,12 +94,6 @@ def test_years_are_retired_in_turns(store: Store, monkeypatch: pytest.MonkeyPatc
     assert (list(bench.memory.state.nodes), bench.memory.state.retired) == (["n-2"], {"n-1"})
 
 
-def test_nothing_is_past_within_ninety_days_however_little_is_kept(store: Store) -> None:
-    bench = Bench(store)
-    bench.look(89 * DAY, keep_days=1)
-    assert ids(store, past=False) == ["n-1", "n-2"]
-
-
 def test_what_is_past_is_counted_no_more(store: Store) -> None:
     bench, metrics = Bench(store), Metrics()
 

@@ -11,7 +11,6 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import (
     DEFAULTS,
-    RESTARTS,
     Action,
     Answer,
     Backoff,
@@ -20,7 +19,6 @@ from hpctl.core.run_policy import (
     RunPolicy,
     Treatment,
     decide,
-    worth_growing,
 )
 from hpctl.core.trouble import Kind, Trouble
 
@@ -61,22 +59,10 @@ def test_every_kind_has_a_default_with_a_reason() -> None:
         assert list(treatment.ladder) == sorted(treatment.ladder, key=list(Action).index)
 
 
-def test_a_dead_node_is_left_at_once_without_waiting() -> None:
-    (answer,) = run(seen(Kind.NODE, node="n2"))
-    assert answer.action is Action.STEP
-    assert answer.exclude == ("n2",)
-    assert (answer.after_s, answer.size) == (0, 4)
-
-
 def test_one_node_after_the_other_uses_up_the_spares_and_then_asks_for_new_nodes() -> None:
     answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.NODE, 1, node="n3"))
     assert [a.action for a in answers] == [Action.STEP, Action.REQUEUE]
     assert answers[1].exclude == ("n2", "n3")
-
-
-def test_the_same_node_again_climbs() -> None:
-    twice = [seen(Kind.NODE, i, node="n2") for i in range(2)]
-    assert actions(*twice) == ["step", "requeue"]
 
 
 def test_a_node_that_is_gone_from_the_list_is_not_subtracted_again() -> None:
@@ -92,11 +78,6 @@ def test_without_names_every_excluded_node_is_counted_among_the_healthy() -> Non
 
 def test_a_crash_goes_from_process_to_hold() -> None:
     assert actions(*crashes(4), policy=GENTLE) == ["process", "step", "requeue", "hold"]
-
-
-def test_a_rung_that_is_impossible_is_passed_over_and_not_tried_later() -> None:
-    found = actions(*crashes(3), policy=GENTLE, means=STEP_ONLY)
-    assert found == ["step", "requeue", "hold"]
 
 
 def test_progress_goes_back_to_the_first_rung() -> None:
@@ -146,16 +127,6 @@ def test_three_restarts_without_progress_are_enough() -> None:
     assert answers[-1].why.startswith("hpctl: 3 restarts without progress: ")
 
 
-def test_restarts_in_the_window_are_enough_even_with_progress() -> None:
-    troubles = [seen(Kind.CRASH, i, progress=i) for i in range(11)]
-    answers = run(*troubles)
-    assert {a.action for a in answers[:10]} == {Action.PROCESS}
-    assert answers[10].action is Action.HOLD
-    assert answers[10].why.startswith("hpctl: 10 restarts in 24 h: ")
-    spread = [replace(t, at=START + timedelta(hours=3 * i)) for i, t in enumerate(troubles)]
-    assert set(actions(*spread)) == {"process"}
-
-
 def test_time_limits_are_no_failures_but_must_get_on() -> None:
     limits = [seen(Kind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)]
     answers = run(*limits)
@@ -190,11 +161,6 @@ def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
 def test_a_node_is_left_when_a_network_fault_names_it_again() -> None:
     answers = run(*(seen(Kind.NETWORK, i, node="n3", progress=i) for i in range(2)))
     assert [a.exclude for a in answers] == [(), ("n3",)]
-
-
-def test_suspicions_of_different_kinds_add_up() -> None:
-    answers = run(seen(Kind.HANG, 0, node="n3"), seen(Kind.NETWORK, 1, node="n3"))
-    assert answers[1].exclude == ("n3",)
 
 
 def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
@@ -246,28 +212,9 @@ def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None
     assert [(a.action, a.size) for a in answers] == [(Action.STEP, 3), (Action.REQUEUE, 0)]
 
 
-def test_growing_must_pay_for_its_restart() -> None:
-    elastic = RunPolicy(nodes=(6, 8))
-    assert worth_growing(elastic, 6, 8, remaining_s=3600, restart_cost_s=300)
-    assert not worth_growing(elastic, 6, 8, remaining_s=3599, restart_cost_s=300)
-    assert not worth_growing(elastic, 8, 10, remaining_s=1e9, restart_cost_s=1)
-    assert not worth_growing(elastic, 8, 8, remaining_s=1e9, restart_cost_s=1)
-    assert not worth_growing(RunPolicy(), 6, 8, remaining_s=1e9, restart_cost_s=1)
-
-
 @pytest.mark.parametrize("kind", [Kind.SPIKE, Kind.SLOW, Kind.UPLOAD])
 def test_what_does_not_stop_a_run_is_only_told(kind: Kind) -> None:
     assert set(actions(*(seen(kind, i) for i in range(20)))) == {"notify"}
-
-
-@pytest.mark.parametrize("kind", [Kind.PREEMPTED, Kind.FINAL])
-def test_what_is_over_or_somebody_elses_gets_nothing(kind: Kind) -> None:
-    assert set(actions(*(seen(kind, i) for i in range(20)))) == {"none"}
-
-
-def test_final_is_final_whatever_a_policy_says() -> None:
-    again = RunPolicy(treatments={Kind.FINAL: Treatment((Action.STEP, Action.REQUEUE))})
-    assert actions(seen(Kind.FINAL), policy=again) == ["none"]
 
 
 def test_ranks_save_first_where_they_live_and_the_policy_asks() -> None:
@@ -282,20 +229,6 @@ def test_no_end_without_progress_counts_as_progress() -> None:
     assert actions(*ends) == ["step", "requeue", "hold"]
 
 
-def test_a_reason_is_one_short_line() -> None:
-    endless = seen(Kind.CRASH, why="first\nsecond\x1b[31m " + "x" * 500)
-    for policy in (RunPolicy(), RunPolicy(restarts=0)):
-        why = run(endless, policy=policy)[0].why
-        assert len(why) <= 200
-        assert why.isprintable()
-
-
-def test_only_restarts_are_counted() -> None:
-    told = [seen(Kind.SLOW, i, progress=1) for i in range(20)]
-    assert actions(*told, seen(Kind.CRASH, 30, progress=1))[-1] == "process"
-    assert Action.NOTIFY not in RESTARTS
-
-
 def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
     fixed = replace(MEANS, requeue=False)
     twice = [seen(Kind.NODE, i, node="n2") for i in range(4)]
@@ -304,11 +237,6 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
     assert crashes_on == ["step", "hold", "step"]
     why = run(*crashes(2), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))[1].why
     assert why == "hpctl: no further restart is possible: a crash"
-
-
-def test_hardware_faults_before_a_crash_do_not_make_it_wait() -> None:
-    answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.CRASH, 1, signature="s"))
-    assert [a.after_s for a in answers] == [0, 0]
 
 
 def test_a_kind_may_have_a_bound_of_its_own() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
 from hpctl.core.trouble import Kind, Trouble

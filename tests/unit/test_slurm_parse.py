@@ -12,7 +12,7 @@ from hpctl.core.bounds import LATEST
 from hpctl.core.compat import UTC
 from hpctl.core.model import Demand, SlurmJob, SlurmNode, Tres
 from hpctl.core.walls import Flaw
-from hpctl.slurm import parse, squeue
+from hpctl.slurm import parse
 from hpctl.slurm.records import Hostlists, JobRecord
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
@@ -31,7 +31,7 @@ FORGED = (
 
 
 def parsed(*rows: bytes, lists: bytes = b"") -> tuple[list[JobRecord], list[Flaw]]:
-    return squeue.jobs(b"".join(rows), lists or listed(j7="n4"), MARK, Hostlists())
+    return parse.jobs(b"".join(rows), lists or listed(j7="n4"), MARK, Hostlists())
 
 
 def read(*rows: bytes) -> dict[int, SlurmJob]:
@@ -173,13 +173,13 @@ def test_a_batch_job_stays_one_when_slurm_has_requeued_it(flag: str, batch: bool
 
 @pytest.mark.parametrize("release", [(24, 5, 0), (24, 11, 5), (26, 5, 5)])
 def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> None:
-    fields = squeue.fields_of(release)
+    fields = parse.fields_of(release)
     said = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
     line = "".join(f"{said[name]}m{MARK};" for name in fields[:-1]) + f"{said['Name']}m{MARK}."
-    (record,), flaws = squeue.jobs(line.encode(), b"", MARK, Hostlists(), fields)
+    (record,), flaws = parse.jobs(line.encode(), b"", MARK, Hostlists(), fields)
     assert not flaws
     assert record.job.excluded == ("n4", "n5")
-    assert "ExcNodes" not in squeue.fields_of((22, 5, 8))
+    assert "ExcNodes" not in parse.fields_of((22, 5, 8))
 
 
 def test_array_tasks_are_named_by_array_and_task() -> None:
@@ -204,9 +204,9 @@ def test_times_without_bounds_are_in_bounds() -> None:
 
 @pytest.mark.parametrize("cut", [b"7", b"7;8", row()[:-3], row()[:40]])
 def test_half_an_answer_is_no_answer(cut: bytes) -> None:
-    with pytest.raises(squeue.FrameError):
+    with pytest.raises(parse.FrameError):
         parsed(row(JobID="6"), cut)
-    with pytest.raises(squeue.FrameError):
+    with pytest.raises(parse.FrameError):
         parsed(row(JobID="6"), lists=listed(j6="") + cut)
 
 
@@ -218,22 +218,17 @@ def test_a_record_that_cannot_be_read_hides_no_other(over: dict[str, str]) -> No
     assert re.fullmatch("[0-9a-f]{12}", flaws[0].digest)
 
 
-def test_no_jobs() -> None:
-    assert read() == {}
-    assert read(b"\n") == {}
-
-
 def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     """Hundreds of jobs with `a[1-99999]` ate the daemon's memory."""
     hosts = Hostlists()
     rows = [row(JobID=str(n), UserID="5" if n < 9 else "6") for n in range(1, 10)]
     lists = {f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}
     excluded = listed(**lists, j9="n[1-2000]")
-    jobs = [record.job for record in squeue.jobs(b"".join(rows), excluded, MARK, hosts)[0]]
+    jobs = [record.job for record in parse.jobs(b"".join(rows), excluded, MARK, hosts)[0]]
     assert [len(job.excluded) for job in jobs] == [99_999, 99_999, *[0] * 6, 2000]
     assert all(job.nodes == ("n1", "n2") for job in jobs)
     hosts.begin()
-    again = [record.job for record in squeue.jobs(rows[0], excluded, MARK, hosts)[0]]
+    again = [record.job for record in parse.jobs(rows[0], excluded, MARK, hosts)[0]]
     assert again[0].excluded is jobs[0].excluded, "it is not expanded again"
 
 
@@ -258,10 +253,7 @@ def test_version(text: str, release: tuple[int, int, int] | None) -> None:
 def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
     job = one(State="PENDING", Comment="x TresPerNode=gres:gpu:99", tres_per_node="gres:gpu:2").job
     assert job.asks == Demand(
-        nodes=2,
-        each=Tres(1, 0, (("gpu", 2),)),
-        total=Tres(2, 0, (("gpu", 4),)),
-        named=True,
+        nodes=2, each=Tres(1, 0, (("gpu", 2),)), total=Tres(2, 0, (("gpu", 4),)), named=True
     )
     assert one().job.asks is None
     (node,) = nodes_of(

@@ -67,7 +67,7 @@ def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PySlu
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = PySlurm(CliScheduler(Runner(timeout=20)))
+    made = PySlurm(Runner(timeout=20))
     yield made
     made.close()
 
@@ -140,7 +140,7 @@ def test_the_choice_says_why_it_is_cli(installed: Path) -> None:
     assert chosen(installed, "cli")[1] == "cli, as slurm.adapter says"
     (installed / "pyslurm.py").write_text("raise ImportError")
     scheduler, why = chosen(installed)
-    assert isinstance(scheduler, CliScheduler)
+    assert type(scheduler) is CliScheduler
     assert why.startswith("cli (slurm.adapter: auto), for pyslurm 25.11.2 does not start")
     (installed / "scontrol").write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
     assert "pyslurm 25.11.2 does not match Slurm 22.5.8" in chosen(installed)[1]

@@ -20,10 +20,9 @@ from hpctl.core.model import (
     SlurmNode,
     own_reason,
 )
-from hpctl.slurm import cli, nodes, requeue
-from hpctl.slurm.errors import outcome
+from hpctl.slurm import cli, rules
 from hpctl.slurm.records import JobRecord, Size
-from hpctl.slurm.run import End, Ran
+from hpctl.slurm.run import End, Ran, outcome
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
 FAILED = SlurmJob(JobId(7), "FAILED", T, 1)
@@ -65,12 +64,12 @@ def code(answer: object) -> str:
     ],
 )
 def test_requeue(job: JobRecord | None, expected: str) -> None:
-    assert code(requeue.requeue(job, MINE)) == expected
+    assert code(rules.requeue(job, MINE)) == expected
 
 
 def test_a_task_is_named_so_that_the_array_is_not() -> None:
-    send = requeue.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE)
-    assert send == requeue.Requeue("7_2")
+    send = rules.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE)
+    assert send == "7_2"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_a_task_is_named_so_that_the_array_is_not() -> None:
     ],
 )
 def test_what_slurmctld_says_to_a_requeue(sent: str, kind: OutcomeKind, word: str) -> None:
-    answer = requeue.requeue_answer(Outcome.rejected(sent))
+    answer = rules.requeue_answer(Outcome.rejected(sent))
     assert (answer.kind, answer.code) == (kind, word)
 
 
@@ -111,13 +110,13 @@ PENDING = {"state": "PENDING", "restarts": 2}
     ],
 )
 def test_start_now(job: JobRecord | None, expected: str) -> None:
-    assert code(requeue.start_now(job, [], [])) == expected
+    assert code(rules.start_now(job, [], [])) == expected
 
 
 def test_an_expedited_job_that_slurm_holds_is_released_as_well() -> None:
     job = record(**PENDING, flags=EXPEDITED, reason="JobHeldUser")
-    send = requeue.start_now(job, [], [])
-    assert isinstance(send, requeue.StartNow)
+    send = rules.start_now(job, [], [])
+    assert isinstance(send, rules.StartNow)
     assert send.release
 
 
@@ -141,24 +140,9 @@ def test_the_excluded_nodes_are_merged_with_the_users_own(
     forgive: tuple[NodeName, ...],
     sent: tuple[NodeName, ...] | None,
 ) -> None:
-    send = requeue.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
-    assert isinstance(send, requeue.StartNow)
+    send = rules.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
+    assert isinstance(send, rules.StartNow)
     assert send.exclude == sent
-
-
-@pytest.mark.parametrize(
-    ("job", "expected"),
-    [
-        (record(state="RUNNING"), None),
-        (record(), "not_running"),
-        (record(state="RUNNING", flags=COMPLETING), "not_running"),
-        (record(state="RUNNING", restarts=2, submit=T + timedelta(1)), "other_attempt"),
-        (None, "no_such_job"),
-    ],
-)
-def test_signal(job: JobRecord | None, expected: str | None) -> None:
-    answer = requeue.signal(job, MINE)
-    assert (answer.code if answer else None) == expected
 
 
 OURS = own_reason(RecoveryId("r1"), "xid 79")
@@ -194,13 +178,13 @@ def node(state: str = "IDLE", reason: str = "", *flags: str) -> SlurmNode:
 def test_what_may_be_done_to_a_node(
     seen: SlurmNode | None, drain: str, down: str, back: str
 ) -> None:
-    answers = [nodes.drain(seen, OURS), nodes.down(seen, OURS), nodes.give_back(seen, "r1")]
+    answers = [rules.drain(seen, OURS), rules.down(seen, OURS), rules.give_back(seen, "r1")]
     assert [code(a) if a else "send" for a in answers] == [drain, down, back]
 
 
 @pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
 def test_only_our_own_reasons_are_sent(reason: str) -> None:
-    answer = nodes.drain(node(), reason)
+    answer = rules.drain(node(), reason)
     assert answer is not None
     assert answer.code == "bad_reason"
 
@@ -279,11 +263,10 @@ def test_two_hundred_and_fifty_nodes_are_three_updates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_s", "word"),
-    [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")],
+    ("after_s", "word"), [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")]
 )
 def test_a_wait_is_rounded_up(after_s: float, word: str) -> None:
-    assert requeue.start_time(after_s) == f"StartTime={word}"
+    assert rules.start_time(after_s) == f"StartTime={word}"
 
 
 @pytest.mark.parametrize(
@@ -302,8 +285,8 @@ def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(
     submitted = datetime(2026, 3, 1, tzinfo=UTC)
     job = JobRecord(SlurmJob(JobId(7), "PENDING", submitted, 1), size=size)
     for elastic, expected in ((True, tasks), (False, None)):
-        send = requeue.start_now(job, (), (), elastic=elastic)
-        assert isinstance(send, requeue.StartNow)
+        send = rules.start_now(job, (), (), elastic=elastic)
+        assert isinstance(send, rules.StartNow)
         assert send.tasks == expected
 
 
@@ -316,4 +299,4 @@ def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(
     ],
 )
 def test_the_reason_of_a_hold_stands_after_the_users_words(own: str, after: str) -> None:
-    assert requeue.comment(own, "hpctl:  why") == after
+    assert rules.comment(own, "hpctl:  why") == after

@@ -11,9 +11,8 @@ from hpctl.core.journal import Event, JobRecoveryOpened, SignalSeen, replay
 from hpctl.core.model import RecoveryId, own_reason
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import StepKind
 from hpctl.core.view import View
-from tests.fakes.capacity import N1, N2, N3, SPARE, cluster, moves, pending, steps
+from tests.fakes.capacity import N1, N2, N3, SPARE, cluster, moves, pending
 from tests.fakes.values import at, attempt, faulty, node_name, opened
 from tests.unflawed import unflawed
 
@@ -39,22 +38,10 @@ def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
     assert none.nodes == ()
 
 
-def test_a_spare_that_falls_ill_is_exchanged_and_others_stay() -> None:
-    change = wanted(cluster(reservations={NAME: (N1, N3)}, sick=[faulty(N1)]))
-    assert change is not None
-    assert change.nodes == (N2, N3)
-
-
 def test_what_was_kept_for_a_group_that_is_named_no_more_is_let_go() -> None:
     change = wanted(cluster(reservations={NAME: (N1, N2)}), replace(SPARE, spares={}))
     assert change is not None
     assert (change.group, change.nodes) == ("workers", ())
-
-
-def test_nobody_else_s_reservation_is_touched() -> None:
-    change = wanted(cluster(reservations={"hers": (N1, N2)}))
-    assert change is not None
-    assert not {N1, N2} & set(change.nodes)
 
 
 def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
@@ -91,10 +78,7 @@ def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
         change = wanted(view)
         assert change is not None
         assert (change.released, change.nodes, change.cause) == ((N1,), (N2,), "j-1")
-    done = (
-        change,
-        SignalSeen(at(0), change.recovery, Signal.SET_SEEN, "x"),
-    )
+    done = (change, SignalSeen(at(0), change.recovery, Signal.SET_SEEN, "x"))
     after = cluster(
         idle=5, jobs=(job,), log=(*victim(5), *done), reservations={NAME: (N2,)},
         change={N2: free[N2]},
@@ -128,12 +112,3 @@ def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
     other = wanted(cluster(log=log, change=taken))
     assert other is not None, "others are asked for at once"
     assert change.nodes[0] not in other.nodes
-
-
-def test_the_reservation_is_ordered_until_it_is_seen() -> None:
-    change = wanted(cluster())
-    assert change is not None
-    (order,) = steps(cluster(log=(change,)), SPARE, 0)
-    assert (order.kind, order.target, order.nodes) == (StepKind.RESERVE, "workers", change.nodes)
-    seen = cluster(log=(change,), reservations={NAME: change.nodes})
-    assert moves(seen, SPARE, 0) == [Signal.SET_SEEN]

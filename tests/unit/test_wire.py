@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -35,10 +35,6 @@ def raw(**changes: Any) -> dict[str, Any]:
     return body  # type: ignore[no-any-return]
 
 
-def test_a_report_comes_back_as_it_was() -> None:
-    assert wire.decode(wire.encode(REPORT)) == REPORT
-
-
 times = st.timedeltas(timedelta(days=-3000), timedelta(days=3000)).map(lambda past: NOON + past)
 findings = st.builds(
     lambda first, length, **fields: Finding(first=first, last=first + length, **fields),
@@ -66,11 +62,6 @@ def test_the_wire_says_exactly_what_the_model_says() -> None:
         assert {f.name for f in msgspec.structs.fields(shape)} == {
             f.name for f in dataclasses.fields(model)
         }
-
-
-def test_times_are_in_utc_whatever_the_sender_wrote() -> None:
-    body = raw(sent_at=NOON.astimezone(timezone(timedelta(hours=9))).isoformat())
-    assert wire.decode(json.dumps(body).encode()).sent_at.tzinfo is UTC
 
 
 @pytest.mark.parametrize(
@@ -129,27 +120,10 @@ def test_too_many_gauges_are_cut_by_us_and_refused_from_others() -> None:
         wire.decode(json.dumps(raw(gauges=many)).encode())
 
 
-@pytest.mark.parametrize("gauges", [{"GPU": 1.0}, {"": 1.0}, {"a": "1"}, {"a": None}])
-def test_gauges_are_names_and_numbers(gauges: dict[str, Any]) -> None:
-    with pytest.raises(wire.InvalidReportError, match="gauges"):
-        wire.decode(json.dumps(raw(gauges=gauges)).encode())
-
-
-def test_a_gauge_of_infinity_is_refused() -> None:
-    body = json.dumps(raw(gauges={"a": 1.0})).replace('"a": 1.0', '"a": 1e999')
-    with pytest.raises(wire.MalformedReportError):
-        wire.decode(body.encode())
-
-
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nul", b'{"v":1', b'{"v":"\xc3\x28"}'])
 def test_what_is_not_json_is_malformed(body: bytes) -> None:
     with pytest.raises(wire.MalformedReportError):
         wire.decode(body)
-
-
-def test_a_deeply_nested_body_is_malformed_not_a_crash() -> None:
-    with pytest.raises(wire.MalformedReportError):
-        wire.decode(b'{"v":1,"report":' + b"[" * 200_000)
 
 
 def test_another_version_is_told_apart_from_garbage() -> None:

@@ -219,14 +219,12 @@ class ClusterListView:
 @click.command("list")
 @output.json_option
 @aws_options
-def list_clusters(
-    as_json: bool, profile: str | None, region: str | None, endpoint_url: str | None
-) -> None:
+def list_clusters(as_json: bool, **where: Any) -> None:
     """The clusters of an account in a region.
 
     Exit code: 0, or 1 where a cluster has failed.
     """
-    aws = open_aws(profile, region, endpoint_url)
+    aws = open_aws(**where)
     found = aws.service("sagemaker").pages(
         "list_clusters", "ClusterSummaries", MaxResults=100, SortBy="NAME", SortOrder="Ascending"
     )

@@ -18,11 +18,11 @@ from hpctl.cli.arguments import (
     ThereType,
     WordType,
     aws_options,
+    complete_file,
     open_aws,
     spec_argument,
 )
 from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster
-from hpctl.cli.complete import complete_file
 from hpctl.errors import Absent, HpctlError
 
 if TYPE_CHECKING:
@@ -224,9 +224,7 @@ def import_(
     path: Path | None,
     force: bool,
     as_json: bool,
-    profile: str | None,
-    region: str | None,
-    endpoint_url: str | None,
+    **where: Any,
 ) -> None:
     """Write cluster.yaml from a living cluster; `hpctl cluster update` with it changes nothing.
 
@@ -239,7 +237,7 @@ def import_(
     if request:
         view = _requested(request, str(path or ""))
     else:
-        view = _imported(open_aws(profile, region, endpoint_url), str(name), str(path or ""))
+        view = _imported(open_aws(**where), str(name), str(path or ""))
     if path:
         write(path, view.yaml)
     if as_json:

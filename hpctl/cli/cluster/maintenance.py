@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,22 +70,8 @@ class MaintenanceView:
     nodes: tuple[CheckedNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """How an order is followed."""
-
-    wait: bool
-    every_s: float
-    timeout_s: float
-
-
 def _looking(command: F) -> F:
-    """`--wait/--no-wait`, `--timeout`, `--every`, as the other commands have them: `look`."""
-
-    @functools.wraps(command)
-    def with_look(wait: bool, every_s: float, timeout_s: float, **others: Any) -> Any:
-        return command(look=_Look(wait, every_s, timeout_s), **others)
-
+    """`--wait/--no-wait`, `--timeout`, `--every`, as the other commands have them."""
     for option in (
         click.option(
             "--every", "every_s", type=DurationType(), default=f"{EVERY_S:g}s", show_default=True,
@@ -101,8 +86,8 @@ def _looking(command: F) -> F:
             help="Follow the work until it is done, or leave as soon as it is ordered.",
         ),
     ):  # fmt: skip
-        with_look = option(with_look)
-    return with_look  # type: ignore[return-value]
+        command = option(command)
+    return command
 
 
 @click.command("software-update")
@@ -129,7 +114,8 @@ def _looking(command: F) -> F:
 def software_update(
     name: str | None, groups: tuple[str, ...], release: str, image: str, batch: str,
     rollback_batch: str, interval_s: float | None, alarms: tuple[str, ...], dry_run: bool,
-    yes: bool, look: _Look, as_json: bool, cluster: str | None, **where: Any,
+    yes: bool, wait: bool, every_s: float, timeout_s: float, as_json: bool, cluster: str | None,
+    **where: Any,
 ) -> None:  # fmt: skip
     """Give groups the newest image, in rolling batches.
 
@@ -161,10 +147,10 @@ def software_update(
         lambda: maintenance.updating(aws, cluster_name), time.sleep,
     )  # fmt: skip
     following = maintenance.Following(
-        aws, cluster_name, every, time.monotonic, time.sleep, look.every_s, look.timeout_s,
+        aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s,
         before=fleet.described,
     )  # fmt: skip
-    return _finish(view, following.software() if look.wait else None, as_json)
+    return _finish(view, following.software() if wait else None, as_json)
 
 
 @click.command("health-check")
@@ -184,7 +170,7 @@ def software_update(
 @place_options
 def health_check(
     names: tuple[str, ...], groups: tuple[str, ...], checks: tuple[str, ...], dry_run: bool,
-    yes: bool, look: _Look, as_json: bool, **where: Any,
+    yes: bool, wait: bool, every_s: float, timeout_s: float, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
     """Run HyperPod's deep health checks on nodes or groups: one to two hours.
 
@@ -216,9 +202,9 @@ def health_check(
     )  # fmt: skip
     every = tuple(dict.fromkeys(row.group for row in rows))
     following = maintenance.Following(
-        aws, cluster_name, every, time.monotonic, time.sleep, look.every_s, look.timeout_s
+        aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
     )
-    if not look.wait:
+    if not wait:
         return _finish(view, None, as_json)
     view, interrupted = _followed(view, following.health())
     if not interrupted:

@@ -18,7 +18,6 @@ import click
 
 from hpctl.cli import output
 from hpctl.cli.arguments import NODES, DurationType, now_option
-from hpctl.cli.ask import JobHere, fate, invoking_user
 from hpctl.cli.cluster.at_hand import (
     Known,
     Place,
@@ -32,6 +31,7 @@ from hpctl.cli.cluster.change import PHASES, RemovalView
 from hpctl.cli.cluster.waiting import confirm
 from hpctl.cli.lazy import INTERRUPTED
 from hpctl.cli.output import DRY_RUN, Exit
+from hpctl.cli.requests import JobHere, fate, invoking_user
 from hpctl.cli.tables import BAD, DIM, GOOD, WARN, columns, indented, styled, word, wrapped
 from hpctl.clusters.names import resolve_all
 from hpctl.clusters.node_orders import Plan, Target, Verb, plan
@@ -428,7 +428,7 @@ def _daemon_takes(told: Known, order: Plan) -> tuple[bool, str]:
 
 def _hand_over(here: Place, order: Plan, *, now: bool, wait: bool, as_json: bool) -> None:
     """Ask the daemon for each node, as `hpctl replace` does; its answer ends the command."""
-    from hpctl.cli.ask import ANSWER_S, ask, report
+    from hpctl.cli.requests import ANSWER_S, ask, report
 
     targets = [str(NodeName(target.row.node)) for target in order.targets]
     verb = order.verb + NOW if now else order.verb

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -102,9 +100,7 @@ def validate(
     strict: bool,
     verbose: bool,
     as_json: bool,
-    profile: str | None,
-    region: str | None,
-    endpoint_url: str | None,
+    **where: Any,
 ) -> None:
     """Check a cluster's file before it costs money: every problem at once, with its mend.
 
@@ -120,13 +116,13 @@ def validate(
         view = _unreadable(file, error, offline)
         if error.rest is not None:
             try:
-                aws = None if offline else open_aws(profile, region, endpoint_url)
+                aws = None if offline else open_aws(**where)
                 view = _with_rest(view, _checked(file, error.rest, aws, scripts, only), error)
             except HpctlError as why:
                 # The file's own problems are known whatever AWS says.
                 output.echo(f"hpctl: nothing else was checked: {why}", err=True)
     else:
-        aws = None if offline else open_aws(profile, region, endpoint_url)
+        aws = None if offline else open_aws(**where)
         view = _checked(file, spec, aws, scripts, only)
     output.show("cluster-validate", view, as_json, lambda out, v: draw(out, v, verbose))
     output.leave(exit_of(view, strict))
@@ -174,14 +170,15 @@ def _checked(
     from hpctl.wiring import open_model
 
     folder = scripts or (DEFAULT_SCRIPTS if Path(DEFAULT_SCRIPTS).is_dir() else None)
-    with Gathering(sys.stderr) as gathering:
+    # One line on a terminal that says what is awaited; nothing anywhere else.
+    with output.console(err=True).status("asking AWS ...") as status:
         verdicts = checks(
             aws,
             spec,
             model=open_model(),
             scripts=Path(folder) if folder else None,
             only=only,
-            told=gathering.told,
+            told=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
         )
     views = shown(verdicts, Path(file).read_text())
     return ValidateView(file, spec.name, aws is None, _counts(views), views)
@@ -241,34 +238,6 @@ def _counts(views: Sequence[VerdictView]) -> dict[str, int]:
 
 _COLOURS = {"OK": "ok", "UNKNOWN": "unknown", "WARN": "warn", "FAIL": "fail"}
 _SHOWN = {"OK": "ok", "UNKNOWN": "CANNOT TELL", "WARN": "WARN", "FAIL": "FAIL"}
-
-
-class Gathering:
-    """One line on a terminal that says what is awaited; nothing anywhere else."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out if out.isatty() else None
-
-    def __enter__(self) -> Gathering:
-        self._say("asking AWS ...")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._say("")
-
-    def told(self, part: str, done: int, parts: int) -> None:
-        """A part has answered."""
-        self._say(f"asking AWS: {done} of {parts} ({part})")
-
-    def _say(self, text: str) -> None:
-        if self._out:
-            self._out.write(f"\r\x1b[K{text}")
-            self._out.flush()
 
 
 def draw(out: Console, view: ValidateView, verbose: bool) -> None:

@@ -6,7 +6,7 @@ acts on nothing (facts/detection 2).
 
 from __future__ import annotations
 
-from hpctl.core.faults.row import CheckSpec, FaultRow, Limit
+from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 
 # With the runner's jitter an EFA check's interval is still more than the 10 s for which one sweep
@@ -229,145 +229,69 @@ FABRIC = (
         "an EFA device refused applications' calls",
         differs="the applications asked for what the device does not give",
     ),
-    FaultRow(
-        "efa.errors", "rx_drops", "I", "an EFA device drops received packets", differs=_REMOTE
-    ),
-    FaultRow("efa.errors", "rdma_read_wr_err", "I", "RDMA reads over EFA fail", differs=_REMOTE),
-    FaultRow("efa.errors", "rdma_write_wr_err", "I", "RDMA writes over EFA fail", differs=_REMOTE),
-    FaultRow(
+    *rows(
         "efa.errors",
-        "retrans_timeout_events",
-        "I",
-        "EFA traffic times out and takes other paths",
-        differs=_REMOTE,
-    ),
-    FaultRow("efa.errors", "retrans_pkts", "I", "EFA sends many packets again", differs=_REMOTE),
-    FaultRow("efa.errors", "retrans_bytes", "I", "EFA sends many bytes again", differs=_REMOTE),
-    FaultRow(
-        "efa.errors",
-        "remote_unresponsive",
-        "I",
-        "peers of this node do not respond over EFA",
-        differs=_REMOTE,
-    ),
-    FaultRow(
-        "efa.errors",
-        "remote_impaired",
-        "I",
-        "connections from this node to its peers are impaired",
+        ("rx_drops", "I", "an EFA device drops received packets"),
+        ("rdma_read_wr_err", "I", "RDMA reads over EFA fail"),
+        ("rdma_write_wr_err", "I", "RDMA writes over EFA fail"),
+        ("retrans_timeout_events", "I", "EFA traffic times out and takes other paths"),
+        ("retrans_pkts", "I", "EFA sends many packets again"),
+        ("retrans_bytes", "I", "EFA sends many bytes again"),
+        ("remote_unresponsive", "I", "peers of this node do not respond over EFA"),
+        ("remote_impaired", "I", "connections from this node to its peers are impaired"),
         differs=_REMOTE,
     ),
     FaultRow(
         "efa.retrans", "ratio", "I", "a high share of EFA packets is sent again", differs=_REMOTE
     ),
-    FaultRow(
+    *rows(
         "rdma.link",
-        "down",
-        "W",
-        "an InfiniBand or RoCE port that was active is down",
-        differs=_WATCHED,
-    ),
-    FaultRow("rdma.link", "gone", "W", "an InfiniBand or RoCE device is gone", differs=_WATCHED),
-    FaultRow(
-        "rdma.link",
-        "slow",
-        "W",
-        "an InfiniBand or RoCE port is slower than it was",
-        differs=_WATCHED,
+        ("down", "W", "an InfiniBand or RoCE port that was active is down", "", _WATCHED),
+        ("gone", "W", "an InfiniBand or RoCE device is gone", "", _WATCHED),
+        ("slow", "W", "an InfiniBand or RoCE port is slower than it was", "", _WATCHED),
     ),
     FaultRow("rdma.errors", "link_downed", "W", "a port lost its link", differs=_WATCHED),
-    FaultRow(
+    *rows(
         "rdma.errors",
-        "excessive_buffer_overrun_errors",
-        "W",
-        "a port's buffers overran",
-        differs=_WATCHED,
-    ),
-    FaultRow(
-        "rdma.errors",
-        "local_link_integrity_errors",
-        "W",
-        "a link lost its integrity",
-        differs=_WATCHED,
-    ),
-    FaultRow(
-        "rdma.errors",
-        "rnr_nak_retry_err",
-        "W",
-        "a queue pair gave up on receivers that are not ready",
-        differs=_WATCHED,
-    ),
-    FaultRow(
-        "rdma.errors",
-        "symbol_error",
-        "W",
-        "more symbol errors in an hour than a good link makes",
-        differs=_WATCHED,
-    ),
-    FaultRow(
-        "rdma.errors",
-        "link_error_recovery",
-        "W",
-        "a link recovers again and again",
-        differs=_WATCHED,
-    ),
-    FaultRow(
-        "rdma.errors",
-        "port_rcv_errors",
-        "W",
-        "a port receives many broken packets",
-        differs=_WATCHED,
-    ),
-    FaultRow(
-        "rdma.errors",
-        "carrier_changes",
-        "W",
-        "a network interface's carrier comes and goes",
+        ("excessive_buffer_overrun_errors", "W", "a port's buffers overran"),
+        ("local_link_integrity_errors", "W", "a link lost its integrity"),
+        ("rnr_nak_retry_err", "W", "a queue pair gave up on receivers that are not ready"),
+        ("symbol_error", "W", "more symbol errors in an hour than a good link makes"),
+        ("link_error_recovery", "W", "a link recovers again and again"),
+        ("port_rcv_errors", "W", "a port receives many broken packets"),
+        ("carrier_changes", "W", "a network interface's carrier comes and goes"),
         differs=_WATCHED,
     ),
     FaultRow("rdma.errors", "symbol_error_rate", "I", "a burst of symbol errors", differs=_REMOTE),
-    FaultRow(
-        "rdma.errors", "local_ack_timeout_err", "I", "acknowledgements time out", differs=_REMOTE
+    *rows(
+        "rdma.errors",
+        ("local_ack_timeout_err", "I", "acknowledgements time out", "", _REMOTE),
+        ("port_xmit_discards", "I", "a port discards packets to send", "", _REMOTE),
     ),
-    FaultRow(
-        "rdma.errors", "port_xmit_discards", "I", "a port discards packets to send", differs=_REMOTE
-    ),
-    FaultRow(
+    *rows(
         "neuron.errors",
-        "mem_uncorrected",
-        "X",
-        "uncorrectable error in a Neuron device's memory",
-        differs=_TERMINATE,
+        ("mem_uncorrected", "X", "uncorrectable error in a Neuron device's memory", "", _TERMINATE),
+        ("sram_uncorrected", "X", "uncorrectable error in a Neuron device's SRAM", "", _TERMINATE),
+        (
+            "mem_repairable",
+            "A",
+            "an error in a Neuron device's memory that a reboot repairs",
+            "",
+            "AWS Neuron documentation: reload the driver or reboot",
+        ),
     ),
-    FaultRow(
-        "neuron.errors",
-        "sram_uncorrected",
-        "X",
-        "uncorrectable error in a Neuron device's SRAM",
-        differs=_TERMINATE,
-    ),
-    FaultRow(
-        "neuron.errors",
-        "mem_repairable",
-        "A",
-        "an error in a Neuron device's memory that a reboot repairs",
-        differs="AWS Neuron documentation: reload the driver or reboot",
-    ),
-    FaultRow(
+    *rows(
         "neuron.devices",
-        "fewer",
-        "B",
-        "Neuron devices are missing",
-        differs="HyperPod reboots for it",
+        ("fewer", "B", "Neuron devices are missing", "", "HyperPod reboots for it"),
+        (
+            "unbound",
+            "W",
+            "Neuron devices on the bus have no driver, and nobody expects them",
+            "",
+            "watched: the driver may not be set up on purpose",
+        ),
+        ("more", "I", "more Neuron devices than expected", "", _EXPECTED),
     ),
-    FaultRow(
-        "neuron.devices",
-        "unbound",
-        "W",
-        "Neuron devices on the bus have no driver, and nobody expects them",
-        differs="watched: the driver may not be set up on purpose",
-    ),
-    FaultRow("neuron.devices", "more", "I", "more Neuron devices than expected", differs=_EXPECTED),
 )
 
 CARDS = (
@@ -375,40 +299,28 @@ CARDS = (
         "kernel.efa", "", "B", "an EFA card or its driver stopped answering: no job can open it"
     ),
     FaultRow("kernel.mlx5", "fatal", "B", "a network card reports that it has failed"),
-    FaultRow(
+    *rows(
         "kernel.mlx5",
-        "unrecoverable",
-        "X",
-        "a network card reports an unrecoverable hardware error",
+        ("unrecoverable", "X", "a network card reports an unrecoverable hardware error"),
+        ("health", "W", "a network card's firmware is in trouble"),
+        ("timeout", "W", "a queue of a network card stood still and was set up anew"),
+        (
+            "command",
+            "I",
+            "a network card refused a command: mostly a question that its function may not ask",
+        ),
+        ("init", "W", "a network card or its firmware did not start"),
+        ("link", "I", "a network port lost its link"),
+        ("cqe", "I", "a network request ended in an error: mostly its job's own, or its peer's"),
+        ("module", "W", "trouble with a network port's cable"),
+        ("power", "W", "a network card gets too little power from its slot"),
     ),
-    FaultRow("kernel.mlx5", "health", "W", "a network card's firmware is in trouble"),
-    FaultRow(
-        "kernel.mlx5", "timeout", "W", "a queue of a network card stood still and was set up anew"
-    ),
-    FaultRow(
-        "kernel.mlx5",
-        "command",
-        "I",
-        "a network card refused a command: mostly a question that its function may not ask",
-    ),
-    FaultRow("kernel.mlx5", "init", "W", "a network card or its firmware did not start"),
-    FaultRow("kernel.mlx5", "link", "I", "a network port lost its link"),
-    FaultRow(
-        "kernel.mlx5",
-        "cqe",
-        "I",
-        "a network request ended in an error: mostly its job's own, or its peer's",
-    ),
-    FaultRow("kernel.mlx5", "module", "W", "trouble with a network port's cable"),
-    FaultRow("kernel.mlx5", "power", "W", "a network card gets too little power from its slot"),
 )
 
 NEURON = (
-    FaultRow(
+    *rows(
         "kernel.neuron",
-        "unknown",
-        "W",
-        "a hardware error of a Neuron device that this table does not know",
+        ("unknown", "W", "a hardware error of a Neuron device that this table does not know"),
+        ("", "X", "an uncorrected hardware error of a Neuron device"),
     ),
-    FaultRow("kernel.neuron", "", "X", "an uncorrected hardware error of a Neuron device"),
 )

@@ -8,7 +8,7 @@ human; one slow signal never takes a node away.
 
 from __future__ import annotations
 
-from hpctl.core.faults.row import CheckSpec, FaultRow, Limit
+from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 
 _BUSY = Limit(50, "%", "utilization from which on a GPU counts as working; idle ones slow down")
@@ -246,35 +246,31 @@ RECOVERY = (
     FaultRow("gpu.recovery", "reboot", "B", "the driver asks for a node reboot", _DO_IT),
     FaultRow("gpu.recovery", "system-reboot", "B", "the driver asks for a system reboot", "do it"),
     FaultRow("gpu.recovery", "reset", "R2", "the driver asks for a GPU reset", _DO_IT),
-    FaultRow(
+    *rows(
         "gpu.recovery",
-        "bus-reset",
-        "B",
-        "the driver asks for a bus reset of a GPU",
-        _DO_IT,
-        "reboot: nothing on an instance resets the bus of one GPU safely",
-    ),
-    FaultRow(
-        "gpu.recovery", "drain-and-reset", "R1", "the driver asks for drain and reset", _DO_IT
-    ),
-    FaultRow(
-        "gpu.recovery", "drain-p2p", "R1", "the driver asks to drain peer-to-peer traffic", _DO_IT
-    ),
-    FaultRow(
-        "gpu.recovery",
-        "recover-imex",
-        "H",
-        "the driver asks to recover the IMEX domain",
-        _DO_IT,
-        "a human decides: the domain is shared by the nodes of a rack",
-    ),
-    FaultRow(
-        "gpu.recovery",
-        "unknown",
-        "W",
-        "a recovery action of the driver that this table does not know",
-        _DO_IT,
-        _SUSPECT,
+        (
+            "bus-reset",
+            "B",
+            "the driver asks for a bus reset of a GPU",
+            _DO_IT,
+            "reboot: nothing on an instance resets the bus of one GPU safely",
+        ),
+        ("drain-and-reset", "R1", "the driver asks for drain and reset", _DO_IT),
+        ("drain-p2p", "R1", "the driver asks to drain peer-to-peer traffic", _DO_IT),
+        (
+            "recover-imex",
+            "H",
+            "the driver asks to recover the IMEX domain",
+            _DO_IT,
+            "a human decides: the domain is shared by the nodes of a rack",
+        ),
+        (
+            "unknown",
+            "W",
+            "a recovery action of the driver that this table does not know",
+            _DO_IT,
+            _SUSPECT,
+        ),
     ),
     FaultRow(
         "gpu.lost",
@@ -284,24 +280,17 @@ RECOVERY = (
         "restart bare metal, as Xid 79",
         own=True,
     ),
-    FaultRow(
-        "gpu.lost", "reset-required", "R2", "NVML says that the GPU needs a reset", "reset GPU"
-    ),
-    FaultRow(
+    *rows(
         "gpu.lost",
-        "unavailable",
-        "R2",
-        "an NVML event says that the GPU has become unavailable",
-        "the GPU cannot be used",
-        "the remedies of a reset",
-    ),
-    FaultRow(
-        "gpu.lost",
-        "error",
-        "W",
-        "NVML cannot read the GPU, for another reason",
-        "no bucket given",
-        _SUSPECT,
+        ("reset-required", "R2", "NVML says that the GPU needs a reset", "reset GPU"),
+        (
+            "unavailable",
+            "R2",
+            "an NVML event says that the GPU has become unavailable",
+            "the GPU cannot be used",
+            "the remedies of a reset",
+        ),
+        ("error", "W", "NVML cannot read the GPU, for another reason", "no bucket given", _SUSPECT),
     ),
     FaultRow(
         "gpu.hung",
@@ -313,18 +302,10 @@ RECOVERY = (
 )
 
 MACHINE = (
-    FaultRow(
+    *rows(
         "gpu.count",
-        "pci",
-        "B",
-        "the PCI bus has fewer GPUs than this instance type",
-        differs="reboot, as AWS's own agent does",
-    ),
-    FaultRow(
-        "gpu.count",
-        "nvml",
-        "B",
-        "the driver lists fewer GPUs than the machine has",
+        ("pci", "B", "the PCI bus has fewer GPUs than this instance type"),
+        ("nvml", "B", "the driver lists fewer GPUs than the machine has"),
         differs="reboot, as AWS's own agent does",
     ),
     FaultRow(
@@ -367,21 +348,20 @@ MACHINE = (
 )
 
 MEMORY = (
-    FaultRow(
+    *rows(
         "gpu.ecc",
-        "uncorrectable",
-        "R2",
-        "an uncorrectable memory error that nothing calls contained",
-        "reset GPU, as Xid 48",
-        settle_s=3,
-        own=True,
-    ),
-    FaultRow(
-        "gpu.ecc",
-        "contained",
-        "R1",
-        "an uncorrectable memory error that was contained",
-        "restart app, reset when convenient, as Xid 94",
+        (
+            "uncorrectable",
+            "R2",
+            "an uncorrectable memory error that nothing calls contained",
+            "reset GPU, as Xid 48",
+        ),
+        (
+            "contained",
+            "R1",
+            "an uncorrectable memory error that was contained",
+            "restart app, reset when convenient, as Xid 94",
+        ),
         settle_s=3,
         own=True,
     ),
@@ -401,51 +381,37 @@ MEMORY = (
         "DCGM's limit",
         own=True,
     ),
-    FaultRow(
+    *rows(
         "gpu.remap",
-        "bank-none",
-        "H",
-        "a memory bank has no spare row left",
-        "no bucket given",
-        "a human decides: the next error there is a failure",
-    ),
-    FaultRow(
-        "gpu.remap", "bank-low", "I", "a memory bank has few spare rows left", "no bucket given"
+        (
+            "bank-none",
+            "H",
+            "a memory bank has no spare row left",
+            "no bucket given",
+            "a human decides: the next error there is a failure",
+        ),
+        ("bank-low", "I", "a memory bank has few spare rows left", "no bucket given"),
     ),
     FaultRow("gpu.retired", "pending", "R1", "a page retirement waits for a reset", "reset GPU"),
     FaultRow("gpu.retired", "pages", "X", "63 memory pages or more are retired", "DCGM's limit"),
 )
 
 SPEED = (
-    FaultRow(
+    *rows(
         "gpu.slowdown",
-        "hw-thermal",
-        "H",
-        "heat held a busy GPU's clocks down for a fifth of ten minutes",
+        ("hw-thermal", "H", "heat held a busy GPU's clocks down for a fifth of ten minutes"),
+        (
+            "power-brake",
+            "H",
+            "a power brake held a busy GPU's clocks down for a fifth of ten minutes",
+        ),
         differs="a human decides; compare with the nodes beside it",
     ),
-    FaultRow(
-        "gpu.slowdown",
-        "power-brake",
-        "H",
-        "a power brake held a busy GPU's clocks down for a fifth of ten minutes",
-        differs="a human decides; compare with the nodes beside it",
-    ),
-    FaultRow(
-        "gpu.throttle", "hw-thermal", "W", "heat holds a busy GPU's clocks down", differs=_SUSPECT
-    ),
-    FaultRow(
+    *rows(
         "gpu.throttle",
-        "power-brake",
-        "W",
-        "a power brake holds a busy GPU's clocks down",
-        differs=_SUSPECT,
-    ),
-    FaultRow(
-        "gpu.throttle",
-        "sw-thermal",
-        "W",
-        "the driver holds a busy GPU's clocks down because of heat",
+        ("hw-thermal", "W", "heat holds a busy GPU's clocks down"),
+        ("power-brake", "W", "a power brake holds a busy GPU's clocks down"),
+        ("sw-thermal", "W", "the driver holds a busy GPU's clocks down because of heat"),
         differs=_SUSPECT,
     ),
     FaultRow(
@@ -455,85 +421,66 @@ SPEED = (
         "a busy GPU runs below nine tenths of its neighbours' clock",
         differs=_SUSPECT,
     ),
-    FaultRow(
+    *rows(
         "gpu.temperature",
-        "core",
-        "W",
-        "a GPU has no margin left to its slowdown temperature",
+        ("core", "W", "a GPU has no margin left to its slowdown temperature"),
+        ("memory", "W", "a GPU's memory has no margin left to its highest temperature"),
         differs=_SUSPECT,
     ),
-    FaultRow(
-        "gpu.temperature",
-        "memory",
-        "W",
-        "a GPU's memory has no margin left to its highest temperature",
-        differs=_SUSPECT,
-    ),
-    FaultRow(
+    *rows(
         "gpu.pcie",
-        "width",
-        "R1",
-        "a GPU's PCIe link is narrower than it can be, and others of the node are not",
+        (
+            "width",
+            "R1",
+            "a GPU's PCIe link is narrower than it can be, and others of the node are not",
+        ),
+        (
+            "generation",
+            "R1",
+            "a busy GPU's PCIe link is slower than it can be, and others of the node are not",
+        ),
         differs="after the jobs: they are slow, not lost",
     ),
-    FaultRow(
+    *rows(
         "gpu.pcie",
-        "generation",
-        "R1",
-        "a busy GPU's PCIe link is slower than it can be, and others of the node are not",
-        differs="after the jobs: they are slow, not lost",
-    ),
-    FaultRow(
-        "gpu.pcie",
-        "width-all",
-        "I",
-        "every GPU of the node has a narrow PCIe link: the instance type is wired so",
+        (
+            "width-all",
+            "I",
+            "every GPU of the node has a narrow PCIe link: the instance type is wired so",
+        ),
+        ("generation-all", "I", "every busy GPU of the node has a slow PCIe link"),
         differs="counted only",
     ),
-    FaultRow(
+    *rows(
         "gpu.pcie",
-        "generation-all",
-        "I",
-        "every busy GPU of the node has a slow PCIe link",
-        differs="counted only",
-    ),
-    FaultRow(
-        "gpu.pcie",
-        "replays",
-        "W",
-        "a GPU's PCIe link repeats more packets than its speed allows",
-        differs=_SUSPECT,
-    ),
-    FaultRow(
-        "gpu.pcie",
-        "replays-peers",
-        "W",
-        "a GPU's PCIe link repeats ten times as many packets as its neighbours'",
+        ("replays", "W", "a GPU's PCIe link repeats more packets than its speed allows"),
+        (
+            "replays-peers",
+            "W",
+            "a GPU's PCIe link repeats ten times as many packets as its neighbours'",
+        ),
         differs=_SUSPECT,
     ),
 )
 
 SETTINGS = (
     FaultRow("gpu.settings", "inforom", "W", "a GPU's InfoROM is corrupt", differs=_SUSPECT),
-    FaultRow(
+    *rows(
         "gpu.settings",
-        "vbios",
-        "W",
-        "a GPU has another VBIOS than the node's others",
-        differs=_SUSPECT,
-    ),
-    FaultRow(
-        "gpu.settings",
-        "persistence",
-        "I",
-        "persistence mode is off",
-        differs="told: jobs run, but each begins by loading the driver's state",
-    ),
-    FaultRow(
-        "gpu.settings",
-        "clocks",
-        "I",
-        "a GPU's application clocks are set below the default",
-        differs="told: somebody set them",
+        ("vbios", "W", "a GPU has another VBIOS than the node's others", "", _SUSPECT),
+        (
+            "persistence",
+            "I",
+            "persistence mode is off",
+            "",
+            "told: jobs run, but each begins by loading the driver's state",
+        ),
+        (
+            "clocks",
+            "I",
+            "a GPU's application clocks are set below the default",
+            "",
+            "told: somebody set them",
+        ),
     ),
 )

@@ -9,11 +9,13 @@ from __future__ import annotations
 from functools import partial
 
 from hpctl.core.faults.gpu_health import SLOWLY_S
-from hpctl.core.faults.row import CheckSpec, FaultRow, Limit
+from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 
 _xid = partial(FaultRow, "kernel.xid")
+_xids = partial(rows, "kernel.xid")
 _sxid = partial(FaultRow, "kernel.sxid")
+_sxids = partial(rows, "kernel.sxid")
 
 SXID_CHECKS = (
     CheckSpec(
@@ -68,43 +70,38 @@ NVLINK5 = (
     _xid("146-fatal", "R2", "NVLink5 TLW error, called fatal", "reset GPU", settle_s=3),
     _xid("147-fatal", "R2", "NVLink5 TREX error, called fatal", "reset GPU", settle_s=3),
     _xid("149-link-down", "R2", "NVLink5 link down", "reset GPU", settle_s=3),
-    _xid(
-        "149-peer",
-        "R2",
-        "NVLink5 link down, caused by the device at its other end",
-        "reset GPU, investigate the peer device",
-        settle_s=3,
-    ),
-    _xid(
-        "149-fatal", "R2", "NVLink5 network interface error, called fatal", "reset GPU", settle_s=3
-    ),
-    _xid("150", "R2", "NVLink5 management engine watchdog or degraded", "reset GPU", settle_s=3),
-    _xid(
-        "145-rxpipe",
-        "R2",
-        "NVLink5 RLW receive pipe, the pattern that needs a reset",
-        "reset GPU",
-        settle_s=3,
-    ),
-    _xid(
-        "145-app",
-        "J",
-        "NVLink5 RLW remap or source tracking: an application died",
-        "154 decides; without it restart app",
-        settle_s=3,
-    ),
-    _xid("144-147", "I", "NVLink5 error, not called fatal", "decode table: ignore", settle_s=3),
-    _xid("148", "I", "NVLink5 NVLPW error", "ignore", settle_s=3),
-    _xid("149-ber", "W", "NVLink5 bit error rate", "ignore, inspect the cables", settle_s=3),
-    _xid(
-        "149-commanded", "I", "NVLink5 link taken down by a user or the host", "ignore", settle_s=3
-    ),
-    _xid(
-        "149",
-        "W",
-        "NVLink5 network interface event that could not be decoded",
-        "decode table",
-        "shown as Suspect; 154 decides",
+    *_xids(
+        (
+            "149-peer",
+            "R2",
+            "NVLink5 link down, caused by the device at its other end",
+            "reset GPU, investigate the peer device",
+        ),
+        ("149-fatal", "R2", "NVLink5 network interface error, called fatal", "reset GPU"),
+        ("150", "R2", "NVLink5 management engine watchdog or degraded", "reset GPU"),
+        (
+            "145-rxpipe",
+            "R2",
+            "NVLink5 RLW receive pipe, the pattern that needs a reset",
+            "reset GPU",
+        ),
+        (
+            "145-app",
+            "J",
+            "NVLink5 RLW remap or source tracking: an application died",
+            "154 decides; without it restart app",
+        ),
+        ("144-147", "I", "NVLink5 error, not called fatal", "decode table: ignore"),
+        ("148", "I", "NVLink5 NVLPW error", "ignore"),
+        ("149-ber", "W", "NVLink5 bit error rate", "ignore, inspect the cables"),
+        ("149-commanded", "I", "NVLink5 link taken down by a user or the host", "ignore"),
+        (
+            "149",
+            "W",
+            "NVLink5 network interface event that could not be decoded",
+            "decode table",
+            "shown as Suspect; 154 decides",
+        ),
         settle_s=3,
     ),
 )
@@ -124,51 +121,45 @@ SXID = (
         "fatal NVSwitch error",
         "restart the VM",
     ),
-    _sxid(
-        "20034", "B", "NVSwitch link training (LTSSM) fault; pairs with Xid 74", "restart the VM"
-    ),
-    _sxid(
-        "11004 12028 19084",
-        "B",
-        "NVSwitch error that stalls NVLink traffic",
-        "reset all GPUs and switches, or restart",
-    ),
-    _sxid("fatal", "B", "an NVSwitch error that the driver calls fatal", "restart the VM"),
-    _sxid(
-        "11012 11021-11023 12021 12023 15008 15011 19049 19055 19057 19059 19062 19065 "
-        "19068 19071 24001-24003",
-        "I",
-        "NVSwitch single-bit error, corrected",
-        "none",
-    ),
-    _sxid("20001 20009 20012 22012 22013", "W", "NVSwitch link quality event", "none"),
-    _sxid("10001-10005", "W", "NVSwitch host interface or thermal event", "none"),
-    _sxid(
-        "disputed",
-        "W",
-        "an NVSwitch error that the driver calls non-fatal and NVIDIA's guide does not",
-        "restart the VM",
-        "shown as Suspect: captures show such lines on switches that go on",
-    ),
-    _sxid("nonfatal", "I", "an NVSwitch error that the driver calls non-fatal", "none"),
-    _sxid(
-        "unknown", "W", "an SXid that this table does not know", "not listed", "shown as Suspect"
+    *_sxids(
+        ("20034", "B", "NVSwitch link training (LTSSM) fault; pairs with Xid 74", "restart the VM"),
+        (
+            "11004 12028 19084",
+            "B",
+            "NVSwitch error that stalls NVLink traffic",
+            "reset all GPUs and switches, or restart",
+        ),
+        ("fatal", "B", "an NVSwitch error that the driver calls fatal", "restart the VM"),
+        (
+            "11012 11021-11023 12021 12023 15008 15011 19049 19055 19057 19059 19062 19065 "
+            "19068 19071 24001-24003",
+            "I",
+            "NVSwitch single-bit error, corrected",
+            "none",
+        ),
+        ("20001 20009 20012 22012 22013", "W", "NVSwitch link quality event", "none"),
+        ("10001-10005", "W", "NVSwitch host interface or thermal event", "none"),
+        (
+            "disputed",
+            "W",
+            "an NVSwitch error that the driver calls non-fatal and NVIDIA's guide does not",
+            "restart the VM",
+            "shown as Suspect: captures show such lines on switches that go on",
+        ),
+        ("nonfatal", "I", "an NVSwitch error that the driver calls non-fatal", "none"),
+        ("unknown", "W", "an SXid that this table does not know", "not listed", "shown as Suspect"),
     ),
 )
 
 LINKS = (
-    FaultRow(
+    *rows(
         "gpu.fabric",
-        "not-completed",
-        "B",
-        "no GPU of the node has completed its registration with the NVSwitch fabric",
-        differs="reboot: CUDA does not start on it",
-    ),
-    FaultRow(
-        "gpu.fabric",
-        "status",
-        "B",
-        "the registration of the GPUs with the NVSwitch fabric has failed",
+        (
+            "not-completed",
+            "B",
+            "no GPU of the node has completed its registration with the NVSwitch fabric",
+        ),
+        ("status", "B", "the registration of the GPUs with the NVSwitch fabric has failed"),
         differs="reboot: CUDA does not start on it",
     ),
     FaultRow(
@@ -199,32 +190,17 @@ LINKS = (
         "a GPU has fewer NVLinks up than its neighbours or its model",
         "reset GPU, as NVLink's Xids",
     ),
-    FaultRow(
+    *rows(
         "gpu.nvlink.errors",
-        "recovery",
-        "W",
-        "NVLinks that recover again and again",
-        differs="shown as Suspect",
-    ),
-    FaultRow(
-        "gpu.nvlink.errors",
-        "recovery-failed",
-        "W",
-        "NVLinks that failed to recover",
-        differs="shown as Suspect: a link that stays down is gpu-nvlink-down",
-    ),
-    FaultRow(
-        "gpu.nvlink.errors",
-        "ber",
-        "I",
-        "a raised bit error rate of an NVLink",
-        differs="counted: error correction copes",
-    ),
-    FaultRow(
-        "gpu.nvlink.errors",
-        "ber-high",
-        "W",
-        "a high bit error rate of an NVLink",
-        differs="shown as Suspect",
+        ("recovery", "W", "NVLinks that recover again and again", "", "shown as Suspect"),
+        (
+            "recovery-failed",
+            "W",
+            "NVLinks that failed to recover",
+            "",
+            "shown as Suspect: a link that stays down is gpu-nvlink-down",
+        ),
+        ("ber", "I", "a raised bit error rate of an NVLink", "", "counted: error correction copes"),
+        ("ber-high", "W", "a high bit error rate of an NVLink", "", "shown as Suspect"),
     ),
 )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpctl.core.faults.row import DAY, CheckSpec, FaultRow
+from hpctl.core.faults.row import DAY, CheckSpec, FaultRow, rows
 from hpctl.core.model import Clears
 
 _xid = partial(FaultRow, "kernel.xid")
+_xids = partial(rows, "kernel.xid")
 _DO_IT = "do what it says"
 
 XID_CHECKS = (
@@ -42,19 +43,19 @@ XID = (
         "check mechanicals",
         "replace: nobody can reach the power cable of a cloud instance",
     ),
-    _xid(
-        "48",
-        "R2",
-        "uncorrectable (double-bit) ECC error",
-        "alone: reset GPU; with 63 or 64: drain and reset",
-        settle_s=3,
-        own=True,
-    ),
-    _xid(
-        "48-contained",
-        "R1",
-        "uncorrectable ECC error that Xid 94 says was contained",
-        "94: restart app, reset when convenient",
+    *_xids(
+        (
+            "48",
+            "R2",
+            "uncorrectable (double-bit) ECC error",
+            "alone: reset GPU; with 63 or 64: drain and reset",
+        ),
+        (
+            "48-contained",
+            "R1",
+            "uncorrectable ECC error that Xid 94 says was contained",
+            "94: restart app, reset when convenient",
+        ),
         settle_s=3,
         own=True,
     ),
@@ -88,24 +89,23 @@ XID = (
     _xid("46", "R2", "GPU stopped processing (timeout)", "reset GPU", settle_s=3),
     _xid("62", "R2", "internal micro-controller (PMU) halt", "reset GPU", settle_s=3),
     _xid("110", "R2", "security fault", "reset GPU"),
-    _xid(
-        "136", "R2", "NVLink training failed", "reset GPU, check link signal integrity", settle_s=3
-    ),
-    _xid("158", "R2", "GPU fatal timeout", "reset GPU", settle_s=3),
-    _xid(
-        "169",
-        "R2",
-        "SEC2 security processor halt",
-        "no bucket given",
-        "reset as for the other halted micro-controllers",
-        settle_s=3,
-    ),
-    _xid(
-        "173 175",
-        "R2",
-        "chip-to-chip link fatal error or memory subsystem error",
-        "no bucket given (listed in the open kernel modules only)",
-        "reset: the text calls the state fatal",
+    *_xids(
+        ("136", "R2", "NVLink training failed", "reset GPU, check link signal integrity"),
+        ("158", "R2", "GPU fatal timeout", "reset GPU"),
+        (
+            "169",
+            "R2",
+            "SEC2 security processor halt",
+            "no bucket given",
+            "reset as for the other halted micro-controllers",
+        ),
+        (
+            "173 175",
+            "R2",
+            "chip-to-chip link fatal error or memory subsystem error",
+            "no bucket given (listed in the open kernel modules only)",
+            "reset: the text calls the state fatal",
+        ),
         settle_s=3,
     ),
     _xid(
@@ -174,28 +174,28 @@ XID = (
         "reset at the next idle, if it is ever seen",
     ),
     _xid("142", "R1", "NVENC3 error", "contact support", "reset at the next idle"),
-    _xid(
-        "155",
-        "R1",
-        "NVLink taken down by software, often by an operator",
-        "reset GPU",
-        "reset after the jobs: those that needed the link have failed already",
-        settle_s=3,
-    ),
-    _xid(
-        "156",
-        "R1",
-        "resource retirement done",
-        "reset GPU",
-        "reset after the jobs: nothing running is at risk",
-        settle_s=3,
-    ),
-    _xid(
-        "159",
-        "R1",
-        "chip-to-chip CHI non-data error",
-        "reset GPU only if UVM is in use",
-        "reset after the jobs",
+    *_xids(
+        (
+            "155",
+            "R1",
+            "NVLink taken down by software, often by an operator",
+            "reset GPU",
+            "reset after the jobs: those that needed the link have failed already",
+        ),
+        (
+            "156",
+            "R1",
+            "resource retirement done",
+            "reset GPU",
+            "reset after the jobs: nothing running is at risk",
+        ),
+        (
+            "159",
+            "R1",
+            "chip-to-chip CHI non-data error",
+            "reset GPU only if UVM is in use",
+            "reset after the jobs",
+        ),
         settle_s=3,
     ),
     _xid("8", "J", "GPU stopped processing (channel idle timeout)", "restart app"),
@@ -230,21 +230,15 @@ XID = (
         settle_s=3,
     ),
     _xid("174", "J", "silent kill of an application", "no bucket given", "restart the job"),
-    _xid(
-        "13-repeat",
-        "J",
-        "graphics engine exception again on the same GPU within a day",
-        "DCGM EUD",
-        "the node is Suspect: test it when idle",
-        window_s=DAY,
-        watch=True,
-    ),
-    _xid(
-        "31-repeat",
-        "J",
-        "page faults minutes apart on the same GPU within a day",
-        "DCGM EUD",
-        "the node is Suspect: test it when idle",
+    *_xids(
+        (
+            "13-repeat",
+            "J",
+            "graphics engine exception again on the same GPU within a day",
+            "DCGM EUD",
+        ),
+        ("31-repeat", "J", "page faults minutes apart on the same GPU within a day", "DCGM EUD"),
+        differs="the node is Suspect: test it when idle",
         window_s=DAY,
         watch=True,
     ),
@@ -339,20 +333,15 @@ EVENTS = (
     FaultRow("gpu.xid", "79", "B", "an Xid of NVML's events", "as in the kernel's log", own=True),
     FaultRow("gpu.xid", "151 167 168", "B", "an Xid of NVML's events", "as in the kernel's log"),
     FaultRow("gpu.xid", "54", "X", "auxiliary power is not connected (NVML event)", "as the log's"),
-    FaultRow(
+    *rows(
         "gpu.xid",
-        "119 120",
-        "B",
-        "GSP RPC timeout or error (NVML event)",
-        "as in the kernel's log",
-        settle_s=3,
-    ),
-    FaultRow(
-        "gpu.xid",
-        "46 62 64 95 110 136 140 143 158",
-        "R2",
-        "an Xid of NVML's events that asks for a reset",
-        "as in the kernel's log",
+        ("119 120", "B", "GSP RPC timeout or error (NVML event)", "as in the kernel's log"),
+        (
+            "46 62 64 95 110 136 140 143 158",
+            "R2",
+            "an Xid of NVML's events that asks for a reset",
+            "as in the kernel's log",
+        ),
         settle_s=3,
     ),
 )

@@ -7,7 +7,7 @@ A thing that three of three looks 30 s apart see has been so for a minute.
 
 from __future__ import annotations
 
-from hpctl.core.faults.row import CheckSpec, FaultRow, Limit
+from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 
 _A_JOB = "told, never acted on: a job does that"
@@ -243,23 +243,17 @@ HOST = (
         "the fabric manager does not run",
         differs="not started again under running jobs: they go on, but new ones cannot use NVLink",
     ),
-    FaultRow(
+    *rows(
         "host.units",
-        "slurmd",
-        "R1",
-        "slurmd has failed and does not come up",
-        differs=(
+        (
+            "slurmd",
+            "R1",
+            "slurmd has failed and does not come up",
+            "",
             "a restart, then a person: a replaced node with the same configuration fails the "
-            "same way"
+            "same way",
         ),
-        ladder="REBOOT ASK_HUMAN",
-    ),
-    FaultRow(
-        "host.units",
-        "munge",
-        "R1",
-        "munged has failed and does not come up",
-        differs="as for slurmd",
+        ("munge", "R1", "munged has failed and does not come up", "", "as for slurmd"),
         ladder="REBOOT ASK_HUMAN",
     ),
     FaultRow(
@@ -283,30 +277,23 @@ HOST = (
         ),
         ladder="REBOOT ASK_HUMAN",
     ),
-    FaultRow(
+    *rows(
         "host.disk",
-        "full",
-        "R1",
-        "a system disk is full",
-        differs=(
-            "a restart frees what dead processes hold open; then a person: replacing discards data"
+        (
+            "full",
+            "R1",
+            "a system disk is full",
+            "",
+            "a restart frees what dead processes hold open; then a person: replacing discards data",
         ),
-        ladder="REBOOT ASK_HUMAN",
-    ),
-    FaultRow(
-        "host.disk",
-        "inodes",
-        "R1",
-        "a system disk has no inodes left",
-        differs="as for a full disk",
-        ladder="REBOOT ASK_HUMAN",
-    ),
-    FaultRow(
-        "host.disk",
-        "leftovers",
-        "R1",
-        "scratch space is full though no job runs",
-        differs="a restart empties /dev/shm, and /tmp where it is memory; then a person",
+        ("inodes", "R1", "a system disk has no inodes left", "", "as for a full disk"),
+        (
+            "leftovers",
+            "R1",
+            "scratch space is full though no job runs",
+            "",
+            "a restart empties /dev/shm, and /tmp where it is memory; then a person",
+        ),
         ladder="REBOOT ASK_HUMAN",
     ),
     FaultRow("host.disk", "filling", "W", "a system disk fills up"),
@@ -324,26 +311,11 @@ HOST = (
         ),
     ),
     FaultRow("host.devices", "network", "W", "a network card is gone"),
-    FaultRow(
+    *rows(
         "host.allowance",
-        "network",
-        "I",
-        "traffic beyond what EC2 allows the instance was held back",
-        differs=_A_JOB,
-    ),
-    FaultRow(
-        "host.allowance",
-        "conntrack",
-        "I",
-        "more connections than EC2 tracks for the instance",
-        differs=_A_JOB,
-    ),
-    FaultRow(
-        "host.allowance",
-        "ebs",
-        "I",
-        "an EBS volume or the instance's way to EBS is at its limit",
-        differs=_A_JOB,
+        ("network", "I", "traffic beyond what EC2 allows the instance was held back", "", _A_JOB),
+        ("conntrack", "I", "more connections than EC2 tracks for the instance", "", _A_JOB),
+        ("ebs", "I", "an EBS volume or the instance's way to EBS is at its limit", "", _A_JOB),
     ),
     FaultRow(
         "host.memory",
@@ -354,28 +326,21 @@ HOST = (
     ),
     FaultRow("host.memory", "low", "W", "hardly any memory is left"),
     FaultRow("host.memory", "ce-rate", "W", "many corrected memory errors"),
-    FaultRow(
+    *rows(
         "host.dstate",
-        "lustre",
-        "W",
-        "a process has not returned from Lustre for a minute",
-        differs=(
-            "shown as Suspect: mostly the file server's fault, and a restart would hang in it too"
+        (
+            "lustre",
+            "W",
+            "a process has not returned from Lustre for a minute",
+            "",
+            "shown as Suspect: mostly the file server's fault, and a restart would hang in it too",
         ),
+        ("nfs", "W", "a process has not returned from NFS for a minute", "", _SERVER),
     ),
-    FaultRow(
-        "host.dstate",
-        "nfs",
-        "W",
-        "a process has not returned from NFS for a minute",
-        differs=_SERVER,
-    ),
-    FaultRow("host.mounts", "hangs", "W", "a network file system does not answer", differs=_SERVER),
-    FaultRow(
+    *rows(
         "host.mounts",
-        "error",
-        "W",
-        "the server of a network file system has gone or has shut this node out",
+        ("hangs", "W", "a network file system does not answer"),
+        ("error", "W", "the server of a network file system has gone or has shut this node out"),
         differs=_SERVER,
     ),
     FaultRow("host.zombies", "zombies", "W", "a thousand zombies"),

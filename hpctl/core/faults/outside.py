@@ -8,11 +8,15 @@ acts on it. What a site's own check means only the site knows: it writes a rule 
 No row on a node that somebody cannot reach rests on what the node says of itself, so a row that is
 treated settles first: what passes by itself within a minute or two is shown and left alone.
 `hpctl.core.reach` states those findings.
+
+What the head node finds itself, peers compared and history, is only counted or watched: one slow
+signal never replaces a node. A site that wants more gives a rule a treatment of its own:
+`catalogue: {peer-throttle: {urgency: after_jobs, ladder: [reset_gpu, reboot]}}`.
 """
 
 from __future__ import annotations
 
-from hpctl.core.faults.row import FaultRow
+from hpctl.core.faults.row import FaultRow, rows
 
 _THEIRS = "shown as Suspect: HyperPod's own recovery acts on it, never hpctl"
 
@@ -33,39 +37,27 @@ HMA = (
         "HyperPod's health agent saw an Xid by DCGM's policy",
         differs="shown as Suspect: the kernel's own line decides, and this record names no action",
     ),
-    FaultRow(
-        "hma", "dcgm", "W", "HyperPod's health agent saw a DCGM policy violation", differs=_THEIRS
-    ),
-    FaultRow(
-        "hma", "npd", "W", "HyperPod's health agent reports a hardware event", differs=_THEIRS
-    ),
-    FaultRow(
+    *rows(
         "hma",
-        "npd-XidUserAppError",
-        "I",
-        "HyperPod's health agent saw an Xid that it lays on the application",
-    ),
-    FaultRow(
-        "hma",
-        "npd-KernelDeadlock",
-        "I",
-        "HyperPod's health agent saw a blocked kernel task, which it counts as software",
-    ),
-    FaultRow(
-        "hma", "condition", "W", "HyperPod's health agent reports a node condition", differs=_THEIRS
-    ),
-    FaultRow(
-        "hma",
-        "event",
-        "W",
-        "HyperPod's health agent asks for an action on the node",
-        differs=_THEIRS,
-    ),
-    FaultRow(
-        "hma",
-        "event-NvidiaGpuXidRestartApp",
-        "I",
-        "HyperPod's health agent saw an Xid after which the application restarts",
+        ("dcgm", "W", "HyperPod's health agent saw a DCGM policy violation", "", _THEIRS),
+        ("npd", "W", "HyperPod's health agent reports a hardware event", "", _THEIRS),
+        (
+            "npd-XidUserAppError",
+            "I",
+            "HyperPod's health agent saw an Xid that it lays on the application",
+        ),
+        (
+            "npd-KernelDeadlock",
+            "I",
+            "HyperPod's health agent saw a blocked kernel task, which it counts as software",
+        ),
+        ("condition", "W", "HyperPod's health agent reports a node condition", "", _THEIRS),
+        ("event", "W", "HyperPod's health agent asks for an action on the node", "", _THEIRS),
+        (
+            "event-NvidiaGpuXidRestartApp",
+            "I",
+            "HyperPod's health agent saw an Xid after which the application restarts",
+        ),
     ),
     FaultRow(
         "agent.plugins",
@@ -142,5 +134,39 @@ UNKNOWN_CHECK = (
         "W",
         "a check without a rule of its own failed",
         differs="shown as Suspect, never acted on",
+    ),
+)
+
+
+_WATCHED = "shown as Suspect: a single slow signal never closes a node"
+
+GREY = (
+    *rows(
+        "peer",
+        (
+            "throttle",
+            "W",
+            "a GPU is throttled by hardware while those of its job's other nodes are not",
+        ),
+        ("clock", "W", "a busy GPU's clock is far below that of its job's other nodes"),
+        ("replay", "W", "a GPU's PCIe link repeats far more than those of its job's other nodes"),
+        ("retrans", "W", "EFA sends far more packets again than on its job's other nodes"),
+        (
+            "remote",
+            "W",
+            "the EFA of its job's other nodes calls this node unresponsive or impaired",
+        ),
+        ("vbios", "W", "its GPUs have another VBIOS than most of its job's other nodes"),
+        ("persistence", "W", "its GPUs' persistence mode is not as on its job's other nodes"),
+        ("setclock", "W", "its GPUs' application clocks are not set as on its job's other nodes"),
+        ("rate", "W", "an InfiniBand or RoCE port has another rate than on its job's other nodes"),
+        differs=_WATCHED,
+    ),
+    FaultRow(
+        "history",
+        "lemon",
+        "I",
+        "this instance broke again and again in the past weeks",
+        differs="advice: test it or give it back to the provider; the node stays in service",
     ),
 )

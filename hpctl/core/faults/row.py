@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from hpctl.core.model import Clears, RuleId
 
@@ -49,6 +50,7 @@ class FaultRow:
     meaning: str
     nvidia: str = ""
     differs: str = ""
+    _: KW_ONLY
     settle_s: float = 0.0
     window_s: float = WEEK
     watch: bool = False
@@ -110,6 +112,11 @@ class CheckSpec:
     shed: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
+
+
+def rows(check: str, *table: tuple[str, ...], **common: Any) -> tuple[FaultRow, ...]:
+    """Rows of one check: each from its code, treatment and texts, and what they have in common."""
+    return tuple(FaultRow(check, *row, **common) for row in table)
 
 
 def stem(check: str) -> str:

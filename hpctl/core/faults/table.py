@@ -9,17 +9,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from hpctl.core.faults import (
-    fabric,
-    gpu_health,
-    gpu_nvlink,
-    gpu_xid,
-    grey,
-    host,
-    kernel,
-    outside,
-    storage,
-)
+from hpctl.core.faults import fabric, gpu_health, gpu_nvlink, gpu_xid, host, kernel, outside
 from hpctl.core.faults.row import CheckSpec, FaultRow
 from hpctl.core.model import RuleId
 
@@ -44,17 +34,17 @@ SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = (
     ("EFA, InfiniBand and RoCE, Neuron", fabric.FABRIC),
     ("The host", host.HOST),
     ("Kernel: PCIe", kernel.PCIE),
-    ("Kernel: disks and local file systems", storage.DISKS),
+    ("Kernel: disks and local file systems", kernel.DISKS),
     ("Kernel: memory", kernel.MEMORY),
     ("Kernel: processors and the kernel itself", kernel.PROCESSORS),
-    ("Kernel: network cards and file servers", (*fabric.CARDS, *storage.SERVERS)),
+    ("Kernel: network cards and file servers", (*fabric.CARDS, *kernel.SERVERS)),
     ("Kernel: limits that were reached", kernel.LIMITS),
     ("Kernel: NVIDIA's modules, without a number", kernel.NVIDIA),
     ("Kernel: AWS Neuron", fabric.NEURON),
     ("Kernel: the platform", kernel.PLATFORM),
     ("HyperPod's health agent and plugins", outside.HMA),
     ("Nodes that cannot be reached", outside.REACH),
-    ("What the head node finds: peers, history", grey.GREY),
+    ("What the head node finds: peers, history", outside.GREY),
     ("A check without a rule", outside.UNKNOWN_CHECK),
 )
 """A title and its rows, as the documentation shows them."""
@@ -82,10 +72,10 @@ KERNEL_CHECKS: tuple[CheckSpec, ...] = (
     *gpu_xid.XID_CHECKS,
     *gpu_nvlink.SXID_CHECKS,
     *kernel.PCIE_CHECKS,
-    *storage.DISK_CHECKS,
+    *kernel.DISK_CHECKS,
     *kernel.MEMORY_CHECKS,
     *kernel.PROCESSOR_CHECKS,
-    *storage.SERVER_CHECKS,
+    *kernel.SERVER_CHECKS,
     *fabric.CARD_CHECKS,
     *kernel.OTHER_CHECKS,
     *fabric.NEURON_CHECKS,

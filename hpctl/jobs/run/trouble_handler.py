@@ -13,7 +13,7 @@ import msgspec
 
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
-from hpctl.core.job_report import JobReport, Wish
+from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import CERTAIN, Action, Answer, Means, Past, RunPolicy, decide
 from hpctl.core.trouble import Kind, Trouble

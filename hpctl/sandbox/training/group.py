@@ -55,11 +55,7 @@ class Place:
         node = get("SLURMD_NODENAME", "")
         host = node or socket.gethostname()
         attempt = ".".join(
-            (
-                get("SLURM_JOB_ID", "0"),
-                get("SLURM_RESTART_COUNT", "0"),
-                get("SLURM_STEP_ID", "0"),
-            )
+            (get("SLURM_JOB_ID", "0"), get("SLURM_RESTART_COUNT", "0"), get("SLURM_STEP_ID", "0"))
         )
         return cls(
             rank=int(get("SLURM_PROCID", "0")),

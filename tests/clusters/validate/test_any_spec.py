@@ -11,7 +11,6 @@ from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import FAMILIES, validate
 from hpctl.clusters.validate.wanted import Level
 from hpctl.errors import Absent, Unavailable
-from hpctl.wiring import open_model
 from tests.clusters.any_spec import specs
 
 
@@ -35,7 +34,6 @@ class Nobody:
         yield self.read(operation)
 
 
-MODEL = open_model()
 OFFLINE = {family.name for family in FAMILIES if family.offline}
 
 
@@ -58,10 +56,3 @@ def test_where_nothing_is_there_it_is_said(spec: ClusterSpec) -> None:
         spec.vpc or any(group.subnets for group in spec.groups)
     )
     assert all(v.mend for v in found if v.level is not Level.OK)
-
-
-@settings(max_examples=40, deadline=None)
-@given(specs())
-def test_what_the_file_may_say_the_service_takes(spec: ClusterSpec) -> None:
-    found = validate(None, spec, model=MODEL, only=["spec"])
-    assert not [v for v in found if v.check in ("service-model", "instance-types") and v.mend]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hpctl.clusters import spec as specs
-from hpctl.clusters.spec import cluster
 from hpctl.clusters.validate import Verdict, validate
 from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Account, Bed, denied
@@ -21,27 +20,21 @@ def bed() -> Iterator[Bed]:
     made.close()
 
 
-def file(bed: Bed, **more: Any) -> specs.ClusterSpec:
-    """A cluster that fits the account."""
-    group = {
-        "execution_role": bed.role,
-        "lifecycle": {
-            "source_s3_uri": "s3://sagemaker-ours/clean",
-            "on_init_complete": "on_init_complete.sh",
-        },
-    }
+def file(
+    bed: Bed, group: dict[str, Any] | None = None, gpu: dict[str, Any] | None = None, **more: Any
+) -> specs.ClusterSpec:
+    """A cluster that fits the account; `group` is said of both groups, `gpu` of the second."""
+    scripts = {"source_s3_uri": "s3://sagemaker-ours/clean"}
+    scripts["on_init_complete"] = "on_init_complete.sh"
+    both = {"execution_role": bed.role, "lifecycle": scripts, **(group or {})}
+    head = {"name": "ctl", "role": "controller", "instance_type": "ml.m5.4xlarge", "count": 1}
+    work = {"name": "gpu", "role": "compute", "instance_type": "ml.p5.48xlarge", "count": 2}
     data = {
         "name": "h100-a",
         "node_provisioning_mode": "Continuous",
         "accounting_database": {"endpoint": "db.example.org", "secret_arn": bed.secret["ARN"]},
         "vpc": {"subnets": [bed.subnet], "security_groups": [bed.group]},
-        "instance_groups": [
-            {"name": "ctl", "role": "controller", "instance_type": "ml.m5.4xlarge", "count": 1}
-            | group,
-            {"name": "gpu", "role": "compute", "instance_type": "ml.p5.48xlarge", "count": 2}
-            | {"partition": "h100"}
-            | group,
-        ],
+        "instance_groups": [head | both, work | both | {"partition": "h100"} | (gpu or {})],
         **more,
     }
     return specs.ClusterSpec.model_validate(data)
@@ -65,35 +58,19 @@ def test_an_account_that_fits_is_fine(bed: Bed) -> None:
 
 
 def test_what_is_not_there_is_named(bed: Bed) -> None:
+    dns_name = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com"
     gone = file(
         bed,
-        vpc={"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]},
-    )
-    group = gone.groups[1].model_copy(
-        update={
+        gpu={
             "execution_role": "arn:aws:iam::123456789012:role/nobody",
-            "storage": (
-                cluster.Storage.model_validate(
-                    {
-                        "fsx_lustre": {
-                            "dns_name": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
-                            "mount_name": "abcdefgh",
-                        }
-                    }
-                ),
-            ),
-            "lifecycle": cluster.Lifecycle(
-                source_s3_uri="s3://nobody-has-this/x", on_init_complete="a.sh"
-            ),
-        }
-    )
-    gone = gone.model_copy(
-        update={
-            "instance_groups": (gone.groups[0], group),
-            "accounting_database": gone.accounting_database.model_copy(  # type: ignore[union-attr]
-                update={"secret_arn": bed.secret["ARN"].replace(":db-", ":other-")}
-            ),
-        }
+            "storage": [{"fsx_lustre": {"dns_name": dns_name, "mount_name": "abcdefgh"}}],
+            "lifecycle": {"source_s3_uri": "s3://nobody-has-this/x", "on_init_complete": "a.sh"},
+        },
+        vpc={"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]},
+        accounting_database={
+            "endpoint": "db.example.org",
+            "secret_arn": bed.secret["ARN"].replace(":db-", ":other-"),
+        },
     )
     failed = said(bed.account(), gone)
     for check, words in {
@@ -118,11 +95,7 @@ def test_a_new_security_group_is_not_enough_for_efa(bed: Bed) -> None:
 
 def test_scripts_are_read_from_the_bucket(bed: Bed) -> None:
     uri = {"source_s3_uri": "s3://sagemaker-ours/scripts", "on_init_complete": "on_create.sh"}
-    spec = file(bed)
-    groups = tuple(
-        g.model_copy(update={"lifecycle": cluster.Lifecycle(**uri)}) for g in spec.groups
-    )
-    failed = said(bed.account(), spec.model_copy(update={"instance_groups": groups}), only=["s3"])
+    failed = said(bed.account(), file(bed, {"lifecycle": uri}), only=["s3"])
     assert "there is no s3://sagemaker-ours/scripts/on_create.sh" in failed["s3.entry"]
     assert "steps/users.sh has Windows line ends" in failed["s3.scripts"]
 
@@ -178,9 +151,7 @@ def test_who_may_not_look_is_told_what_to_allow(bed: Bed) -> None:
 
 
 def test_a_simulation_names_what_the_role_lacks(bed: Bed) -> None:
-    spec = file(bed)
-    groups = tuple(g.model_copy(update={"execution_role": bed.silent}) for g in spec.groups)
-    failed = said(bed.account(), spec.model_copy(update={"instance_groups": groups}), only=["iam"])
+    failed = said(bed.account(), file(bed, {"execution_role": bed.silent}), only=["iam"])
     assert failed.keys() == {"iam.allowed"}
     assert "logs:PutLogEvents on arn:aws:logs:us-west-2:" in failed["iam.allowed"]
     assert "/aws/sagemaker/Clusters/h100-a/" in failed["iam.allowed"]
@@ -190,11 +161,7 @@ def test_a_simulation_names_what_the_role_lacks(bed: Bed) -> None:
 
 def test_the_zone_of_a_training_plan_is_held_against_the_subnets(bed: Bed) -> None:
     def with_plan(arn: str, count: int = 2) -> specs.ClusterSpec:
-        spec = file(bed)
-        update = {"training_plan": arn, "count": count}
-        return spec.model_copy(
-            update={"instance_groups": (spec.groups[0], spec.groups[1].model_copy(update=update))}
-        )
+        return file(bed, gpu={"training_plan": arn, "count": count})
 
     here, there = bed.plan("us-west-2a"), bed.plan("us-west-2d")
     assert said(bed.account(), with_plan(here)) == {}

@@ -12,7 +12,7 @@ from threading import Barrier
 
 import pytest
 
-from hpctl.daemon.locks import AlreadyRunning, lock_state_dir
+from hpctl.daemon.main import AlreadyRunning, lock_state_dir
 from hpctl.errors import Unavailable
 from hpctl.store.sql import LeaseHeld, LeaseLost
 from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
@@ -120,7 +120,7 @@ def test_two_may_make_the_tables_at_once(served: DatabaseBed) -> None:
 
 def test_one_daemon_a_directory_until_it_is_dead(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib; from hpctl.daemon.locks import lock_state_dir\n"
+        "import sys, pathlib; from hpctl.daemon.main import lock_state_dir\n"
         "held = lock_state_dir(pathlib.Path(sys.argv[1])); print('held', flush=True)\n"
         "sys.stdin.read()"
     )

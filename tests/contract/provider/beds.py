@@ -10,14 +10,7 @@ from typing import Any, Protocol
 from hpctl.cloud.sagemaker import Details, SageMakerProvider
 from hpctl.clusters.joining import Joiner
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    Instance,
-    InstanceId,
-    NodeName,
-    ProviderView,
-    SchedulerView,
-    SlurmNode,
-)
+from hpctl.core.model import Instance, InstanceId, NodeName, ProviderView, SchedulerView, SlurmNode
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog

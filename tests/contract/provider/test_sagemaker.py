@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from hpctl.cloud import sagemaker as details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
-from hpctl.core.model import InstanceId, InstanceStatus, OutcomeKind
+from hpctl.core.model import InstanceStatus, OutcomeKind
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox.emulator.faults import validation
 from hpctl.sandbox.emulator.launch import Timings
@@ -80,17 +78,6 @@ def test_automatic_recovery_is_seen_and_is_the_default(emulated: EmulatorBed) ->
     seen = SageMakerProvider("self-healing", region="us-west-2", endpoint_url=url).view()
     assert seen.automatic
     assert not emulated.provider.view().automatic
-
-
-def test_groups_named_in_the_configuration_are_protected(emulated: EmulatorBed) -> None:
-    seen = provider(emulated, protected_groups=["workers"]).view()
-    assert all(i.protected for i in seen.instances.values())
-
-
-def test_as_of_is_before_the_first_call(emulated: EmulatorBed) -> None:
-    times = iter(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=h) for h in range(9))
-    before = provider(emulated, now=lambda: next(times)).view()
-    assert before.as_of == datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_nodes_that_wait_for_an_instance_are_left_out(
@@ -195,35 +182,6 @@ def test_an_internal_error_is_ambiguous(emulated: EmulatorBed) -> None:
     assert (outcome.kind, outcome.code) == (OutcomeKind.AMBIGUOUS, "InternalFailure")
     emulated.settle()
     assert emulated.truly_replaced() == [node.id]
-
-
-class _WebPage(BaseHTTPRequestHandler):
-    """A proxy that has something to say, with status 200."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        page = b"<html>Please sign in</html>"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *_: object) -> None:
-        """Silence."""
-
-
-def test_a_web_page_is_no_answer(emulated: EmulatorBed) -> None:
-    """botocore makes an empty answer of it: no cluster without nodes, and no order taken."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _WebPage) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            proxied = provider(emulated, endpoint_url=f"http://127.0.0.1:{server.server_port}")
-            with pytest.raises(Unavailable, match="ClusterStatus"):
-                proxied.view()
-            one = InstanceId("i-00000001")
-            assert proxied.replace([one])[one].kind is OutcomeKind.AMBIGUOUS
-        finally:
-            server.shutdown()
 
 
 def test_where_nobody_listens_nothing_was_taken() -> None:

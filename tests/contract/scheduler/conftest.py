@@ -90,7 +90,7 @@ def _adapter(adapter: str, sandbox: Sandbox) -> Scheduler:
         return commands
     from hpctl.slurm.pyslurm import PySlurm
 
-    pyslurm = PySlurm(commands)
+    pyslurm = PySlurm(commands.runner)
     if why_not := pyslurm.unusable():
         pytest.skip(f"PYSLURM NOT TESTED HERE: {why_not}")
     return pyslurm

@@ -72,7 +72,7 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(
     real: RealBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frozen between the look and the order: it may be carried out when it thaws."""
-    from hpctl.slurm import nodes as rules
+    from hpctl.slurm import rules
 
     node, drain = real.nodes[0], rules.drain
 

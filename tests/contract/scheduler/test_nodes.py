@@ -269,7 +269,7 @@ def test_a_partly_refused_update_is_repeated_one_by_one(
     real: RealBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look says that all exist; slurmctld then refuses one: the others get their drain."""
-    from hpctl.slurm import nodes as rules
+    from hpctl.slurm import rules
 
     monkeypatch.setattr(rules, "NO_SUCH_NODE", None)
     a, b = real.nodes[:2]

@@ -1,9 +1,9 @@
-"""What the commands that change a cluster show, letter by letter. HPCTL_REGOLD=1 writes it anew."""
+"""What the commands that change a cluster show, letter by letter."""
 
 from __future__ import annotations
 
 import io
-import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,7 +31,7 @@ from hpctl.clusters.progress import (
 from hpctl.core.compat import UTC
 from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
 from tests.cli.test_golden import compare
-from tests.cli.test_json_contract import IS, documented, printed
+from tests.cli.test_json_contract import holds
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcdefghijkl"
@@ -132,12 +132,9 @@ def ended(verdict: Verdict, why: str = "") -> dict[str, Any]:
 VIEWS = {
     "created": view("create", **followed(FULL)),
     "create-failed": view("create", **ended(Verdict.FAILED, "2 node(s) did not come up")),
-    "create-deadline": view("create", **ended(Verdict.DEADLINE, "not there after 10800 s")),
-    "create-interrupted": view("create", **ended(Verdict.WAITING)),
     "create-dry-run": view(
         "create", "dry_run", orders=(CallView("CreateCluster", {"ClusterName": "llm-prod"}),)
     ),
-    "ordered": view("scale", "ordered"),
     "unchanged": view("update", "unchanged"),
     "update-dry-run": view("update", "dry_run", changes=CHANGES[:4], removals=GOING),
     "update-impossible": view("update", "failed", why="nothing was done", changes=CHANGES),
@@ -145,22 +142,25 @@ VIEWS = {
 }
 
 
+def drawn(draw: Callable[[Console], None]) -> str:
+    file = io.StringIO()
+    draw(Console(file=file, width=80, highlight=False, emoji=False))
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_end_of_a_change_is_as_before(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    output.show("cluster-change", VIEWS[name], False, change.draw)
-    text = capsys.readouterr().out
+    text = shown(VIEWS[name], capsys)
     compare(f"cluster-change-{name}.txt", text)
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_the_live_screen_is_as_before() -> None:
     live = screen.screen(LOOK, [EVENT])
-    file = io.StringIO()
-    Console(file=file, width=80, highlight=False, emoji=False).print(live)
-    text = "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+    text = drawn(lambda out: out.print(live))
     compare("cluster-progress-live.txt", text)
     assert all(len(line) <= 80 for line in text.splitlines())
 
@@ -176,13 +176,17 @@ def test_the_live_screen_is_never_higher_than_the_terminal() -> None:
         assert any(said in segment.text for line in lines for segment in line)
 
 
+def shown(one: ClusterChangeView, capsys: pytest.CaptureFixture[str]) -> str:
+    output.show("cluster-change", one, False, change.draw)
+    return capsys.readouterr().out
+
+
 def test_a_code_that_the_words_end_with_is_not_said_twice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     gone = replace(GONE[1], text="Node not found (ValidationException)", code="ValidationException")
-    shown = view("scale", "failed", removals=(gone,))
-    output.show("cluster-change", shown, False, change.draw)
-    assert capsys.readouterr().out.count("ValidationException") == 1
+    text = shown(view("scale", "failed", removals=(gone,)), capsys)
+    assert text.count("ValidationException") == 1
 
 
 def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,9 +195,8 @@ def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str
     other = SCRIPT.trouble.line.replace("ip-10-1-0-2", "ip-10-1-0-4")
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
     unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
-    shown = view("create", **followed(replace(LOOK, failures=(SCRIPT, SHORT, same, unread))))
-    output.show("cluster-change", shown, False, change.draw)
-    text = capsys.readouterr().out
+    look = replace(LOOK, failures=(SCRIPT, SHORT, same, unread))
+    text = shown(view("create", **followed(look)), capsys)
     assert text.count("log: hpctl lifecycle: FAILED") == 1
     assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
     assert "means: AWS has none of" in text
@@ -212,24 +215,7 @@ def test_lines_are_written_when_something_changes_and_once_a_minute(
     compare("cluster-progress-lines.txt", capsys.readouterr().err)
 
 
-def test_the_json_is_as_before() -> None:
-    text = output.to_json("cluster-change", VIEWS["create-failed"])
-    compare("cluster-change.json", text + "\n")
-
-
-def test_every_field_is_documented_with_its_type_and_the_other_way_round() -> None:
-    said = documented("hpctl.cluster-change/1")
-    free = {path for path, kind in said.items() if kind.startswith(("any", "object"))}
-    found: dict[str, list[Any]] = {}
-    for one in VIEWS.values():
-        document = json.loads(output.to_json("cluster-change", one))
-        for path, values in printed(document, "", free).items():
-            found.setdefault(path, []).extend(values)
-    assert set(found) == set(said)
-    for path, values in found.items():
-        kind, _, orelse = said[path].partition(" or ")
-        known = {**IS, "any": lambda _: True, "object": lambda v: isinstance(v, dict),
-                 "list of numbers": lambda v: all(isinstance(n, int) for n in v)}  # fmt: skip
-        for value in values:
-            fits = "](#" in kind or known[kind](value)
-            assert fits or (orelse == "null" and value is None), (path, value)
+def test_the_json_is_as_before_and_as_documented() -> None:
+    told = {name: output.to_json("cluster-change", one) for name, one in VIEWS.items()}
+    compare("cluster-change.json", told["create-failed"] + "\n")
+    holds("cluster-change", *told.values())

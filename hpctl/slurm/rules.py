@@ -1,4 +1,7 @@
-"""What may be sent to bring a job back, decided from a fresh look at it. Pure, and in one place.
+"""What may be sent about a job or a node, decided from a fresh look at it. Pure, for every adapter.
+
+Of nodes: each rule answers an Outcome without sending anything, or None: send it. Of jobs that are
+to come back, all is in one place.
 
 The sequence is: the job has ended or its node is DOWN; wait until COMPLETING has cleared;
 requeue (or find it requeued already); then one update that excludes nodes and sets
@@ -26,7 +29,9 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from hpctl.core.model import ENDED, Attempt, NodeName, Outcome
+from hpctl.core.marks import MARKS, mark_of, spent
+from hpctl.core.model import ENDED, Attempt, NodeName, Outcome, RecoveryId, SlurmNode, reason_owner
+from hpctl.core.reach import SLURMCTLD_REASONS
 from hpctl.slurm.records import JobRecord
 
 COMPLETING = Outcome.rejected(
@@ -35,13 +40,6 @@ COMPLETING = Outcome.rejected(
 NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any more)")
 ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a job array")
 HET = Outcome.rejected("het_job", "a heterogeneous job is requeued by its user, as a whole")
-
-
-@dataclass(frozen=True, slots=True)
-class Requeue:
-    """Send a requeue of this one job."""
-
-    command_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,8 @@ class StartNow:
     tasks: int | None = None
 
 
-def requeue(record: JobRecord | None, attempt: Attempt) -> Requeue | Outcome:
-    """What to send to put this attempt back in the queue, or what to answer without sending."""
+def requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
+    """The job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -72,15 +70,13 @@ def requeue(record: JobRecord | None, attempt: Attempt) -> Requeue | Outcome:
         return Outcome.accepted("it is pending already")
     if job.restarts != attempt.restarts:
         return _other(f"restart {job.restarts} runs already")
-    if record.het_job:
-        return HET
-    if record.whole_array:
-        return ARRAY
+    if (several := _several(record)) is not None:
+        return several
     if not job.batch:
         return Outcome.rejected("not_batch", "salloc and srun jobs cannot be requeued")
     if not job.requeue:
         return Outcome.rejected("no_requeue", "the job was submitted with --no-requeue")
-    return Requeue(record.command_id)
+    return record.command_id
 
 
 def requeue_answer(sent: Outcome) -> Outcome:
@@ -114,10 +110,8 @@ def start_now(
     job = record.job
     if job.completing:
         return COMPLETING
-    if record.het_job:
-        return HET
-    if record.whole_array:
-        return ARRAY
+    if (several := _several(record)) is not None:
+        return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
     by_slurm = job.reason in ("JobHeldUser", "job_requeued_in_held_state")
@@ -152,10 +146,8 @@ def hold(record: JobRecord | None) -> Outcome | None:
     """Why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
-    if record.het_job:
-        return HET
-    if record.whole_array:
-        return ARRAY
+    if (several := _several(record)) is not None:
+        return several
     if record.job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {record.job.state}")
     return None
@@ -184,11 +176,10 @@ def other_attempt(record: JobRecord, attempt: Attempt) -> Outcome | None:
     job = record.job
     if job.restarts < attempt.restarts:
         return _other(f"its restart count is {job.restarts}")
-    if job.restarts == attempt.restarts and job.submit != attempt.submit:
+    same = job.restarts == attempt.restarts
+    if job.submit != attempt.submit if same else job.submit < attempt.submit:
         return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
-    if job.restarts > attempt.restarts and job.submit < attempt.submit:
-        return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
-    if job.restarts > attempt.restarts and job.state in ENDED:
+    if not same and job.state in ENDED:
         return _other(f"restart {job.restarts} has run and ended")
     return None
 
@@ -201,6 +192,11 @@ def comment(own: str, why: str) -> str:
     line = " ".join(why.split())
     own = own.partition(" | hpctl: ")[0]
     return f"Comment={own} | {line}" if own and line not in own else f"Comment={own or line}"
+
+
+def _several(record: JobRecord) -> Outcome | None:
+    """Rejected where the id stands for more than one job."""
+    return HET if record.het_job else ARRAY if record.whole_array else None
 
 
 def expedited(record: JobRecord) -> bool:
@@ -216,3 +212,88 @@ def held(record: JobRecord) -> bool:
 
 def _other(why: str) -> Outcome:
     return Outcome.rejected("other_attempt", f"the job id is another attempt's by now: {why}")
+
+
+NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this name")
+
+
+def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
+
+    HyperPod's health agent is nobody: one that it marked is taken over. DRAIN clears its FAIL.
+    """
+    if node is None:
+        return NO_SUCH_NODE
+    bad = _bad_reason(reason)
+    if bad is not None:
+        return bad
+    owner = reason_owner(node.reason)
+    if owner is None and (node.closed or downed_by_hand(node)) and not mark_of(node):
+        return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
+    if node.drained and owner is not None and owner == reason_owner(reason):
+        return Outcome.accepted("it is drained already")
+    return None
+
+
+def drain_unmarked(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """As `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays so."""
+    if node is not None and mark_of(node):
+        text = f"{node.name} is {_shown(node)}: HyperPod acts on that"
+        return Outcome.rejected("marked", text, transient=True)
+    return drain(node, reason)
+
+
+def down(node: SlurmNode | None, reason: str) -> Outcome | None:
+    """Only a node that is DRAIN with the same recovery's Reason, or that bears this very mark.
+
+    DOWN leaves FAIL as it is.
+    """
+    if node is None:
+        return NO_SUCH_NODE
+    if reason in MARKS:
+        ours = node.closed and mark_of(node) == reason
+    elif (bad := _bad_reason(reason)) is not None:
+        return bad
+    else:
+        ours = node.drained and reason_owner(node.reason) == reason_owner(reason)
+    if not ours:
+        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
+    return Outcome.accepted("it is down already") if node.down else None
+
+
+def give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
+    """Only with that recovery's Reason, or a mark that is spent, and a slurmd that answers."""
+    if node is None:
+        return NO_SUCH_NODE
+    done = bool(mark_of(node)) and spent(node)
+    if not (done or node.in_service) and reason_owner(node.reason) != RecoveryId(recovery):
+        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
+    return resumable(node)
+
+
+def resumable(node: SlurmNode) -> Outcome | None:
+    """RESUME makes a DOWN node IDLE, whether its slurmd is there or not."""
+    if node.in_service:
+        return Outcome.accepted("it is in service already")
+    if not node.responding:
+        text = f"the slurmd of {node.name} does not answer: RESUME would offer it to jobs"
+        return Outcome.rejected("not_responding", text, transient=True)
+    return None
+
+
+def downed_by_hand(node: SlurmNode) -> bool:
+    """DOWN for a reason that is not slurmctld's own."""
+    return node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
+
+
+def _bad_reason(reason: str) -> Outcome | None:
+    """Only Reasons that mark a node as ours, on one line."""
+    if reason_owner(reason) is None or not reason.isprintable():
+        return Outcome.rejected("bad_reason", f"not a Reason of ours: {reason!r}")
+    return None
+
+
+def _shown(node: SlurmNode) -> str:
+    return "+".join([node.state, *sorted(node.flags)]) + (
+        f" ({node.reason})" if node.reason else ""
+    )

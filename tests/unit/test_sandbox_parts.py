@@ -1,0 +1,91 @@
+"""Parts of the sandbox that need no Slurm: reaping, a metadata service, played hardware."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.agent.check import Expected, Machine
+from hpctl.agent.checks import check_host_ec2
+from hpctl.core.compat import UTC
+from hpctl.errors import HpctlError
+from hpctl.sandbox import hardware, supervisor
+from hpctl.sandbox.faults import change_file
+from hpctl.sandbox.instances import Imds
+from hpctl.sandbox.proctree import zombie_children
+
+
+def ended() -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(["true"])
+    limit = time.monotonic() + 10
+    while child.pid not in zombie_children(os.getpid()):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    return child
+
+
+def test_one_that_somebody_else_collects_first_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = ended()
+    child.wait()
+    monkeypatch.setattr(supervisor, "zombie_children", lambda parent: [child.pid])
+    supervisor.reap_adopted()
+
+
+def test_strangers_are_collected_and_our_own_are_left_to_their_popen() -> None:
+    stranger, ours = ended(), ended()
+    supervisor.reap_adopted([ours.pid])
+    assert zombie_children(os.getpid()).count(ours.pid) == 1
+    assert stranger.pid not in zombie_children(os.getpid())
+    assert ours.wait() == 0
+    stranger.wait()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.1.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_agents_check_hears_the_notice_of_its_own_instance(port: int) -> None:
+    imds = Imds(port)
+    machines = {}
+    for address in ("127.0.1.1", "127.0.1.2"):
+        imds.serve(address)
+        expected = Expected(spot=True, metadata_url=imds.url(address))
+        machines[address] = Machine(expected=expected)
+    imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
+    assert check_host_ec2.gather_spot(machines["127.0.1.1"]).action == ""
+    heard = check_host_ec2.gather_spot(machines["127.0.1.2"])
+    assert (heard.action, heard.at) == ("terminate", "2026-01-01T00:00:00Z")
+    imds.serve("127.0.1.2")
+    assert check_host_ec2.gather_spot(machines["127.0.1.2"]).action == "", "a new instance has none"
+
+
+def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path: Path) -> None:
+    root = tmp_path / "hardware"
+    hardware.boot(root, {"efa": 1})
+    path = "/sys/class/infiniband/rdmap79s0/ports/1/state"
+    held = (root / path[1:]).open()
+    change_file(root, path, "1: DOWN")
+    assert held.read() == "1: DOWN\n"
+    held.close()
+    change_file(root, path, remove=True)
+    assert not (root / path[1:]).exists()
+    change_file(root, "/sys/class/infiniband/rdmap79s0", remove=True)
+    assert not (root / "sys/class/infiniband/rdmap79s0").exists()
+    change_file(root, "/sys/class/nvme/nvme0/state", "live")
+    assert (root / "sys/class/nvme/nvme0/state").read_text() == "live\n"
+    for outside in ("/../boot_id", "/sys/../../boot_id", "/", "/proc/.."):
+        with pytest.raises(HpctlError, match="does not lie below"):
+            change_file(root, outside, "x")
+    with pytest.raises(HpctlError, match="No such file"):
+        change_file(root, "/sys/nothing", remove=True)
