@@ -26,33 +26,28 @@ from hpctl.errors import HpctlError
 
 @dataclass(frozen=True, slots=True)
 class HpctlOption:
-    """One option. `value` is its value's name, "" for a flag; `directive`: `#HPCTL` knows it."""
+    """One option. `value` is its value's name, "" for a flag, and `example` one to write.
+
+    `directive`: `#HPCTL` knows it.
+    """
 
     value: str = ""
+    example: str = ""
     repeated: bool = False
     directive: bool = True
 
 
 HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
-    "checkpoint-dir": HpctlOption("DIR"),
-    "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", repeated=True),
-    "policy": HpctlOption("FILE|NAME"),
-    "log-rules": HpctlOption("PRESET|FILE", repeated=True),
-    "spares": HpctlOption("K"),
-    "save-signal": HpctlOption("SIGNAL[@SECONDS]"),
+    "checkpoint-dir": HpctlOption("DIR", "/shared/my-run"),
+    "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run", repeated=True),
+    "policy": HpctlOption("FILE|NAME", "policy.yaml"),
+    "log-rules": HpctlOption("PRESET|FILE", "megatron", repeated=True),
+    "spares": HpctlOption("K", "1"),
+    "save-signal": HpctlOption("SIGNAL[@SECONDS]", "USR1@120"),
     "no-resume": HpctlOption(),
-    "slurm-bin": HpctlOption("DIR", directive=False),
+    "slurm-bin": HpctlOption("DIR", "/opt/slurm/bin", directive=False),
     "dry-run": HpctlOption(directive=False),
     "json": HpctlOption(directive=False),
-}
-_EXAMPLES = {
-    "checkpoint-dir": "/shared/my-run",
-    "tier": "local:/nvme/my-run",
-    "policy": "policy.yaml",
-    "log-rules": "megatron",
-    "spares": "1",
-    "save-signal": "USR1@120",
-    "slurm-bin": "/opt/slurm/bin",
 }
 MOST_SPARES = 1000
 SAVE_BEFORE_S = 120
@@ -104,7 +99,7 @@ def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
 
 def needs_value(name: str, place: str) -> HpctlError:
     """The error for an option without its value."""
-    return HpctlError(f"{place} needs a value", f"Write --{name} {_EXAMPLES[name]}.")
+    return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
 def parse_directive(words: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
