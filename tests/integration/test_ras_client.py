@@ -32,12 +32,8 @@ def test_each_release_is_understood(release: str) -> None:
     assert report.communicators[0].whole is RELEASES[release].json
     groups = next(groups for groups in report.communicators[0].counts.values() if len(groups) == 2)
     assert [member.rank for member in groups[0].members] == [5]
-    assert service.commands == [
-        "CLIENT PROTOCOL 2",
-        "TIMEOUT 5",
-        "SET FORMAT json",
-        "VERBOSE STATUS",
-    ]
+    said = "CLIENT PROTOCOL 2, TIMEOUT 5, SET FORMAT json, VERBOSE STATUS"
+    assert service.commands == said.split(", ")
 
 
 @pytest.mark.parametrize("fault", [Fault.MUTE, Fault.MUTE_STATUS])
@@ -97,25 +93,16 @@ def test_each_job_has_an_address_of_its_own() -> None:
 def test_the_command_says_what_it_finds() -> None:
     told = job()
     told.communicators[0].step(but=(5,))
+
+    def ran(port: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hpctl.jobs.ras", f"localhost:{port}", "--apart", "0.1"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, env=env, timeout=60, capture_output=True, text=True)
+
     with Service(told) as service:
-        command = [sys.executable, "-m", "hpctl.jobs.ras", f"localhost:{service.port}"]
-        done = subprocess.run(
-            [*command, "--apart", "0.1"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=60,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran(service.port)
     assert done.returncode == 1, done.stderr
     assert "behind: rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 0 AllReduce" in done.stdout
-    done = subprocess.run(
-        [*command],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(service.port)
     assert done.returncode == 3
     assert "cannot ask the RAS service" in done.stderr
