@@ -144,11 +144,14 @@ def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
     return asked and stronger
 
 
-def replacement_asked(rec: NodeRecovery) -> bool:
-    """Whether a mark that came while we rebooted the node asked for its replacement.
+def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
+    """Whether a mark that came while we rebooted the node asks for its replacement still.
 
-    Our drain has replaced that mark since, so the node itself does not tell.
+    Our drain has taken that mark off since, so the node itself does not tell. In mode assist the
+    service acts on its marks.
     """
+    if policy.mode is not Mode.OWN or rec.generation.instance != rec.opened_for.instance:
+        return False
     noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == Signal.MARKED)
     return any(_asks_for_more(rec, mark_in(reason)) for reason in noted)
 

@@ -303,7 +303,7 @@ def _verifying(
         if judged.condition is Condition.FAULTY and new:
             return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if judged.condition is not Condition.HEALTHY and new:
-            if replacement_asked(rec):
+            if replacement_asked(rec, policy):
                 why = (
                     f"HyperPod's health agent asked for a replacement, and it is {judged.condition}"
                 )

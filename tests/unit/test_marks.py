@@ -28,7 +28,7 @@ from hpctl.core.model import (
 from hpctl.core.node_advance import advance
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import Do, Move, StepKind, StepRecord
+from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.timeline import awaited
 from tests.fakes.values import OWN, at, does, generation, moves, slurm_job, slurm_node
 from tests.unit.test_node_recovery import FACTS, rec
@@ -237,6 +237,7 @@ def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is
     facts = replace(FACTS, heard=ill.generation, assessment=ill)
     answer = advance(back, facts, OWN, at(3))
     assert isinstance(answer, Move) == climbs
+    assert isinstance(advance(back, facts, ASSIST, at(3)), Wait), "the service acts on its marks"
     if isinstance(answer, Move):
         assert back.on(answer.signal, at(3), answer.why, None).remedy is Remedy.REPLACE
     well = replace(facts, assessment=replace(ill, condition=Condition.HEALTHY))
