@@ -22,10 +22,7 @@ from pathlib import Path
 from benchmarks.agent_process import tree_mb
 
 NHC = ("HPCTL_BENCH_NHC", ("nhc",))
-NODE_EXPORTER = (
-    "HPCTL_BENCH_NODE_EXPORTER",
-    ("prometheus-node-exporter", "node_exporter"),
-)
+NODE_EXPORTER = ("HPCTL_BENCH_NODE_EXPORTER", ("prometheus-node-exporter", "node_exporter"))
 TIMEOUT_S = 30
 
 NHC_CHECKS = (

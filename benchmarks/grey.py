@@ -141,11 +141,7 @@ def run() -> Outcome:
         Row("recall", ours.recall, "", best_name, best.recall, 0.90, least=True),
         Row("onset to found, median", median(delays), "s", best_name, median(best.delays), 180.0),
         Row("onset to found, p90", _p90(delays), "s", best_name, _p90(sorted(best.delays)), 180.0),
-        Row(
-            "the same, pauses not counted, p90",
-            _p90(told),
-            "s",
-        ),
+        Row("the same, pauses not counted, p90", _p90(told), "s"),
         Row("found within 3 min of onset", sum(d <= 180 for d in delays) / len(delays), ""),
         Row("false alarms in 1 000 node-days", _per_days(ours), "", best_name, _per_days(best)),
         *_lemons(),

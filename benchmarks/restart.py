@@ -71,8 +71,7 @@ class Way:
 _HPCTL = f"{sys.executable} -m hpctl"
 _TORCH = f"{_HPCTL} run --torch --nproc=1"
 PLAIN = Way(
-    "plain Slurm requeue",
-    f"srun {_torchrun(0)} || {{ scontrol requeue $SLURM_JOB_ID; sleep 60; }}",
+    "plain Slurm requeue", f"srun {_torchrun(0)} || {{ scontrol requeue $SLURM_JOB_ID; sleep 60; }}"
 )
 REQUEUE = Way("hpctl requeue", f"srun {_torchrun(0)}", hpctl=True)
 STEP = Way("hpctl step restart", f"{_HPCTL} run -- {_torchrun(0)}", hpctl=True)

@@ -15,12 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.agent.checks import (
-    kernel_gpu,
-    kernel_platform,
-    kernel_processor,
-    kernel_storage,
-)
+from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.findings import Findings
 from hpctl.agent.kmsg import KernelFile, format_record, parse
@@ -86,7 +81,7 @@ def run() -> Outcome:
         ],
         [
             f"processor time, medians of {RUNS} in turn; reading the file, parsing, sorting out"
-            " and folding into findings",
+            " and folding into findings"
         ],
     )
 

@@ -183,12 +183,7 @@ def _stretched() -> Iterator[bytes]:
 
 
 def _shapes() -> list[re.Pattern[str]]:
-    from hpctl.agent.checks import (
-        kernel_gpu,
-        kernel_platform,
-        kernel_processor,
-        kernel_storage,
-    )
+    from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
 
     modules = (kernel_gpu, kernel_processor, kernel_platform)
     modules += (kernel_platform, kernel_processor, kernel_storage)

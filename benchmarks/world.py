@@ -36,12 +36,7 @@ CAREFUL = Policy(mode=Mode.OWN)
 """The shipped budgets: of a hundred sick nodes nearly all are held."""
 GENEROUS = Policy(
     mode=Mode.OWN,
-    budgets=Budgets(
-        open_min=1000,
-        partition_min=1000,
-        per_hour=1000,
-        correlated_min=100_000,
-    ),
+    budgets=Budgets(open_min=1000, partition_min=1000, per_hour=1000, correlated_min=100_000),
 )
 """Budgets that let a hundred recoveries open in one cycle."""
 

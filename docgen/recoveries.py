@@ -35,10 +35,7 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "rebooting or being replaced; a new boot has to report",
         "`reboot_deadline_s` or `replace_deadline_s`",
     ),
-    "rejoining": (
-        "a new boot reports; cloud and slurmd have to agree",
-        "`rejoin_deadline_s`",
-    ),
+    "rejoining": ("a new boot reports; cloud and slurmd have to agree", "`rejoin_deadline_s`"),
     "verifying": (
         "healthy for `verify_healthy_s`, then given back to Slurm",
         "`verify_deadline_s`",

@@ -13,14 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Finding,
-    Generation,
-    Health,
-    InstanceId,
-    NodeName,
-)
+from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.daemon.alerts import AlertStore, Webhook, routes
 from hpctl.daemon.server import IntakeServer
 

@@ -16,13 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from hpctl import progress
 

@@ -124,10 +124,7 @@ class Details:
     """What is known of one cluster's instances beside their list. For one thread."""
 
     def __init__(
-        self,
-        cluster: str,
-        describe: Callable[..., Mapping[str, Any]],
-        file: Path = RESOURCE_CONFIG,
+        self, cluster: str, describe: Callable[..., Mapping[str, Any]], file: Path = RESOURCE_CONFIG
     ) -> None:
         self._cluster, self._describe = cluster, describe
         self._file = ResourceConfig(cluster, file)

@@ -317,8 +317,7 @@ def drop_groups(
     for row in node_rows(aws, cluster, details=False):
         if row.group in groups and row.status != "ShuttingDown" and key(row) not in emptied:
             raise HpctlError(
-                f"group {row.group} has got {row.shown} meanwhile, and was not deleted",
-                _AGAIN,
+                f"group {row.group} has got {row.shown} meanwhile, and was not deleted", _AGAIN
             )
     going = [
         g["InstanceGroupName"]

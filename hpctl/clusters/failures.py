@@ -67,8 +67,7 @@ def log_place(cluster_arn: str, cluster: str, group: str, instance_id: str) -> L
     """Where the log of an instance of a group is."""
     cluster_id = cluster_arn.rpartition("/")[2]
     return LogPlace(
-        f"/aws/sagemaker/Clusters/{cluster}/{cluster_id}",
-        f"LifecycleConfig/{group}/{instance_id}",
+        f"/aws/sagemaker/Clusters/{cluster}/{cluster_id}", f"LifecycleConfig/{group}/{instance_id}"
     )
 
 

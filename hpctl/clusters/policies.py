@@ -54,7 +54,7 @@ HEAD_NODE: Table = {
         "describe_cluster_node": On.CLUSTER,
         "batch_reboot_cluster_nodes": On.CLUSTER,
         "batch_replace_cluster_nodes": On.CLUSTER,
-    },
+    }
 }
 """What the daemon calls, on a controller."""
 
@@ -64,7 +64,7 @@ AUTOSCALE: Table = {
         "batch_delete_cluster_nodes": On.CLUSTER,
         # Where NodeProvisioningMode is not Continuous.
         "update_cluster": On.CLUSTER,
-    },
+    }
 }
 """What it calls besides where autoscaling is on."""
 
@@ -119,10 +119,7 @@ OPERATOR: Table = {
         "describe_file_caches": On.FILE_SYSTEM,
         "describe_file_systems": On.FILE_SYSTEM,
     },
-    "iam": {
-        "get_role": On.ROLE,
-        "simulate_principal_policy": On.ROLE,
-    },
+    "iam": {"get_role": On.ROLE, "simulate_principal_policy": On.ROLE},
     "logs": {"get_log_events": On.LOG_STREAMS},
     "s3": {
         "delete_object": On.OBJECTS,
@@ -132,19 +129,13 @@ OPERATOR: Table = {
         "put_object": On.OBJECTS,
     },
     "secretsmanager": {"describe_secret": On.SECRET},
-    "service-quotas": {
-        "list_aws_default_service_quotas": On.ANY,
-        "list_service_quotas": On.ANY,
-    },
+    "service-quotas": {"list_aws_default_service_quotas": On.ANY, "list_service_quotas": On.ANY},
     "ssm": {"start_session": On.SESSION},
 }
 """What `hpctl cluster` and its siblings call, at the operator's desk or in CI."""
 
 BUYER: Table = {
-    "sagemaker": {
-        "create_training_plan": On.RESERVED,
-        "extend_training_plan": On.RESERVED,
-    },
+    "sagemaker": {"create_training_plan": On.RESERVED, "extend_training_plan": On.RESERVED}
 }
 """What costs money up front: apart, so that an operator need not have it."""
 

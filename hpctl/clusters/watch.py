@@ -109,10 +109,7 @@ class _View:
             more = {"IncludeNodeLogicalIds": True} if continuous else {}
             listed = list(
                 sagemaker.pages(
-                    "list_cluster_nodes",
-                    "ClusterNodeSummaries",
-                    ClusterName=self.cluster,
-                    **more,
+                    "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=self.cluster, **more
                 )
             )
         except Absent:

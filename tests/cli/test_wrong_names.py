@@ -16,10 +16,7 @@ TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 @pytest.mark.parametrize("code", TABLE)
 def test_a_wrong_argument_ends_as_its_kind_does(
-    history: Head,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    code: int,
+    history: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wrong = []

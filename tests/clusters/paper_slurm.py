@@ -7,14 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    JobId,
-    NodeName,
-    Outcome,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-)
+from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.slurm import cli
 

@@ -148,9 +148,7 @@ def test_a_group_grows_to_a_count_and_not_by_one(bed: AwsBed) -> None:
     assert len(added(bed)) == 1
 
 
-def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(
-    bed: AwsBed,
-) -> None:
+def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(bed: AwsBed) -> None:
     bed.emulator.faults.add("drop_reply", operations=["BatchAddClusterNodes"], calls=1)
     apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     tokens = [sent["ClientToken"] for sent in added(bed)]

@@ -92,9 +92,7 @@ def test_provisioning_parameters_name_every_group() -> None:
         "workload_manager": "slurm",
         "controller_group": "ctl",
         "login_group": "login",
-        "worker_groups": [
-            {"instance_group_name": "h100", "partition_name": "ml.p5.48xlarge"},
-        ],
+        "worker_groups": [{"instance_group_name": "h100", "partition_name": "ml.p5.48xlarge"}],
         "fsx_dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
         "fsx_mountname": "abcdefgh",
         "fsx_openzfs_dns_name": "fs-0123456789abcdef1.fsx.us-east-1.amazonaws.com",

@@ -46,10 +46,7 @@ def group(sandbox: Sandbox, name: str, count: int, **more: Any) -> dict[str, Any
         "InstanceType": "ml.p5.48xlarge" if worker else "ml.m5.xlarge",
         "InstanceCount": count,
         "ExecutionRole": sandbox.aws["execution_role"],
-        "LifeCycleConfig": {
-            "SourceS3Uri": sandbox.aws["lifecycle"],
-            "OnCreate": "on_create.sh",
-        },
+        "LifeCycleConfig": {"SourceS3Uri": sandbox.aws["lifecycle"], "OnCreate": "on_create.sh"},
         "SlurmConfig": slurm or {"NodeType": "Controller"},
         **more,
     }

@@ -14,16 +14,7 @@ import pytest
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    Clears,
-    Condition,
-    Health,
-    NodeName,
-    Remedy,
-    RuleId,
-    Urgency,
-    Verdict,
-)
+from hpctl.core.model import Clears, Condition, Health, NodeName, Remedy, RuleId, Urgency, Verdict
 from hpctl.daemon import alerts
 from hpctl.daemon.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
 from hpctl.daemon.node_health import NodeHealthStore, without
@@ -116,10 +107,7 @@ def test_alerts_of_no_node_are_named_and_the_others_taken(head: Head) -> None:
     assert (
         "Watchdog: no such label; an alert without alertname: instance=ip-10-1" in answer["message"]
     )
-    assert answer["alerts"][3] == {
-        "alertname": "Twins",
-        "looked_at": {"instance": "10.9.9.9:9100"},
-    }
+    assert answer["alerts"][3] == {"alertname": "Twins", "looked_at": {"instance": "10.9.9.9:9100"}}
     assert "node, instance, hostname" in answer["hint"]
     assert len(head.findings()) == 1
 

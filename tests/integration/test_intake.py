@@ -273,9 +273,7 @@ def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
 
 def test_an_address_in_use_is_said_plainly(head: Head) -> None:
     second = IntakeServer(
-        intake_app(IntakeSettings(), Sink(), ADDRESSES.get),
-        "127.0.0.1",
-        head.server.port,
+        intake_app(IntakeSettings(), Sink(), ADDRESSES.get), "127.0.0.1", head.server.port
     )
     with pytest.raises(Unavailable, match=str(head.server.port)):
         second.start()

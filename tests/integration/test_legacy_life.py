@@ -37,10 +37,7 @@ def cluster_file(sandbox: Sandbox, **more: Any) -> dict[str, Any]:
             "name": name,
             "instance_type": kind,
             "execution_role": sandbox.aws["execution_role"],
-            "lifecycle": {
-                "source_s3_uri": sandbox.aws["lifecycle"],
-                "on_create": "on_create.sh",
-            },
+            "lifecycle": {"source_s3_uri": sandbox.aws["lifecycle"], "on_create": "on_create.sh"},
             **of_it,
         }
 

@@ -11,14 +11,7 @@ import pytest
 
 from hpctl.jobs.checkpoints.search import Checkpoint, every, last_complete
 from hpctl.sandbox.api import Sandbox
-from tests.integration.test_training_slurm import (
-    ROOT,
-    requeue,
-    shared,
-    submit,
-    wait,
-    wait_for_text,
-)
+from tests.integration.test_training_slurm import ROOT, requeue, shared, submit, wait, wait_for_text
 
 __all__ = ["shared"]
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]

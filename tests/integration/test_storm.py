@@ -108,10 +108,7 @@ def lines(number: int) -> list[str]:
         for n in range(first, first + STEP)
     ]
     steps = RATE * SECONDS // STEP
-    rare = [
-        *FAULTS,
-        *(f"NVRM: Xid (PCI:0000:66:00): {1000 + n}, new" for n in range(SMALL_FRY)),
-    ]
+    rare = [*FAULTS, *(f"NVRM: Xid (PCI:0000:66:00): {1000 + n}, new" for n in range(SMALL_FRY))]
     mine = [text for n, text in enumerate(rare) if n * steps // len(rare) == number]
     for place, text in enumerate(mine):
         texts[7 + place * 5] = text

@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.agent.checks import (
-    kernel_gpu,
-    kernel_platform,
-    kernel_processor,
-    kernel_storage,
-)
+from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC

@@ -290,10 +290,7 @@ VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
         ({"InstanceGroups": [group("controller", "Controller", 0)]}, "ValidationException"),
         ({"InstanceGroups": [group("controller", "Controller", 2)]}, "ValidationException"),
         ({"Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}, "ValidationException"),
-        (
-            {"InstanceGroups": [group("w", "Compute", 1, TrainingPlanArn=PLAN)]},
-            "ResourceNotFound",
-        ),
+        ({"InstanceGroups": [group("w", "Compute", 1, TrainingPlanArn=PLAN)]}, "ResourceNotFound"),
     ],
 )
 def test_what_cannot_change_is_refused_and_nothing_is_done(

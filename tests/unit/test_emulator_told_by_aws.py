@@ -73,10 +73,7 @@ def legacy(**more: Any) -> list[dict[str, Any]]:
 
 
 def with_slurm(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    slurm = [
-        {"NodeType": "Controller"},
-        {"NodeType": "Compute", "PartitionNames": ["gpu"]},
-    ]
+    slurm = [{"NodeType": "Controller"}, {"NodeType": "Compute", "PartitionNames": ["gpu"]}]
     return [{**g, "SlurmConfig": s} for g, s in zip(groups, slurm, strict=True)]
 
 

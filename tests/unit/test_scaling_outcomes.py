@@ -23,11 +23,7 @@ def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not() -> None:
     ):
         failed = {"InstanceGroupName": "w", "ErrorCode": code, "FailedCount": 1}
         found = sagemaker.of_add("w", 1, {"Successful": [], "Failed": [failed]})
-        assert (found.kind, found.code, found.transient) == (
-            OutcomeKind.REJECTED,
-            code,
-            transient,
-        )
+        assert (found.kind, found.code, found.transient) == (OutcomeKind.REJECTED, code, transient)
     assert sagemaker.of_add("w", 1, {}).kind is OutcomeKind.AMBIGUOUS
 
 

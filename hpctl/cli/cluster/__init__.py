@@ -31,10 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "hpctl.cli.cluster.waiting:wait",
         "Follow a cluster until it is in service with all its nodes, or gone.",
     ),
-    "list": (
-        "hpctl.cli.cluster.describe:list_clusters",
-        "The clusters of an account in a region.",
-    ),
+    "list": ("hpctl.cli.cluster.describe:list_clusters", "The clusters of an account in a region."),
     "describe": (
         "hpctl.cli.cluster.describe:describe",
         "A cluster, its instance groups, and what is wrong with it.",

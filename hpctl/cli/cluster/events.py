@@ -179,10 +179,7 @@ def _instance(rows: tuple[NodeRow, ...], name: str) -> str:
 
 
 def _follow(
-    here: Place,
-    found: tuple[ClusterEvent, ...],
-    since: datetime | None,
-    asked: dict[str, Any],
+    here: Place, found: tuple[ClusterEvent, ...], since: datetime | None, asked: dict[str, Any]
 ) -> None:
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
     from hpctl.clusters.events import events as read

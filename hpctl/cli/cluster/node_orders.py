@@ -56,9 +56,7 @@ HEARTBEAT_S = 60.0
 def removal_now_option(command: F) -> F:
     """`--now`, as the commands for named nodes have it."""
     return click.option(
-        "--now",
-        is_flag=True,
-        help="Do not wait for the jobs on nodes that go: they end.",
+        "--now", is_flag=True, help="Do not wait for the jobs on nodes that go: they end."
     )(command)
 
 

@@ -259,9 +259,7 @@ def _entry(prefix: Prefix, name: str, place: Place) -> Iterator[Finding]:
         )
     else:
         yield from settled(
-            scripts.of_entry(script, prefix.url, place),
-            f"{prefix.url}/{name} can be run",
-            place,
+            scripts.of_entry(script, prefix.url, place), f"{prefix.url}/{name} can be run", place
         )
 
 

@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from hpctl.clusters.validate.wanted import (
-    Finding,
-    Group,
-    Place,
-    Unanswered,
-    Verdict,
-    Wanted,
-)
+from hpctl.clusters.validate.wanted import Finding, Group, Place, Unanswered, Verdict, Wanted
 from hpctl.core.compat import UTC
 from hpctl.errors import Absent, Refused, Unavailable
 from hpctl.ports import Service

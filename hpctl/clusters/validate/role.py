@@ -166,9 +166,7 @@ def trusted(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         policy = role.entry.get("AssumeRolePolicyDocument") or {}
         policy = json.loads(policy) if isinstance(policy, str) else policy
         yield from settled(
-            [] if _trusts(policy) else [_untrusted(arn, place)],
-            f"{arn} trusts {SERVICE}",
-            place,
+            [] if _trusts(policy) else [_untrusted(arn, place)], f"{arn} trusts {SERVICE}", place
         )
 
 

@@ -54,11 +54,7 @@ class Capacity:
 
     def shown(self) -> Body:
         """The bounds in force, for the admin route."""
-        return {
-            "types": dict(self.types),
-            "groups": dict(self.groups),
-            "quotas": dict(self.quotas),
-        }
+        return {"types": dict(self.types), "groups": dict(self.groups), "quotas": dict(self.quotas)}
 
     def take(self, cluster: Cluster, node: Node) -> bool:
         """Give a node the first type of its group that is to be had; False where none is.

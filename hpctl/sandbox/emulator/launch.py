@@ -182,8 +182,7 @@ class Launches:
         with self.world.lock:
             state = node.state
             self.world.set(
-                node,
-                NodeState(state.instance_id, InstanceStatus.FAILURE, message, state.launched),
+                node, NodeState(state.instance_id, InstanceStatus.FAILURE, message, state.launched)
             )
             self.events.record(cluster, "Instance failed.", node=node, failure=message)
 

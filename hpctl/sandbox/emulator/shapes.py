@@ -32,10 +32,7 @@ Body = dict[str, Any]
 
 
 SAGEMAKER = "sagemaker"
-SERVICES = {
-    "SageMaker": SAGEMAKER,
-    "ServiceQuotasV20190624": "service-quotas",
-}
+SERVICES = {"SageMaker": SAGEMAKER, "ServiceQuotasV20190624": "service-quotas"}
 """The services that are spoken here, by the word before the dot of X-Amz-Target."""
 
 _VERSIONS = {SAGEMAKER: "2017-07-24", "service-quotas": "2019-06-24"}
@@ -172,10 +169,7 @@ Item = TypeVar("Item")
 
 
 def paged(
-    key: str,
-    items: Sequence[Item],
-    request: Body,
-    show: Callable[[Item], Any] = lambda one: one,
+    key: str, items: Sequence[Item], request: Body, show: Callable[[Item], Any] = lambda one: one
 ) -> Body:
     """One page of `items` below `key`, each as `show` has it, and the token of the next if any.
 

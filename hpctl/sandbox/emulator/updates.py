@@ -83,12 +83,7 @@ class SoftwareOperation:
         self.scaling.settle(cluster, "InService")
 
     def _roll(
-        self,
-        cluster: Cluster,
-        group: Group,
-        deployment: Body,
-        size: Body | None,
-        done: list[Node],
+        self, cluster: Cluster, group: Group, deployment: Body, size: Body | None, done: list[Node]
     ) -> bool:
         """Update the group's nodes; those that were touched are in `done`. False: one failed."""
         pause_s = float(deployment.get("WaitIntervalInSeconds", 0))

@@ -16,14 +16,7 @@ from typing import Any
 from lifecycle.failure import Failure, No
 from lifecycle.node import Node
 from lifecycle.secret import secret
-from lifecycle.slurm_files import (
-    add_line,
-    last_words,
-    program,
-    set_line,
-    value,
-    wait_for_conf,
-)
+from lifecycle.slurm_files import add_line, last_words, program, set_line, value, wait_for_conf
 
 UNIT = "slurmdbd.service"
 LOCAL_UNIT = "mariadb.service"
