@@ -392,6 +392,10 @@ class IntakeServer:
             await asyncio.wait([serving], timeout=TICK_S)
         accepting.close()
         await serving
+        # uvicorn does not look after those that came while it shut down.
+        for late in [*self._server.server_state.connections]:
+            cast(Any, late).transport.abort()
+        await asyncio.sleep(0)
 
     async def _take(self, client: socket.socket, came: bytes) -> None:
         """Serve a connection on which something has come. Raises OSError."""
