@@ -239,7 +239,7 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
         kind, why = Kind.HOST_MEMORY, "Slurm killed it for its memory"
     elif job.state in ("NODE_FAIL", "BOOT_FAIL"):
         kind, why = Kind.NODE, f"Slurm ended it as {job.state}"
-    elif job.reason == "JobLaunchFailure" or _batch_host_down(job, view):
+    elif job.reason == "JobLaunchFailure" or _batch_host_lost(job, view, exit_code):
         kind, why = Kind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
         node = job.batch_host
     elif exit_code in policy.corruption_exit_codes:
@@ -266,9 +266,15 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
     )
 
 
-def _batch_host_down(job: SlurmJob, view: View) -> bool:
+def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
+    """Whether the node of the batch script is DOWN, or was about to be.
+
+    Nodes and jobs are read side by side: a script that was killed on a closed node may be seen
+    before the DOWN that killed it.
+    """
     host = view.scheduler.nodes.get(job.batch_host) if job.batch_host else None
-    return host is not None and host.down
+    killed = exit_code is not None and exit_code - 128 in _FROM_OUTSIDE
+    return host is not None and (host.down or (host.closed and killed))
 
 
 def _progress(job: SlurmJob, view: View) -> int | None:

@@ -286,6 +286,24 @@ def test_a_job_that_somebody_requeued_without_a_word() -> None:
     assert found.trouble.kind is Kind.KILLED
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "flags", "kind"),
+    [
+        ("137:0", {"DRAIN"}, Kind.NODE),
+        ("137:0", {"FAIL"}, Kind.NODE),
+        ("137:0", set(), Kind.KILLED),
+        ("1:0", {"DRAIN"}, Kind.CRASH),
+    ],
+)
+def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(
+    exit_code: str, flags: set[str], kind: Kind
+) -> None:
+    ended = replace(FAILED, exit_code=exit_code)
+    nodes = {HOST: slurm_node(1, flags=frozenset(flags))}
+    found = opens(ended, scheduler=SchedulerView(at(0), nodes, {JobId(7): ended}))
+    assert (found.trouble and found.trouble.kind) is kind
+
+
 # --- headless -------------------------------------------------------------------------------------
 
 
