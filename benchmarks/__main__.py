@@ -4,8 +4,6 @@ Exits with 0 even where a bar is missed: a loaded machine is no broken program. 
 loudly instead, and `--json` carries every figure. A benchmark that breaks is exit code 1.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ The agent is the real process at its shipped settings, on eight GPUs and 704 cou
 are not there. Rivals that are not installed are named as missing, and their rows left out.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The real agent process on a machine that is not there, reporting to a real intake."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

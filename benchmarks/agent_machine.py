@@ -4,8 +4,6 @@ The sizes are a p5.48xlarge's: 32 EFA devices, of whose counters the agent reads
 many tasks as 192 virtual CPUs and a training job with its data loaders have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

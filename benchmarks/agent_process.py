@@ -1,7 +1,5 @@
 """What a process has used so far, as /proc counts it, and what that makes in an hour."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -4,8 +4,6 @@ Neither comes with hpctl. `nhc` and `prometheus-node-exporter` (or `node_exporte
 in PATH, or where HPCTL_BENCH_NHC and HPCTL_BENCH_NODE_EXPORTER say.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

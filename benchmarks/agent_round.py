@@ -1,7 +1,5 @@
 """What one look of every check costs, and what that makes in an hour at the shipped intervals."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -6,8 +6,6 @@ and that is what a heartbeat waits for. The rivals: the same heartbeats with a M
 each, and the same bytes to the bare web server, which shows how much of a wait is the machine's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import time

@@ -5,8 +5,6 @@ thousands of connections that never finish, floods of reports about jobs that ar
 that of the daemon, its intake and all else below it, four times a second while they attack.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

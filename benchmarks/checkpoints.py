@@ -5,8 +5,6 @@ os.stat a file the sizes are known: nothing is known of their ends. `pickletools
 through the same pickle without running it, and keeps nothing. Without torch its rows are missing.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import os

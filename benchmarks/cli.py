@@ -4,8 +4,6 @@
 Slurm by stand-ins of its commands that print at once.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -5,8 +5,6 @@ its own. The rival is the plain loop over boto3 that the service's own dump tool
 one DescribeClusterNode after another.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Its own process, so that what it costs is not counted to its clients. Prints its
 serves until it is terminated.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 

@@ -1,8 +1,6 @@
 """What one decision cycle costs once Slurm has been read, what that read costs before it, and what
 a daemon holds in memory, as the cluster grows."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@
 would hide what the next size needs.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

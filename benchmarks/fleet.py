@@ -3,8 +3,6 @@
 Leaner than real agents, which would need ten thousand machines; on the wire they are the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

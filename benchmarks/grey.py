@@ -5,8 +5,6 @@ real window store and judge. Rivals see the same windows: fixed thresholds as no
 them, three standard deviations from the job's mean, and the bare robust z.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import Counter

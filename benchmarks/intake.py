@@ -4,8 +4,6 @@ The rivals are the same messages with a MUNGE credential each, which is what ses
 the bare web server answering "hello": what remains is what it costs to believe a report.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

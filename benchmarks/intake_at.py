@@ -6,8 +6,6 @@ a daemon of that size does; `busy`: without a pause, and each time round is a li
 `hello` is the rival: the same server with nothing behind it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

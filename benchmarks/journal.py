@@ -1,7 +1,5 @@
 """What a durable step costs: an append of three events, on stable storage when it returns."""
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from datetime import datetime

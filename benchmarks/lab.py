@@ -5,8 +5,6 @@ few milliseconds would take the processor from what is being measured. Each line
 for is checked against scontrol afterwards.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

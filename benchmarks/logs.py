@@ -5,8 +5,6 @@ as a script of a few lines does, and `grep -E -c` with all of them, which counts
 nothing and judges nothing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """What a busy cluster leaves in its journal: made-up days, each event legal after those before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import count

@@ -9,8 +9,6 @@ cost at our intake. The ratios are medians over the rounds, each of its round's 
 over a machine without strangers are printed beside them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The rival is what people write instead: a line into an open, unbuffered file on 
 the same with the `logging` module.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

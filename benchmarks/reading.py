@@ -6,8 +6,6 @@ at its spaces into a dict, the least that a parser of text can do, and wrong for
 hold spaces.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

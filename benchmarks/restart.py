@@ -6,8 +6,6 @@ hpctl's daemon), the step is launched anew (`hpctl run`), the processes are (tor
 ft_launcher where it is installed, `hpctl run --torch`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Real PyTorch (DDP, gloo) on loopback: two agents or launchers, one rank each, as
 Rank 1 is killed with SIGKILL while it trains. Needs torch; `measure` raises NoTorch without it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

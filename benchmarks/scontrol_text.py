@@ -4,8 +4,6 @@ Every line has the length and the keys of a real one: a parser that skips what i
 must still read past it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import stat

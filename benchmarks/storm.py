@@ -5,8 +5,6 @@ of regular expressions from a configuration file would be; and the least that a 
 taking the header off each line.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

@@ -5,8 +5,6 @@ Says a line once all have connected; then each drips on, and connects again wher
 intake does, reads nothing, and prints its port.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """What a benchmark says: rows of a figure, its rival, their ratio and the bar."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -10,8 +10,6 @@ the slowest of thousands that are made to be slow: every line that some pattern 
 at each place with what the pattern repeats.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

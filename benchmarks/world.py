@@ -1,7 +1,5 @@
 """A made-up cluster of any size: what the ports answer, without Slurm and without a cloud."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Made-up days of a very busy cluster (`past.py`), each size in a process of its own (`years_at.py`).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 A process each, because memory that was once taken would hide what the next one needs.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """docs/catalogue.md from the fault table: a heading a check, a line a row."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 from hpctl.core.catalogue import SHIPPED

@@ -1,7 +1,5 @@
 """docs/checks.md from the agent's table of checks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hpctl.agent.runner import CPU_PERCENT, MEMORY_MB

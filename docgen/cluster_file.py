@@ -1,7 +1,5 @@
 """docs/cluster.md: cluster.yaml, its keys from the models that read it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

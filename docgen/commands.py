@@ -1,7 +1,5 @@
 """docs/cli.md: every command and option, from the commands themselves."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """docs/configuration.md: every key of hpctl.yaml, with its default from the code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 `python -m docgen` writes them, `--check` names the stale ones and exits with 1.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/metrics.md: what the head node tells Prometheus, from the code that defines the series."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

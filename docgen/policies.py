@@ -1,7 +1,5 @@
 """docs/policies.md: what a recovery policy says, with the defaults from the code."""
 
-from __future__ import annotations
-
 from hpctl.core.run_policy import DEFAULTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind
 

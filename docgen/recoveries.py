@@ -1,7 +1,5 @@
 """docs/recovery.md, from the transition tables and the policy's defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

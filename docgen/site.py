@@ -1,7 +1,5 @@
 """A hook of MkDocs (mkdocs.yml): the decisions stand in the navigation without a list to keep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

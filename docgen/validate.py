@@ -1,7 +1,5 @@
 """docs/validate.md from the checks of `hpctl cluster validate`."""
 
-from __future__ import annotations
-
 from hpctl.clusters.policies import PERSONAS
 from hpctl.clusters.validate import FAMILIES
 from hpctl.clusters.validate.facts import Family

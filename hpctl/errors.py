@@ -1,7 +1,5 @@
 """What hpctl raises on purpose, each with a hint that says what to do about it."""
 
-from __future__ import annotations
-
 
 class HpctlError(Exception):
     """Base of every error that hpctl raises on purpose. `hint` says what to do about it."""

@@ -4,8 +4,6 @@ Every key may be left out: what a file does not say, the one before it says, and
 defaults of `hpctl.core.run_policy`. `docs/policies.md` tells what the keys mean.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

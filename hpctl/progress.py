@@ -10,8 +10,6 @@ are in `docs/progress.md`; only the standard library is used, and nothing is imp
 appended; a local file, since a write to a dead network file system would wait).
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

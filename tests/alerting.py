@@ -1,7 +1,5 @@
 """A head node's webhook on a port of its own, and what Alertmanager posts to it."""
 
-from __future__ import annotations
-
 import copy
 import http.client
 import json

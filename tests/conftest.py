@@ -1,7 +1,5 @@
 """Fixtures that several folders share: sandboxes, each a real Slurm on loopback."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import tempfile

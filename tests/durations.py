@@ -4,8 +4,6 @@ Several processes that take whole files end together then. `make durations` reco
 tests/durations.txt: a line for each file of a second or more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

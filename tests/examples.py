@@ -1,7 +1,5 @@
 """The seeded slice of what is long: some in `make test`, all or many more in `make nightly`."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterable

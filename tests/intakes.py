@@ -1,7 +1,5 @@
 """A running intake that remembers what it accepted, and a client that speaks to it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

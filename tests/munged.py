@@ -1,7 +1,5 @@
 """Real munged daemons for tests: as many as wanted, each with its own socket and origin."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

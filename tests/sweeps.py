@@ -1,7 +1,5 @@
 """Sweeps of the NVML child as literals, and what the table's checks say of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a fan-out made, where nothing may be flawed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

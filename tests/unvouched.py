@@ -4,8 +4,6 @@
 them into its own process. Whoever asks is believed to be root on node n1.
 """
 
-from __future__ import annotations
-
 import base64
 from datetime import datetime
 from ipaddress import IPv4Address

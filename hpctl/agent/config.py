@@ -4,8 +4,6 @@ Everything in it is optional, and so is the file. pydantic would cost the node e
 msgspec names the place of what is wrong, and near misses are looked up here.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

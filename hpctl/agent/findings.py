@@ -8,8 +8,6 @@ that it is over.
 Of the checks `Conditions` keeps N of M, grace, and how findings end.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ without a closing newline stays hidden until the next one begins (seen on Linux 
 writes test lines ends them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -14,8 +14,6 @@ Lines of other programs are left out, where the form tells: only the kernel vouc
 In plain text anybody may have written `kernel:`; that is for the reader of the file to know.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an agent that starts must know: this boot's age, what it replaces, what it runs on."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

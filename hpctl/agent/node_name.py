@@ -8,8 +8,6 @@ and the one with this host's name (NodeName or NodeHostName): all nodes are 8 MB
 10,000, and only who fits neither asks for them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

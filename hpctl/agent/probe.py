@@ -7,8 +7,6 @@ freed, and is then left alone: it is never waited for, and its key gets no secon
 is gone. So however long a mount hangs, there is one sleeper for it and not one for every look.
 """
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The tasks of the machine as /proc lists them, read as seldom and as little as can be."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

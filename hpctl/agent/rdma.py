@@ -1,7 +1,5 @@
 """RDMA devices (EFA on AWS, InfiniBand and RoCE elsewhere), and their counters over time."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

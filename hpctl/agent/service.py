@@ -1,7 +1,5 @@
 """The agent's main loop: read the kernel's log, fold what it says, wake the sender."""
 
-from __future__ import annotations
-
 import logging
 import selectors
 import signal

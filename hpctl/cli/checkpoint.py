@@ -1,7 +1,5 @@
 """`hpctl checkpoint ls|verify|last`: what the files prove."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """`hpctl daemon run`: the head-node daemon in the foreground, as systemd wants it."""
 
-from __future__ import annotations
-
 import click
 
 from hpctl.cli import output

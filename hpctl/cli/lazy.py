@@ -1,7 +1,5 @@
 """A group of commands that imports each of them only when it is called for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any

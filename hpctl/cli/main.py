@@ -5,8 +5,6 @@ Python has loaded anyway, and the one-line helps stand here beside the names (a 
 with the commands' own).
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -4,8 +4,6 @@ Both are called from prologs and epilogs, where a failure drains the node: where
 they say so and exit 0, unless told to be strict. Nothing here imports more than it must.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`hpctl sbatch`: sbatch, with a job that resumes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

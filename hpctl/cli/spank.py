@@ -6,8 +6,6 @@ stderr why not, and exits otherwise. It submits and starts nothing: until the pl
 answer it can go on plainly.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

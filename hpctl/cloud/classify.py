@@ -5,8 +5,6 @@ the order certainly was not taken; where nobody can say, Ambiguous. Sources: bot
 model (per-node codes), AWS's common errors (whole-call codes), botocore.exceptions (transport).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any

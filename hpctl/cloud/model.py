@@ -1,7 +1,5 @@
 """SageMaker's service model, as the installed botocore carries it: held against a request."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The Provider of a cluster that has none: drain and requeue only, on any Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 

@@ -7,8 +7,6 @@ know one kind of failure: not there (FileNotFoundError), another object by now (
 allowed (PermissionError), no answer (EIO).
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

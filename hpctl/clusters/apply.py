@@ -10,8 +10,6 @@ states counts and not increments, BatchDelete names instances, BatchAdd has a cl
 order in doubt is looked for, and sent once more only where nothing of it is to be seen.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Running a bundle as a node of each role would, below a directory and as an ordinary process.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

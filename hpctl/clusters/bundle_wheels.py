@@ -4,8 +4,6 @@ pip reads environment markers (`python_version < "3.11"`) for the Python that it
 `--python-version` says (pip 26, "pip download"): what a wheel needs there is asked for here.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.metadata

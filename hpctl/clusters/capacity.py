@@ -1,7 +1,5 @@
 """What a cluster has: reserved, running, spare, failed, by instance group and zone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A new cluster file: from a handful of answers, and as the YAML that people go on with."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

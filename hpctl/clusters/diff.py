@@ -10,8 +10,6 @@ answers: what it leaves open, the service has filled in. Such a field is no diff
 in a restated group as the service has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

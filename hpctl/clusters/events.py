@@ -4,8 +4,6 @@ Only clusters with NodeProvisioningMode Continuous have events, of which the ser
 newest. Why something failed stands in DescribeClusterEvent alone, in one of several places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

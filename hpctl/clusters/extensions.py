@@ -1,7 +1,5 @@
 """Extensions of a cluster: AWS's own software on every node, such as sagemaker-observability."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ HyperPod writes each instance's log to CloudWatch Logs' group `/aws/sagemaker/Cl
 in the stream `LifecycleConfig/<instance group>/<instance id>`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -2,8 +2,6 @@
 create-cluster request, so that `cluster create` sends the same.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime

@@ -4,8 +4,6 @@ Joining is done again only when the provider's list, a NodeAddr or an answer of 
 changed. Names are resolved apart from it, where waiting for a resolver holds nobody up.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Mapping

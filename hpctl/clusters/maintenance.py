@@ -4,8 +4,6 @@ Neither takes a client token. Both show in what DescribeCluster and ListClusterO
 an order in doubt is looked for there; sent again, it would be answered with a conflict.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

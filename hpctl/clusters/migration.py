@@ -6,8 +6,6 @@ SlurmConfig (step 5), and is put back where the service rolls that back, so that
 as before. Once it is through, there is no way back.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

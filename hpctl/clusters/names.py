@@ -5,8 +5,6 @@ image stand in DescribeClusterNode alone, one call a node. Those calls go side b
 while the list is still being read. Slurm's name is Slurm's to say: `with_slurm`.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

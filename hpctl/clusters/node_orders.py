@@ -9,8 +9,6 @@ shrinks has its nodes picked here, what is broken first and then what is idle, a
 by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the world: the Reason in Slurm says which instance is to go, so that a walk that
 is picked up by the same command again, and nobody else's drain is ever lifted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -8,8 +8,6 @@ The tables of AWS operations, by whom and on what, are the source of the policie
 them against the calls in the code, both ways: who adds a call adds its row.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping

@@ -12,8 +12,6 @@ A shortage is explained by where the instances were to come from: the zones of t
 those of a training plan. Nothing here raises: what cannot be found out is left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Neither CreateTrainingPlan nor ExtendTrainingPlan has a client token, and nothin
 nothing of it, and an order without an answer is looked for and not repeated (ADR 0041).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

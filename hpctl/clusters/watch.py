@@ -5,8 +5,6 @@ since the look before. A look that fails is told and tried again: a network that
 minute does not end a wait of an hour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime
 

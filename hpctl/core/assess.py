@@ -9,8 +9,6 @@ distinct errors, and hundreds of Xid 45 from ordinary job churn: what counts is 
 which code when, never how often.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

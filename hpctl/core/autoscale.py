@@ -10,8 +10,6 @@ Slurm places jobs by rules of its own (topology, sockets, weights); this only co
 job of which nothing is known is taken whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

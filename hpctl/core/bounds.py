@@ -5,8 +5,6 @@ numbers of a thousand digits, escape sequences. What has passed through here is 
 which the core's arithmetic cannot overflow, and total: out of bounds becomes the nearest bound.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta
 from typing import Final

@@ -1,7 +1,5 @@
 """What the view says of instance groups: who is idle, who waits, what has been changed before."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

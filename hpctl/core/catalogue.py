@@ -1,7 +1,5 @@
 """The fault catalogue as rules: the shipped table, a site's overrides, and their differences."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 in the package asks for the interpreter's version.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timezone
 from enum import Enum

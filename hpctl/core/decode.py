@@ -7,8 +7,6 @@ Pure text functions, total over any string. Line shapes as the drivers print the
     nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

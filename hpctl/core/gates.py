@@ -5,8 +5,6 @@ gate and the budgets are the product, not extras: a broken check looks like many
 the remediation must never be the outage.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Folding an agent's reports into what is known of its node."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

@@ -5,8 +5,6 @@ not plainly a host name never reaches an argument list. Checked in the tests aga
 `scontrol show hostnames`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from itertools import product

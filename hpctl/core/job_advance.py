@@ -1,7 +1,5 @@
 """What moves a job recovery: facts in, a move, a step or a wait out. Total over open phases."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final

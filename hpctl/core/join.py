@@ -6,8 +6,6 @@ what slurmctld itself reaches a node by, so it decides first; then the DNS name,
 name. Where both addresses are known and differ, no name makes them one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ events through the same tables, so they cannot disagree; an event that is illega
 stands is corruption, and corruption stops the daemon.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace

@@ -8,8 +8,6 @@ large jobs there from 14 to 4 per cent.
 What counts is the instance and not the node's name: after a replacement the name starts anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

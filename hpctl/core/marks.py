@@ -10,8 +10,6 @@ What slurmctld 22.05.8 makes of it: FAIL clears DRAIN and replaces the Reason; D
 DOWN keeps FAIL; RESUME and UNDRAIN clear FAIL; FAIL stays when another instance registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ HyperPod's health agent marks a node in its own name, the service gives one back
 replaced, and an operator resumes it, or gives it another Reason, and wins.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final

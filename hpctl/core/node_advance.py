@@ -4,8 +4,6 @@ Looking comes before doing: a phase first asks whether its effect is already the
 and only then for the step. So a repeat, a restart and a second actor need no code of their own.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Final

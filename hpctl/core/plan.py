@@ -9,8 +9,6 @@ in the journal like every other, so that `status`, `explain` and `doctor` show i
 not lose it; it is lifted when the target can be handled again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

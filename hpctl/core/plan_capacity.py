@@ -5,8 +5,6 @@ them. A job whose recovery is about to start it again, and that finds too few fr
 many of them as it has lost. When nodes are idle again the reservation is filled up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final

@@ -15,8 +15,6 @@ stand before a node's; the last speaks for all the others, as there.
 | back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

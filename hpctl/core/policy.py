@@ -5,8 +5,6 @@ These are the defaults a careful person would choose; the configuration file ove
 spares are off until a file names a group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -14,8 +14,6 @@ is closed by a person, kept in a maintenance reservation, powered down by Slurm 
 rebooted by it, and an instance that the service is at work on, are as somebody wants them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime

@@ -4,8 +4,6 @@ The promise: no effect is repeated blindly. A step that was started and never re
 a lost reply) is in doubt, and being in doubt is an input like any other.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Container
 from dataclasses import dataclass, replace

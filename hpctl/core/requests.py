@@ -1,7 +1,5 @@
 """What becomes of an operator's request. Pure: a request and the world in, events out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

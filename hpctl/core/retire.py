@@ -6,8 +6,6 @@ together: a node recovery with the jobs that it moved, an instance with its addi
 What has not ended stays, and so does the last that was done to each node.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

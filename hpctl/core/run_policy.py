@@ -4,8 +4,6 @@ DEFAULTS has what each kind of trouble gets where no policy says otherwise, with
 policy of one job stands in its Comment (`hpctl:{...}`), where `hpctl sbatch` writes it.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections import Counter

@@ -4,8 +4,6 @@ One wording for `hpctl explain`, a live narration and the comment that a job's o
 what happened comes from the journal's values, what is awaited from the policy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final

@@ -4,8 +4,6 @@ The supervisor inside the job, the log rules, the daemon and a crash's post-mort
 Trouble; `hpctl.core.run_policy` alone says what is done about it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ Details and specification of a group have most members in common, but not all: a
 types, the image, the minimum and the patch schedule have names of their own in each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

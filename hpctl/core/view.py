@@ -1,7 +1,5 @@
 """The world as one value: what Slurm, the cloud and the agents say, and what we remember."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -5,8 +5,6 @@ whatever it raises becomes a Flaw, a value that names the thing, and all others 
 next holds what is flawed (`internal_error`) and acts on the rest.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ begun before the one under way was answered: in a queue it would wait where neit
 end of its recovery could reach it.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence

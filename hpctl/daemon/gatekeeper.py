@@ -21,8 +21,6 @@
 Of the senders that a credential has proved, a session proves the next requests by a shared key.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

@@ -4,8 +4,6 @@ They are kept apart from the agents' findings and added to them when the loop re
 health and when that health is stored for `hpctl explain`.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence

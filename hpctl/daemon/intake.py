@@ -16,8 +16,6 @@ in turn:
 | 413, 408 | too_large, slow_body | more bytes than the route takes, or not here within 5 s |
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -6,8 +6,6 @@ goes to the daemon over the channel, and is acknowledged when the daemon has sto
 sessions and digests, all of which agents make anew, and ends with the daemon.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -4,8 +4,6 @@ The daemon keeps the listening socket, so that the port is never anybody else's 
 runs, and connections wait in the kernel for the moments in which the intake is started again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The state in memory: what the journal's events amount to, and how old events leave both."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

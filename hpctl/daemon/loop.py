@@ -4,8 +4,6 @@ Level-triggered: each cycle looks at the whole world again. A start-up is just a
 in doubt when the last daemon died is in the journal, and `advance` treats it like any input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

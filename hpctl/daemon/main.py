@@ -1,7 +1,5 @@
 """One daemon's life: lock, lease, wiring, signals, the loop's pace, an orderly end."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

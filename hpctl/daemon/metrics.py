@@ -1,7 +1,5 @@
 """What the daemon tells Prometheus, derived from the same journal that `explain` reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram

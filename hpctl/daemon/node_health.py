@@ -7,8 +7,6 @@ take a node for silent a few seconds too early, which is Unknown and no reason t
 node's next heartbeat; and it holds no digests, so that every agent sends its findings once more.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

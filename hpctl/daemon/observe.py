@@ -6,8 +6,6 @@ wait for it. Which run policy each registered job has is found here, too: the cl
 partition's, its own; the later wins.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -4,8 +4,6 @@ Anything that can write to a file can wake the daemon (an EpilogSlurmctld in pla
 the intake thread); nobody ever blocks on it, and nothing but time is lost when nobody listens.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

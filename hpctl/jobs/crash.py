@@ -3,8 +3,6 @@
 The regular expressions here are anchored, without nested repeats, on lines of bounded length.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from bisect import bisect_right

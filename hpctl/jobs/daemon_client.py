@@ -11,8 +11,6 @@ munged is asked: $HPCTL_AGENT_MUNGE_SOCKET, the same name in that file, the sock
 names in $SLURM_CONF, or MUNGE's own default.
 """
 
-from __future__ import annotations
-
 import http.client
 import logging
 import os

@@ -5,8 +5,6 @@ requeue, and that every release shows (AdminComment is not the user's, --extra c
 WCKey is for accounting).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

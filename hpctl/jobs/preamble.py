@@ -20,8 +20,6 @@ They run as the user, on a compute node, at every start of the job, under whatev
   overrides it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -11,8 +11,6 @@ independent of each other and of age (exponential), as in the papers:
   over as it grows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

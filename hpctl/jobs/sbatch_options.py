@@ -11,8 +11,6 @@ sbatch reads a script's `#SBATCH` lines up to the first line that is neither bla
 `#HPCTL` lines are read from the same block. What is put in goes right after it.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """What `hpctl sbatch` submits: decided here from values, without touching the world."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

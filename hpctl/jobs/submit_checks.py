@@ -5,8 +5,6 @@ The script is read line by line, not parsed as shell: what is found there is wor
 is not found proves nothing. So nothing in its text refuses a job.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a submission depends on and does not itself say: controller, mount table, named policies."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

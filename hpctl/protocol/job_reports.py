@@ -5,8 +5,6 @@ for the agents' reports (`hpctl.protocol.reports`). The shapes repeat core's Job
 with their limits; what is too long is cut by the sender, what is wrong is refused by the receiver.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeVar

@@ -14,8 +14,6 @@ Who answers is said by the HPCTL-Proof header, made like the Authorization that 
 credential for the asker's uid alone, or the HMAC with the session's key (docs/adr/0042).
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import math

@@ -1,7 +1,5 @@
 """systemd's protocols for services, sd_notify(3) and sd_listen_fds(3), where it speaks them."""
 
-from __future__ import annotations
-
 import os
 import socket
 

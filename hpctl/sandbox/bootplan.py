@@ -1,7 +1,5 @@
 """What an instance runs when it boots, and in which environment: plain data for its init."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

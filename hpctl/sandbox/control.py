@@ -1,7 +1,5 @@
 """The supervisor's control socket: one JSON object a line each way, one request a connection."""
 
-from __future__ import annotations
-
 import json
 import socket
 import socketserver

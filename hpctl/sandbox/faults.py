@@ -7,8 +7,6 @@ reboots or replaces the instance and gives the node back; with None nobody does.
 awslabs/awsome-distributed-ai, hyperpod-mental-model.md.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import random

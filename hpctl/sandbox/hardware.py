@@ -5,8 +5,6 @@ and NAME/device back to it. A counter is written in place, so that a descriptor 
 new number, as with the kernel's files.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

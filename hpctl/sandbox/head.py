@@ -1,7 +1,5 @@
 """The head node's services: munged, slurmctld and, where asked for, the daemon."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -10,8 +10,6 @@ supervisor died, and so does the instance; with `wait` the boot starts at the fi
 when the supervisor has made the network. Standard library only: it must start in milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

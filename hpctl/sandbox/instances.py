@@ -5,8 +5,6 @@ instance's own address, as only the link-local address of the real one is the sa
 IMDSv2 only: a token first, and 404 for `spot/instance-action` until there is a notice.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

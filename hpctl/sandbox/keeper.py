@@ -8,8 +8,6 @@ lifeline: end of file before the line `detach` means that the starter died, and 
 sandbox. If the keeper itself is killed, the supervisor gets SIGTERM and ends the sandbox.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -5,8 +5,6 @@ its processes only through `Machines`. So the same emulator drives real slurmds 
 and a recording double in the emulator's own tests.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 from dataclasses import dataclass

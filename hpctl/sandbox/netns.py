@@ -5,8 +5,6 @@ The head's namespace holds the bridge, 10.77.0.1; each instance's init has one o
 touched. Needs root and ip(8).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -9,8 +9,6 @@ for. SimulatePrincipalPolicy, which moto lacks, knows roles with their inline an
 no conditions, boundaries or organisations.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The programs a sandbox needs, found before anything is started."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -7,8 +7,6 @@ nearest such ancestor instead of init, and stays a descendant. Killing descendan
 are none is then complete; process groups and pid files are not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -10,8 +10,6 @@ show; one that an instance has is in `dev` and in its group's partition. slurm.c
 nodes. Jobs that run go on, and drained nodes stay drained (seen on 22.05, 24.11 and 26.05).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pwd

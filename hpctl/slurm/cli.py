@@ -12,8 +12,6 @@ so that no nodes means to delete; a change makes slurmctld look at its queue. Th
 reservation bear the flag RESERVED only at slurmctld's next look, seconds later.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 Pure: a version and `scontrol show config` in, findings out. Each rule looks at one setting.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

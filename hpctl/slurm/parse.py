@@ -13,8 +13,6 @@ status (`code:signal` from 24.11 on), every job has an ArrayJobID, and a pending
 `tres-alloc`. All times are UTC, because `run` sets TZ.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta

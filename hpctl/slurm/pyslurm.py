@@ -10,8 +10,6 @@ the base state of a COMPLETING job), requeues a whole array when given its id, a
 batch script and steps at once; those orders are rare, and a fork is nothing beside them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

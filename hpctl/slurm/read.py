@@ -1,7 +1,5 @@
 """Reading Slurm through its commands: retried, bounded, and in one shape for every release."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import Counter

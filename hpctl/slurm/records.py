@@ -9,8 +9,6 @@ asked for; GRES stand in TRES only where accounting tracks them, so they are rea
 job that asks for no memory is given all of a node's.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -23,8 +23,6 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   held when no Epilog failed: it then needs a release as well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ Outcomes. The texts are those of `slurm_errtab` (src/common/slurm_errno.c), whic
 share but for a few; the codes are Slurm's own names.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

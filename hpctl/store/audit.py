@@ -6,8 +6,6 @@ anew: the daemon therefore logs the newest digest with each row (`audit=... dige
 `hpctl audit verify --expect DIGEST` compares with what the log, or a note elsewhere, says.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence

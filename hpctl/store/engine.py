@@ -5,8 +5,6 @@ SQLAlchemy error: a failed write is an OSError (the daemon must stop), a failed 
 (ask again) or JournalCorrupt (never ask again).
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Importing SQLAlchemy takes longer than all else that `hpctl status` does. What i
 error means, is as `sql.Store` has it: the contract suite reads every journal both ways.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import namedtuple
 from collections.abc import Iterator, Mapping

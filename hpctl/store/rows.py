@@ -3,8 +3,6 @@
 SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace

@@ -5,8 +5,6 @@ row carries an epoch, and each append checks the epoch in its own transaction, s
 that lost the lease while it slept cannot write any more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path

@@ -3,8 +3,6 @@
 The pydantic models stand where the files are read; here their errors become one line each.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping

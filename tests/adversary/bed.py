@@ -1,7 +1,5 @@
 """The besieged cluster: who attacks it, whom it must heal meanwhile, and what must hold after."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

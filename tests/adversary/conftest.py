@@ -1,7 +1,5 @@
 """One besieged cluster for the tests of a file; a failed test tells what its cluster said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ The source is given to `python3 -I -` on stdin, with a call of `main` at its end
 a user who may read none of our files; it prints what came of it as JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

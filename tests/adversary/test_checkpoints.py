@@ -1,7 +1,5 @@
 """Checkpoints that others laid out for us: not taken, and never dear."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

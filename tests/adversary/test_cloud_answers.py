@@ -4,8 +4,6 @@ Whatever stands where the SageMaker API should, the adapter answers with what it
 raises Unavailable, in bounded time and memory; what it orders, it orders of its own ids alone.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import resource

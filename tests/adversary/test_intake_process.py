@@ -1,7 +1,5 @@
 """The daemon's intake as it runs: it dies with the daemon, and the daemon outlives it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """What one node, or one job, says of another node destroys nothing."""
 
-from __future__ import annotations
-
 from hpctl.core.catalogue import rules
 from hpctl.core.peers import SIGNALS
 

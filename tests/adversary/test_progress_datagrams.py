@@ -1,7 +1,5 @@
 """Datagrams of another user to a job's progress listener: a fact about nobody's run."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.jobs.progress.notes import listen

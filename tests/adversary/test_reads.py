@@ -1,7 +1,5 @@
 """Every user of the cluster reads what hpctl knows, and none can touch the journal."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

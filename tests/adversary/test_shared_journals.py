@@ -1,7 +1,5 @@
 """Requests of strangers, and rows that nobody proved, on each database that heads may share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

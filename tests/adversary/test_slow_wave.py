@@ -4,8 +4,6 @@ Each is handed to a person and closed. The budget of one hour alone would take a
 ten nodes an hour; what is out of service for a reason of ours counts as open.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.chaos import cluster, stays

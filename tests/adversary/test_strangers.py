@@ -1,7 +1,5 @@
 """Peers that have proved nothing: what they hold is bounded, in number, bytes and time."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

@@ -1,7 +1,5 @@
 """What a user may write about a job of his own stops nobody and speaks for nobody else."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

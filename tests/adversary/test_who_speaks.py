@@ -1,7 +1,5 @@
 """Who speaks for whom: a node for itself alone, the daemon alone for the daemon."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -1,7 +1,5 @@
 """What jobs say: it wakes the loop seldom, and fills neither disk nor memory."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """The source tree as these tests read it: files that git tracks, and their syntax trees."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import subprocess

@@ -1,7 +1,5 @@
 """No program of ours runs `python -m` bare: a folder `hpctl/` where it stands would be run."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`make proof`: the long run. `python -m tests.checkpoints [--kills N] [--seed N] [LIBRARY...]`."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -5,8 +5,6 @@ whole checkpoint, saves step after step and is killed at a random instant, most 
 save. Then hpctl and the library judge everything that lies there.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import statistics

@@ -5,8 +5,6 @@ lines of JSON on stdin and on the descriptor that stdout was; what the library p
 stderr. `python -m tests.checkpoints.server LIBRARY ANNOUNCE_FD`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

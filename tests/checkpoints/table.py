@@ -1,7 +1,5 @@
 """The two error rates, by library: what `make test` and `make proof` print at their end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 

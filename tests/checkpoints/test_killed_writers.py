@@ -1,10 +1,9 @@
 """The proof: what hpctl calls whole after a kill loads in the library, and is what was saved."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ SEED = int(os.environ.get("HPCTL_TEST_SEED", "20260101"))
 
 @pytest.mark.parametrize("name", WAYS)
 def test_what_hpctl_calls_whole_loads(
-    name: str, tmp_path: Path, record_property: pytest.RecordProperty
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     for library in missing(name):
         need(library)

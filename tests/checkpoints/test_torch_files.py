@@ -1,7 +1,5 @@
 """What the real torch writes, undisturbed: recognised, whole, and its checksums match."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a library that these tests need is missing, they fail; they are skipped only on request."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """A head node on paper: a real journal file and configuration; Slurm and the cloud are values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SageMaker on paper: what a cluster's commands are told, held against the service model."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Iterator, Mapping

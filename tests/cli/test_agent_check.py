@@ -1,7 +1,5 @@
 """`hpctl agent check`: one look at everything, in words, in JSON and as an exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`hpctl audit`: who asked what, what changed, and whether the trail is whole."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`hpctl capacity` and `hpctl autoscale`: what cannot be read, what is a problem, and usage."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`hpctl checkpoint advise`: from the journal and the files, and what it says where they lack."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What the commands that change a cluster show, letter by letter."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What `hpctl cluster` asks, refuses and leaves alone; the text itself is in the golden files."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`hpctl cluster init`, `import` and `schema`: what they write, print and refuse."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """What the shell completes of options, presets and files."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

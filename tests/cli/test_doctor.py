@@ -1,7 +1,5 @@
 """Each check of the doctor against a thing that is right and one that is wrong."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What people and programs read, letter by letter. HPCTL_REGOLD=1 writes the files anew."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/cli-json.md and what the commands print are the same fields, in both directions."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

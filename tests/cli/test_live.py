@@ -1,7 +1,5 @@
 """The commands as an operator runs them: on a real Slurm, with the daemon at work behind them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

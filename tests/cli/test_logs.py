@@ -1,7 +1,5 @@
 """`hpctl logs test` and `hpctl logs preset`."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

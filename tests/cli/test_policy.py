@@ -1,7 +1,5 @@
 """`hpctl policy`: what is wrong with its files, what can never happen, and who said what."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

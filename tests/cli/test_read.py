@@ -1,7 +1,5 @@
 """Exit codes and awkward days of the read commands."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Requests: written down, answered by whoever consumes them, or left queued. Nothing else acts."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `hpctl run` makes of its options, before there is a job."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

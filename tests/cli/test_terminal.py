@@ -1,7 +1,5 @@
 """No text view lets a terminal obey what others wrote, whichever of its fields they wrote it in."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any

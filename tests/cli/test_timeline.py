@@ -1,7 +1,5 @@
 """The story of a recovery: complete, in order, and the same live as afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`hpctl triage`: every form of a kernel log, judged by the agent's and the daemon's own code."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

@@ -1,7 +1,5 @@
 """`hpctl cluster validate` and `hpctl iam`: exit codes and what decides them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One rule for wrong arguments (docs/cli.md): what is no name at all is 2, what is absent is 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

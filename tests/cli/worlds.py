@@ -1,7 +1,5 @@
 """A small cluster with a history: events as the daemon would write them, and what is live."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 

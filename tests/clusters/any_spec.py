@@ -1,7 +1,5 @@
 """Any cluster file that the service takes, for property tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """CreateCluster and DescribeCluster as botocore's service model has them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cache

@@ -1,7 +1,5 @@
 """A HyperPod cluster for the operator's commands: the emulator over HTTP, machines on paper."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

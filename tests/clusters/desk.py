@@ -1,7 +1,5 @@
 """An operator at a head node, without the command line."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

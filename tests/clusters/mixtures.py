@@ -1,7 +1,5 @@
 """What a cluster file must not mix: what hpctl says, and whether the service refuses it too."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Slurm on paper, as an operator's command sees it: the real rules over values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """A shell beside a cluster, or on its head node: the commands run in it over HTTP."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

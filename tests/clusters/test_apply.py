@@ -1,7 +1,5 @@
 """Create, update, grow and delete over HTTP: each error code, and no order sent blindly twice."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`hpctl cluster create|scale|delete|wait` as a person runs them, over HTTP."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

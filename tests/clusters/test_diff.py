@@ -1,7 +1,5 @@
 """A request against DescribeCluster's answer: what differs, and what comes of it."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`hpctl cluster extension` over HTTP: convergent, refused in time, and told as it is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """From a living cluster to a file, and back without a difference."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

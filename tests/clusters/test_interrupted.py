@@ -1,7 +1,5 @@
 """Ctrl-C and kill -9, on the real program: the service goes on, and the next command with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Software updates, deep health checks and events, over HTTP against the emulator."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What others do while a command looks, asks or waits: no node goes that nobody chose."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

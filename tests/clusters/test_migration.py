@@ -3,8 +3,6 @@
 Source: the SageMaker guide, sagemaker-hyperpod-slurm-api-config-migration.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

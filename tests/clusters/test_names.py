@@ -1,7 +1,5 @@
 """A node's many names: read over HTTP from the emulator, joined, and found again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

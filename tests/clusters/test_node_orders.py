@@ -1,7 +1,5 @@
 """Orders for named nodes over HTTP: drained, ordered by instance id, waited for, given back."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

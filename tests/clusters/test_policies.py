@@ -1,7 +1,5 @@
 """The IAM policies are what the code calls: no action less, and none that nobody needs."""
 
-from __future__ import annotations
-
 import ast
 import json
 from functools import cache

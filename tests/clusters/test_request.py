@@ -1,7 +1,5 @@
 """cluster.yaml covers what CreateCluster takes for Slurm, in the service's own limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import get_args
 

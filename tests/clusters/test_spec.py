@@ -1,7 +1,5 @@
 """What is wrong with a cluster file: all of it, each with its line and its mend."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema

@@ -1,7 +1,5 @@
 """A file with anything anywhere: a spec that botocore would send, or a list of problems."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

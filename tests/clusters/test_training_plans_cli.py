@@ -1,7 +1,5 @@
 """Buying over HTTP: the price is asked about, and nothing is bought twice whatever gets lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

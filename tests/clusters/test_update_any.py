@@ -1,7 +1,5 @@
 """Whatever a cluster is, an update orders what the service takes, and leaves no difference."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

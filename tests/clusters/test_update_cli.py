@@ -1,7 +1,5 @@
 """`hpctl cluster update` as a person runs it, over HTTP."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Looks at a cluster over HTTP: statuses, events, what a failure means, and when a wait is over."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator

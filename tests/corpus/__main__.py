@@ -3,8 +3,6 @@
 Exit code 1 where a benign case causes an action or a fault does not get its remedy.
 """
 
-from __future__ import annotations
-
 import sys
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """A busy and healthy H100 as NVML shows it; counters grow as they do in service."""
 
-from __future__ import annotations
-
 from hpctl.agent.nvml.snapshot import Ecc, Fabric, Gpu, NvLink, Pcie, Process, Remap, Throttle
 
 BUSES = ("0f", "10", "53", "64", "75", "86", "97", "ca")

@@ -4,8 +4,6 @@ Their figures are by design or claim, from their documentation, code and issues;
 precision or recall on a corpus that others can run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hpctl.core.catalogue import vendor_deviations

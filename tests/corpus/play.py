@@ -1,7 +1,5 @@
 """Plays a case through the agent's code and the head node's, to the verdict."""
 
-from __future__ import annotations
-
 import heapq
 import re
 import tempfile

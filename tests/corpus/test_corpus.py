@@ -1,7 +1,5 @@
 """The bar: no benign case causes a node action, and every fault gets its remedy."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

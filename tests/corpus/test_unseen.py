@@ -1,7 +1,5 @@
 """The bars of `hpctl triage` on kernel lines that were labeled before hpctl read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.corpus.unseen import SETS, figures, hpctl, load

@@ -6,8 +6,6 @@ hpctl ever read them; where they come from, and how they are labeled, their firs
 line is judged alone, as the first of a log.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The files of a case's machine, as they are at one time."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Eight nodes with a provider that counts them, for the tests of capacity."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

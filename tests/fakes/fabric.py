@@ -1,7 +1,5 @@
 """Counter traces as literals, and the limits as shipped, for the tests of the fabric's checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

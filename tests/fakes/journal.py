@@ -4,8 +4,6 @@ Several handles on one `Disk` are what several processes on one database are. Th
 of `tests/contract/journal` holds it to what the real databases do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

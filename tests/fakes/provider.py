@@ -5,8 +5,6 @@ id is gone for good, node name and logical id stay, one operation at a time has 
 happens between calls: what is due by `now` is done at the beginning of the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

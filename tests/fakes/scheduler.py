@@ -4,8 +4,6 @@ What an adapter decides before it sends anything is the real code (`hpctl.slurm.
 `hpctl.slurm.rules`); what slurmctld then does is `tests.fakes.slurmctld`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

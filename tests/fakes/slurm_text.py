@@ -1,7 +1,5 @@
 """What Slurm 22.05.8 prints of a node (`scontrol show node -o`) and of a job (`squeue`)."""
 
-from __future__ import annotations
-
 from hpctl.slurm import parse
 
 NODE = (

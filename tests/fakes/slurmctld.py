@@ -7,8 +7,6 @@ slurmd registers, DRAIN and FAIL do not; each of these two clears the other. A r
 it for a COMPLETING job brings it down. Nothing happens between calls of `tick`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Small builders of the core's values, with the defaults of a healthy cluster of eight nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any

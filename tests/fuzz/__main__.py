@@ -4,8 +4,6 @@ The corpus that grows lies in build/fuzz/NAME and is taken up by the next run. A
 goes to tests/fuzz/found/NAME: commit it with the mend, and `make test` plays it for ever.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.util

@@ -6,8 +6,6 @@ or asyncio logs as an error, by an answer that is none, and by a connection that
 `Connections` have lost sight of.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Inputs near the seeds, without coverage: what `make test` runs, and where atheris is missing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A target fails by raising anything but its own refusals, or by taking more than 
 one input of at most MOST bytes.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A slice of `make fuzz`, and every input that once broke a decoder."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

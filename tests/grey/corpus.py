@@ -7,8 +7,6 @@ agent would: rates are differences, and one that is negative (a counter that beg
 out. The package says which shapes and ranges.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ events (a switch, a bad driver), operators who replace a node for their own reas
 that were withdrawn, and replacements that end a lemon under the same node name.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random

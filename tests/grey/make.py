@@ -1,7 +1,5 @@
 """One seed, one cluster: who runs what, what befalls it, and what is broken in it."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.grey.corpus import KINDS, TICK, Fault, Job, Node, World

@@ -1,7 +1,5 @@
 """Drive the real window store and judge over a world, and rivals over the same windows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The corpus is the same each time, and what is found on it does not get worse unseen."""
 
-from __future__ import annotations
-
 from hpctl.core.journal import replay
 from hpctl.core.lemons import lemons
 from tests.grey import history, make, score

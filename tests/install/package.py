@@ -1,7 +1,5 @@
 """Debian packages of this tree, in two versions, from the wheels that are installed here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

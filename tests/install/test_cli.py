@@ -1,7 +1,5 @@
 """`hpctl install` and `hpctl uninstall` below a root, as on an image."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Debian package and `hpctl install` on a clean machine, where systemd does not run."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

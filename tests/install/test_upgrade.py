@@ -3,8 +3,6 @@
 The daemon before it is root's, as older releases ran it; the one after it is SlurmUser's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

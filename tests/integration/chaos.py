@@ -1,7 +1,5 @@
 """What the chaos tests share: a cluster with room for many faults, and what must always hold."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

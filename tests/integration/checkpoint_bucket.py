@@ -1,7 +1,5 @@
 """A bucket for tests: moto's server over HTTP, real boto3, and a count of what is asked of it."""
 
-from __future__ import annotations
-
 import os
 import threading
 import urllib.request

@@ -1,7 +1,5 @@
 """A failed live test tells what its cluster said: `left_behind`."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Launchers of one group on loopback, without Slurm: for the elastic tests and the benchmark."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

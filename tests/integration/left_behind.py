@@ -1,7 +1,5 @@
 """What a live cluster says when a test on it has failed: it is gone before anybody looks."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable

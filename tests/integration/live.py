@@ -1,7 +1,5 @@
 """What the live tests share: one cluster with its daemon, jobs on it, and its journal."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

@@ -1,7 +1,5 @@
 """Processes that tell their progress, and what was heard of it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

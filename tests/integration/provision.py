@@ -1,7 +1,5 @@
 """A cluster of an empty sandbox, as boto3 and the command line see it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the agent can see with no more of root's powers than its unit leaves it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The webhook and the real Alertmanager."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The webhook for Alertmanager, over HTTP, with Alertmanager's own payloads."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A group shrinks when idle and grows for a job, on a real Slurm and the emulated service."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.change import Kind, Phase

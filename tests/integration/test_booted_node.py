@@ -1,7 +1,5 @@
 """A node that is back before slurmctld has called it DOWN: Slurm requeues its job by itself."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

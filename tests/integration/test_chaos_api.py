@@ -1,7 +1,5 @@
 """The cluster API misbehaves while nodes are sick: one replacement each, and every end is told."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The daemon and slurmctld are stopped, killed, starved and misconfigured in the middle of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

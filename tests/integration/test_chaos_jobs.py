@@ -1,7 +1,5 @@
 """What a fault does to the jobs on its node, in the shapes that users' jobs really have."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes that hang, die, lie or go silent: only what two observers agree on is acted on."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A node's cable is pulled and plugged in again: its job is never run twice at once."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 The nodes' EFA devices are files, their GPUs a script behind the real nvidia-ml-py.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

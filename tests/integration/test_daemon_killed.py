@@ -1,7 +1,5 @@
 """SIGKILL of the daemon in every phase of a live recovery: it completes, with one replacement."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """READY=1 goes to systemd when the daemon has read Slurm once; until then it asks for more time."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The daemon as its unit runs it: SlurmUser, no capability, no way to more. It heals a node."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

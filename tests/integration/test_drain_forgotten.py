@@ -1,7 +1,5 @@
 """A slurmctld that is killed before it has saved a DRAIN comes back with the node in service."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A slurmctld that is killed before it has saved a RESUME comes back with the drain before it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.chaos import cluster

@@ -1,7 +1,5 @@
 """A job that ends wakes the daemon at once; without a daemon nobody notices the difference."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

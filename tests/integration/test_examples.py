@@ -1,7 +1,5 @@
 """The examples as a researcher would run them, as far as a machine without GPUs allows."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One fault healed, end to end, on a real Slurm; and what must not be touched is not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """HyperPod's health agent marks nodes in Slurm: evidence of a fault, and a second actor."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hangs that are real: children that never end, a disk that takes no write, tasks in state D."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The intake over real HTTP with real munged: what it believes, and all that it must refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import http.client
 import json

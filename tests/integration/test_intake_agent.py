@@ -1,7 +1,5 @@
 """The real agent process against the real intake: what it must deliver, whatever happens."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import socket

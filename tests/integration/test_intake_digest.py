@@ -1,7 +1,5 @@
 """Real agents, the real intake, the real book: digests, sessions, and a head node that was away."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """Sessions over real HTTP with real munged: what they prove, and how they end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """A kernel line names a process; which job it belongs to, on a real slurmd."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import datetime

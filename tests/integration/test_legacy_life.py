@@ -4,8 +4,6 @@ Every order is the command line's. Source of the migration: the SageMaker guide,
 sagemaker-hyperpod-slurm-api-config-migration.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Following HyperPod's health agent: files that rotate, a journal with forgers, restarts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The agent's own socket, with the real commands and with peers that misbehave."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """A site's own checks, run for real: what they print, how they misbehave, who may write them."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

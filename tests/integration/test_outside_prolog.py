@@ -1,7 +1,5 @@
 """The Prolog: it fails for a faulty node, and for nothing that is our own fault."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

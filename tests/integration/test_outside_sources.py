@@ -1,7 +1,5 @@
 """All outside sources of one node together, as the agent's main loop runs them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

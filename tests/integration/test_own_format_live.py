@@ -1,8 +1,6 @@
 """A job that saves in a format of its own, on a real Slurm: requeued, it goes on from its newest
 whole checkpoint. Its Python and its shell have nothing of hpctl."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

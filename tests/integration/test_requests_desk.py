@@ -1,7 +1,5 @@
 """Operators' requests over real HTTP with real munged: who may ask for what."""
 
-from __future__ import annotations
-
 import grp
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The sandbox is a real Slurm: jobs run, instances are replaced, faults are faults."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

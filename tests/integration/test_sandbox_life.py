@@ -1,7 +1,5 @@
 """A sandbox ends completely, however it ends, and touches nothing of anybody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

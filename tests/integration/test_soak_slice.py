@@ -1,7 +1,5 @@
 """A minute of the soak (`make soak` is the long one): nothing is lost, nothing runs twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.soak.run import soak

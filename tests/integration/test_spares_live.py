@@ -1,7 +1,5 @@
 """A spare is kept, released to the job that lost a node, and another one kept in its place."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.capacity import RESERVATION

@@ -1,7 +1,5 @@
 """What hpctl says of a fault on a live cluster: `status` names it, and what is said is so."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """A spot notice on one node: it is closed and its job runs elsewhere, well within two minutes."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

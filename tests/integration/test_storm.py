@@ -1,7 +1,5 @@
 """A real agent process under a log storm: no fault lost, few reports, no memory, no delay."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Real training on several local ranks: undisturbed, killed and resumed, to the same bits."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The wrapper and the example job on a real Slurm: submitted, requeued, resumed, same bits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """What HyperPod and its AMI leave on machines that are switched on, before any script runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

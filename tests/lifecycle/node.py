@@ -1,7 +1,5 @@
 """A node of a cluster on a clean machine: what HyperPod and the AMI would have left there."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

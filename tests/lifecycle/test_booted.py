@@ -3,8 +3,6 @@
 Steps that start any of them were killed on the way. What is tested is the cluster that came of it.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Two controllers, born at once: one state, a database elsewhere, and either may lead."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Bundles: the same content gives the same digest, what would keep a node down is found here."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

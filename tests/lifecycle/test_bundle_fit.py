@@ -1,7 +1,5 @@
 """Wheels that cannot be installed on the nodes are refused, each with its reason."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

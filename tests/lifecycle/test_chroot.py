@@ -1,7 +1,5 @@
 """Every script as root on a clean machine: real useradd, ssh-keygen, mount, systemctl and pip."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

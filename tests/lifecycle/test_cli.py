@@ -1,7 +1,5 @@
 """`hpctl lifecycle`, as people and programs read it. HPCTL_REGOLD=1 writes the files anew."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

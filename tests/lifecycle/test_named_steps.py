@@ -5,8 +5,6 @@ making, which real apt, dpkg, useradd and systemctl install and enable. The prog
 played: no Docker, no directory and no bucket is at hand there.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

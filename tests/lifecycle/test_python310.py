@@ -1,7 +1,5 @@
 """A node as HyperPod's AMI has it: Python 3.10 is the only one, and no network is asked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The runner below a directory, as an ordinary user would run it: states, tries, limits, kills."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

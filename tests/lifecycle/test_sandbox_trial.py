@@ -1,7 +1,5 @@
 """`hpctl lifecycle test` with a real Slurm: what a node that comes from the bundle is good for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the shipped scripts are made of."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What a world does when the faults stop, so that everything that was begun can end."""
 
-from __future__ import annotations
-
 from tests.properties.daemon import Daemon
 from tests.properties.world import World
 

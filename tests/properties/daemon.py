@@ -5,8 +5,6 @@ count, crash, lose replies and tell the oracle. Slurm, cloud and journal are `te
 proved by the contract suite that the real one passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -3,8 +3,6 @@
 All is thrown by one `random.Random`: a seeded one plays a million, Hypothesis's own one shrinks.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime

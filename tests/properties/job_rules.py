@@ -1,7 +1,5 @@
 """What happens to jobs in the model-based machine: by users, by supervisors, by themselves."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 

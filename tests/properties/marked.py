@@ -1,7 +1,5 @@
 """What the oracle asks of nodes that HyperPod's health agent has marked."""
 
-from __future__ import annotations
-
 from hpctl.core.journal import State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import NodeName

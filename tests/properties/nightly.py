@@ -4,8 +4,6 @@ What each says follows from the seed and its place alone, on however many cores 
 and a number of inputs are the same inputs again.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import multiprocessing

@@ -4,8 +4,6 @@ It reads only the journal's raw events and the world, never hpctl's own memory o
 code which deceives itself does not deceive the oracle too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

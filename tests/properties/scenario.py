@@ -1,7 +1,5 @@
 """One node breaks under a job, end to end: the story that the crash tests tell again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ its policy, assess, plan, advance, executor, loop, and the journal's codec. Ours
 which print what they are given and accept every order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections import Counter

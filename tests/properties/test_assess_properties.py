@@ -1,7 +1,5 @@
 """What holds of every assessment, whatever the agents say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """A cluster that autoscaling steers through random work: what holds whatever comes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Time in which nobody looked, or nobody was allowed to act, brings no deadline about."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

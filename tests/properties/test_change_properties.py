@@ -3,8 +3,6 @@
 The core is the real one, journal events included; the node, slurmctld and the service are played.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -5,8 +5,6 @@ cut out of lines that we would act on: the first characters of one as the proces
 another as the file.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 

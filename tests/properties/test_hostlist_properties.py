@@ -1,7 +1,5 @@
 """expand and fold are inverse, and no name that is not one comes through."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

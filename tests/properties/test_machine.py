@@ -5,8 +5,6 @@ the oracle checks the promises of the design; at the end the faults stop and eve
 end. `make test` runs at least STEPS rules; `make nightly` runs more, from a seed it prints.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

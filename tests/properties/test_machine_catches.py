@@ -1,7 +1,5 @@
 """The promises can be broken: each test breaks hpctl on purpose, and the oracle must see it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ And the journal cut at every prefix. The end must be the one without a crash: th
 sick instance was replaced once, the node is back.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

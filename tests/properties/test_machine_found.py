@@ -1,7 +1,5 @@
 """What the model-based machine has found: the shortest sequences, played without chance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HyperPod's health agent marks a node in the moment between our look at it and our drain."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.marks import MARKS

@@ -1,7 +1,5 @@
 """What holds of the comparison of peers whatever the numbers are."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What holds of every plan, and a dumb second opinion on small clusters."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Replay: any prefix of a legal journal is legal, and JSON brings back what was written."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

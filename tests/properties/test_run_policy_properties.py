@@ -1,7 +1,5 @@
 """What holds of every answer, whatever the policy, the history and the means."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

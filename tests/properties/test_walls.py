@@ -1,7 +1,5 @@
 """Non-interference holds, bugs stay within their walls, and mutants show that it bites."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import datetime

@@ -4,8 +4,6 @@ Several strangers share one cluster, because a cluster costs more than one of th
 together is traced to the fewest that break it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace

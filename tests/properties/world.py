@@ -3,8 +3,6 @@
 Physics runs on the true time; hpctl reads a wall clock that may jump. No threads, no sleeping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

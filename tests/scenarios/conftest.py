@@ -1,7 +1,5 @@
 """What the scenarios share: a sandbox without a cluster, and hpctl run in it as a program."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

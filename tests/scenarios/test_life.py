@@ -1,7 +1,5 @@
 """From a file to a cluster, through work, growing and shrinking, to its end."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.scenarios.conftest import EVERY, World

@@ -1,7 +1,5 @@
 """A lifecycle script that fails: the message names the node, the step and its last words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

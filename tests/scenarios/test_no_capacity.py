@@ -1,7 +1,5 @@
 """No capacity for a type: what it means, and what else the file offers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.scenarios.conftest import World

@@ -1,7 +1,5 @@
 """Replacing nodes by hand on a real Slurm: under a running job, beside the daemon, interrupted."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

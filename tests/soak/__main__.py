@@ -1,8 +1,6 @@
 """`python -m tests.soak`: exit code 0 only if every job ended complete, once, with its weights, and
 `hpctl status` named every fault in time."""
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import sys

@@ -19,8 +19,6 @@ A torn checkpoint harms nobody while the job runs: the next one is whole a momen
 lines of the nodes that wait for it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The jobs of a soak: real training, submitted as a researcher would, and what became of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

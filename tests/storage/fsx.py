@@ -4,8 +4,6 @@ moto has no data repository associations. Every request and every answer is chec
 botocore's own model of the service, so that this cannot drift from what clients are built for.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

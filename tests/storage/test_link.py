@@ -1,7 +1,5 @@
 """`hpctl storage link` and `ls`: real boto3 over HTTP, a service held to the model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """`hpctl storage preload` with a stand-in for lfs: batches, progress, and what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

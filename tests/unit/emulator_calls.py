@@ -1,7 +1,5 @@
 """What tests of the emulator ask of a cluster `demo`, in process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

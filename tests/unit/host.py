@@ -1,7 +1,5 @@
 """A machine made of files, and the shipped limits, for the tests of the host checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 

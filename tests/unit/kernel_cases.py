@@ -1,7 +1,5 @@
 """Kernel lines in the wordings of several kernel generations: check, code, device, treatment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hpctl.core.model import Urgency

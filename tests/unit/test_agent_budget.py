@@ -1,7 +1,5 @@
 """The agent's view of itself: what it sheds, when, and when it takes it back."""
 
-from __future__ import annotations
-
 import time
 
 from hpctl.agent.runner import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage, usage

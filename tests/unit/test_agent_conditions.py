@@ -1,7 +1,5 @@
 """What becomes of a check's observations: N of M, grace, the ways to end, UNKNOWN."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from datetime import datetime, timedelta

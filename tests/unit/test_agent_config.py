@@ -1,7 +1,5 @@
 """The agent's file: defaults, and one clear error with its place for everything else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Folding: bursts become one finding, storms stay bounded, nothing known is forgotten."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

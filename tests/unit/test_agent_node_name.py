@@ -1,7 +1,5 @@
 """How an agent finds its name: by a real munged's word for its address and scontrol's answers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

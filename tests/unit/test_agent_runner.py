@@ -1,7 +1,5 @@
 """The thread that runs checks: order, absence, trouble, shedding, and what it says of itself."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

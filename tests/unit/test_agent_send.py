@@ -1,7 +1,5 @@
 """What the sender says when: in full, in brief, and again; without a head node and with one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta

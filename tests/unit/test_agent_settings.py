@@ -1,7 +1,5 @@
 """What an agent finds out by itself, and how it talks to systemd."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The spool: what an agent still knows after it was killed."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import datetime
 from pathlib import Path

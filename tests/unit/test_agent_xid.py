@@ -1,7 +1,5 @@
 """Every documented shape of an Xid or SXid line, and the lines that only look like one."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What findings amount to: the driver's word, companions, bursts, settling, silence."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """What becomes of a node when a check cannot tell."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.model import Condition

@@ -1,7 +1,5 @@
 """What autoscaling answers, one literal at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any

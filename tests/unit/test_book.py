@@ -1,7 +1,5 @@
 """The health of nodes: what is stored when, and what only memory holds."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The bounding module at the extremes of each type, and the terminal that it keeps clean."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

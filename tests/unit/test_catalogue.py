@@ -1,7 +1,5 @@
 """The fault table: complete, sound, overridable, documented."""
 
-from __future__ import annotations
-
 import pytest
 
 from docgen.generate import stale

@@ -1,7 +1,5 @@
 """What others say: shipped rows never act, and a site writes rules of its own."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

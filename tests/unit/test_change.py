@@ -1,7 +1,5 @@
 """The table of a change of capacity, its ids and its deadlines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`ports.Aws` over real HTTP and boto3: each class of error, retries, orders in doubt, pages."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The table of answers, row by row, without a wire."""
 
-from __future__ import annotations
-
 import pytest
 from botocore.exceptions import (
     BotoCoreError,

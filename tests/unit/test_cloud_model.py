@@ -1,7 +1,5 @@
 """The service's model held against requests: what it refuses, and where."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

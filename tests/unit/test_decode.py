@@ -1,7 +1,5 @@
 """What kernel lines say beyond their number."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.decode import decode_nvlink5, driver_rule, nvlink5_rule, part, severity

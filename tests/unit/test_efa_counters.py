@@ -1,7 +1,5 @@
 """The kept descriptors, and how far back counters can be compared."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """EFA on a fake /sys: counting devices, the shared sweep, and devices that vanish."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

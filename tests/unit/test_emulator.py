@@ -1,7 +1,5 @@
 """The emulator's wire and its walks: the service model held against it, faults, shortages."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """What AWS's pages tell of the service, each with its page. "The guide" is SageMaker's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol

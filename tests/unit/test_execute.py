@@ -1,7 +1,5 @@
 """Orders to the cloud: one call at a time, and none that waits where nobody can call it off."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace

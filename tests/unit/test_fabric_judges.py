@@ -1,7 +1,5 @@
 """What the checks of EFA and RDMA counters say: each rule at its limit, and what is no fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fault table: each check sound, each code with its row, and what may touch a node."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import datetime
 

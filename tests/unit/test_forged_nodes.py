@@ -1,7 +1,5 @@
 """A node's root writes its OS, with newlines in it: no other node is hidden, and no read ends."""
 
-from __future__ import annotations
-
 import os
 import sys
 from datetime import datetime

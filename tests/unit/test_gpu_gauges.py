@@ -1,7 +1,5 @@
 """What a node with GPUs tells the head node for the comparison with its peers."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.agent.checks import check_gpu_speed

@@ -1,7 +1,5 @@
 """What each GPU check says of the sweeps of `gpu_cases.yaml`, at each limit and just below."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path

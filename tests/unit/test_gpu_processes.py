@@ -1,7 +1,5 @@
 """Processes that hold a GPU on a node without a job."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

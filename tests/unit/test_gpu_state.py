@@ -1,7 +1,5 @@
 """What the GPU checks gather: lost and missing GPUs, a driver that hangs or does not match."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """From agents' gauges to a Suspect node that `hpctl explain` explains, and no further."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folding reports: what is new wakes the loop, what is known is counted, a boot clears."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Allowances of EC2: what the drivers' counters say, and when it is worth a word."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The clock: what the kernel and chrony say of it."""
 
-from __future__ import annotations
-
 import struct
 import time
 

@@ -1,7 +1,5 @@
 """PCI functions that there should be: disks of the instance, and network cards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Full disks: at the limit, just below, and where full is not full."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tasks that sleep in the kernel and do not run any more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

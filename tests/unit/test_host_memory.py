@@ -1,7 +1,5 @@
 """Memory: how much there is, how much is left, and its errors."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.agent.checks import check_host_memory

@@ -1,7 +1,5 @@
 """Network mounts: which are asked, and what their answers mean."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.agent.checks import check_host_filesystems

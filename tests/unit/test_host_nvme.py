@@ -1,7 +1,5 @@
 """NVMe: the kernel's word for a controller, and the disk's own for its health."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

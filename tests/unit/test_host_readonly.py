@@ -1,7 +1,5 @@
 """Local file systems out of service, and the read-only ones that are meant to be."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.agent.checks import check_host_filesystems

@@ -1,7 +1,5 @@
 """The spot check against a metadata service over HTTP, and what becomes of its finding."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

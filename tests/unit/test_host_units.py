@@ -1,7 +1,5 @@
 """Units: which are missed, which were stopped by somebody, which are not for this machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.agent.check import CannotTell

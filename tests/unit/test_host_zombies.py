@@ -1,7 +1,5 @@
 """Zombies and the kernel's limits."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.agent import procs

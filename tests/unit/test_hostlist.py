@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.hostlist import HostlistError, expand

@@ -1,7 +1,5 @@
 """`hpctl sbatch` from end to end, with an sbatch that writes down what it gets."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

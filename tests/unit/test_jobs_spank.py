@@ -1,7 +1,5 @@
 """What the SPANK plugin is told: a whole answer, or none."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which instance stands for which Slurm node, whatever either is called."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Mapping

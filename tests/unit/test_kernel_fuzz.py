@@ -1,7 +1,5 @@
 """Whatever a kernel line holds, it is judged without an error, at once, and fits a report."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime
 

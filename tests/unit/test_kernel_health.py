@@ -1,7 +1,5 @@
 """What the head node remembers of jobs that had an error: as many as the agent tells apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

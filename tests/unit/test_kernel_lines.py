@@ -1,7 +1,5 @@
 """Every family of kernel lines, in the wordings of several kernel generations, and look-alikes."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

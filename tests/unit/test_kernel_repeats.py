@@ -1,7 +1,5 @@
 """When an error is a repetition: by jobs for an application's, by time for the others."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Which job a process belongs to, on a /proc made for the test and on this machine's own."""
 
-from __future__ import annotations
-
 import os
 import time
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Reading the kernel's log: records, escapes, a growing file, and the real device."""
 
-from __future__ import annotations
-
 import errno
 import os
 import selectors

@@ -1,7 +1,5 @@
 """Which histories make a lemon, and which only look like one."""
 
-from __future__ import annotations
-
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, SignalSeen, replay

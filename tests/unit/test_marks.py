@@ -1,7 +1,5 @@
 """HyperPod's marks in Slurm: which Reasons they are, when they are spent, what is made of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

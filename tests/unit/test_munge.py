@@ -1,7 +1,5 @@
 """MUNGE credentials against real munged daemons."""
 
-from __future__ import annotations
-
 import os
 import threading
 from datetime import datetime

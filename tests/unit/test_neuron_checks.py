@@ -1,7 +1,5 @@
 """Neuron: device count and memory errors, wherever the driver's release keeps them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the agent makes of the NVML child's words, good and bad, and the page of its calls."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The NVML child's sweep against a driver in Python: its shape, and what it asks how often."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import subprocess

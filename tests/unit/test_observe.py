@@ -1,7 +1,5 @@
 """What the observer remembers of jobs that Slurm forgets too early, and when it must look again."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection
 from dataclasses import replace

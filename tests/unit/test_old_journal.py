@@ -1,7 +1,5 @@
 """A journal of an earlier release is still read: what it did not say has the meaning of then."""
 
-from __future__ import annotations
-
 import json
 
 from hpctl.core.journal import JobRecoveryOpened, JobReported

@@ -1,7 +1,5 @@
 """HyperPod's health agent: every shape of record that its releases write, and what is none."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path

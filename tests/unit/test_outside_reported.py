@@ -1,7 +1,5 @@
 """What scripts report: kept, renewed, cleared, forgotten, bounded, remembered over a restart."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta
 from pathlib import Path

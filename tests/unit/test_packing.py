@@ -1,7 +1,5 @@
 """How many nodes jobs need that share them, and what Slurm's words say that they ask for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Who stands out among a job's nodes, who does not, and for how long before it is said."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping

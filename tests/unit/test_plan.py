@@ -1,7 +1,5 @@
 """What becomes a candidate, which jobs are hit, and how ids, ladders and rungs come about."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

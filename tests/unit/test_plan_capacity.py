@@ -1,7 +1,5 @@
 """Which changes of capacity open, what moves them, and what they must never touch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs that went wrong by themselves: who is looked at, what is made of it, what holds it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """InfiniBand and RoCE on a fake /sys: dead ports, slower ports, devices that go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

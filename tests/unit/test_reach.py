@@ -1,7 +1,5 @@
 """Nodes out of reach: which signs there are, when they count, and what is never a fault."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

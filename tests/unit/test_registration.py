@@ -1,7 +1,5 @@
 """What a job's Comment registers, as the core reads it: total over any text."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.run_policy import Registration, registration

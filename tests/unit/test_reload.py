@@ -1,7 +1,5 @@
 """What SIGHUP changes in a daemon that runs."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

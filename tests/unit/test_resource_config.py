@@ -1,7 +1,5 @@
 """The addresses of instances from a head node's resource_config.json, before any call is made."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """What of the journal is past: never what is open or needed, and never half of anything."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Once a day the daemon sets apart what is past, and deletes what is older than anybody wants."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is done about a run's trouble, case by case."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """What the sandbox's AWS is filled with, and what it has beyond moto."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Parts of the sandbox that need no Slurm: reaping, a metadata service, played hardware."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

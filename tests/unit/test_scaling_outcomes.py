@@ -1,7 +1,5 @@
 """What BatchAdd-, BatchDeleteClusterNodes' answers mean, and UpdateCluster in their place."""
 
-from __future__ import annotations
-
 import botocore.session
 import pytest
 

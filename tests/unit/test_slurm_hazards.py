@@ -1,7 +1,5 @@
 """Each rule of doctor's Slurm table: one setting that trips it, and one that does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.slurm.hazards import Version, hazards

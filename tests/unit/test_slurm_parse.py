@@ -1,7 +1,5 @@
 """Slurm's texts as nodes and jobs. The samples are what 22.05.8 and 25.11.7 printed."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import datetime

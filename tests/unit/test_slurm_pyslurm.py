@@ -4,8 +4,6 @@ The stand-in behaves as pyslurm 25.11 does where that matters: a text that is no
 UnicodeDecodeError when it is read.
 """
 
-from __future__ import annotations
-
 import gc
 import signal
 from collections.abc import Iterator

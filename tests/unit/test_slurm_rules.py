@@ -1,7 +1,5 @@
 """What may be sent, decided from a look: the requeue sequence, the nodes' rules, the errors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any

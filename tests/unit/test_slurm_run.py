@@ -1,7 +1,5 @@
 """The runner: bounded in time and output, nothing left running, no surprises in the environment."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whom agents and jobs take a daemon for: SlurmUser, as the machine's slurm.conf names it."""
 
-from __future__ import annotations
-
 import pwd
 from pathlib import Path
 

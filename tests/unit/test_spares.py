@@ -1,7 +1,5 @@
 """Which nodes are kept as spares, and when one is released."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hpctl.core.capacity import RESERVATION

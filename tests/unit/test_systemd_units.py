@@ -1,7 +1,5 @@
 """The shipped units: what they start exists, and what they take away no check needs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

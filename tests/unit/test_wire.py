@@ -1,7 +1,5 @@
 """The report format: round trips, limits, and errors that name their place."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """EFA devices: there, linked, alive, answering, without bursts of errors or retransmissions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The NVIDIA driver and what it says of GPUs: hung, mismatched, missing, lost, to be reset."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

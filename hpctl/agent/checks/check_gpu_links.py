@@ -1,7 +1,5 @@
 """NVLink, the NVSwitch fabric and PCIe: links that are down, in trouble, narrow or slow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from statistics import median
 

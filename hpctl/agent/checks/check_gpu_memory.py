@@ -1,7 +1,5 @@
 """A GPU's memory: uncorrectable and corrected errors, remapped rows, retired pages."""
 
-from __future__ import annotations
-
 from hpctl.agent.check import Functions, Judged, Limits, fail, warn
 from hpctl.agent.checks.gpu_sweep import grown, pairs, sweep
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot

@@ -8,8 +8,6 @@ Of no other process is the command line read: that needs its memory map's lock, 
 hangs in the driver holds it for ever. `comm`, `stat` and `cgroup` need none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

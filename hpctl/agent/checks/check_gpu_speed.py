@@ -1,7 +1,5 @@
 """GPUs that are slower than they could be or set up otherwise than others, and their gauges."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

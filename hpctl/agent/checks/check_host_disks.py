@@ -1,7 +1,5 @@
 """Disks: full ones, and NVMe by the kernel's view and by its own word on its health."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

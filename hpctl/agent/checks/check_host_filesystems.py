@@ -1,7 +1,5 @@
 """File systems: local ones that went read-only, network ones that hang or fail."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

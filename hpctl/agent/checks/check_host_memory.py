@@ -1,7 +1,5 @@
 """Main memory: too little, hardly any left, left in use, corrected and uncorrected errors."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

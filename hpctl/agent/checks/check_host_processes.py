@@ -1,7 +1,5 @@
 """Tasks that hang in a driver or a file server, zombies, the limits of tasks and files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

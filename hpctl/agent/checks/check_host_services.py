@@ -1,7 +1,5 @@
 """What keeps a node in service: its systemd units, and its clock."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

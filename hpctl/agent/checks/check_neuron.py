@@ -1,7 +1,5 @@
 """AWS Neuron devices: all there, and without uncorrected memory errors."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """InfiniBand and RoCE ports: as they were, and without errors that matter."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How the GPU checks take the NVML child's sweeps: whole, in pairs, and as growth of counters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hpctl.agent.check import CannotTell, Machine, NotHere

@@ -1,7 +1,5 @@
 """GPUs and NVSwitches in the kernel's log: Xid, SXid, and lines without a number."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

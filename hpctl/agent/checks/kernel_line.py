@@ -4,8 +4,6 @@ What bad a line means for the node is not decided here: the head node's catalogu
 `<check with dashes>-<code>`. As that table is shipped, its rows say which lines are a FAIL.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ a process or a device) rarely stands first, and the lines in which it does are l
 Lines that the kernel did not write itself are not believed: see `hpctl.agent.kmsg`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """PCIe, cards, accelerators and limits in the kernel's log, and what no other family knows."""
 
-from __future__ import annotations
-
 import re
 
 from hpctl.agent.checks.kernel_line import Family, Line, line

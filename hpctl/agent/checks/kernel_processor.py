@@ -1,7 +1,5 @@
 """Processors, memory and the kernel itself in its log: lockups, crashes, errors, out of memory."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

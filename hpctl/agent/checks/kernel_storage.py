@@ -1,7 +1,5 @@
 """Disks, file systems and file servers in the kernel's log."""
 
-from __future__ import annotations
-
 import re
 
 from hpctl.agent.checks.kernel_line import ENDED, Family, Line, line

@@ -10,8 +10,6 @@ signal, SIGKILL included, leaves no child behind.
 It imports little, and no dataclasses, msgspec or pathlib: it has 20 MB to live in.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import signal

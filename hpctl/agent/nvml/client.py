@@ -8,8 +8,6 @@ once it has exited, a fresh one is started. A child that crashes is started agai
 a failure waits twice as long as the one before.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import select

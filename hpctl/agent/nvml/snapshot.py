@@ -7,8 +7,6 @@ concludes nothing from it. Names and units are NVML's; numbers in brackets are f
 share.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

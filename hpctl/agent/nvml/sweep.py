@@ -4,8 +4,6 @@ What it returns has the shape of `hpctl.agent.nvml.snapshot`, in plain dicts: th
 cost the child 4 MB of memory. A unit test holds the two together.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

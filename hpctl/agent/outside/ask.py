@@ -1,7 +1,5 @@
 """Asking the agent from a script's process, with the standard library alone: prologs are short."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

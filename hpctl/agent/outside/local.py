@@ -5,8 +5,6 @@ node, so nobody else may speak here. Answers come from memory; a peer that is sl
 talkative costs itself only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

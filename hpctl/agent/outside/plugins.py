@@ -6,8 +6,6 @@ check `agent.plugins`, which also says when a file is new. What a plugin finds i
 on nothing until the site has written a rule for it (docs/plugins.md).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ Who reports the same check, code, device and job again renews it; the first deta
 is part of what makes two findings the same one (`hpctl.core.health.key`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

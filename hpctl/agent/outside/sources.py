@@ -4,8 +4,6 @@ The socket for scripts, the plugins and HyperPod's health agent, each in a threa
 that none of them can hold up the agent's own checks.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Whether a file can be one that only root has written: the agent is root and believes no other."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

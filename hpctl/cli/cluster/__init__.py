@@ -1,7 +1,5 @@
 """`hpctl cluster`: a table of commands, each in a module of its own."""
 
-from __future__ import annotations
-
 import click
 
 from hpctl.cli.lazy import LazyGroup

@@ -1,7 +1,5 @@
 """`hpctl cluster ssh`: a shell on a node, through Systems Manager, by any of its names."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

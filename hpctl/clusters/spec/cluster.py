@@ -1,7 +1,5 @@
 """A cluster as people write it: cluster.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

@@ -4,8 +4,6 @@ Sources of the rules between its parts: the service model's documentation and th
 pages on Slurm configuration, continuous provisioning, several head nodes and lifecycle scripts.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -3,8 +3,6 @@
 Patterns and lengths are those of botocore's service model; a test holds them against it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ All checks on one file: gather side by side, judge, every verdict at once. A fam
 the calls that gather its facts and the checks that read them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Lifecycle scripts in S3, as the nodes will read them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

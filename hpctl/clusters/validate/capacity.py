@@ -1,7 +1,5 @@
 """Where the instances come from: training plans, spot, and the zones that offer a type."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ A part that nobody asked about is empty. Each part is gathered beside the checks
 reads of AWS whose failure is an answer too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

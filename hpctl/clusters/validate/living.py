@@ -1,7 +1,5 @@
 """The name of the cluster, and what stands under it already."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hpctl.clusters.validate.facts import Check, Facts, Family, LivingFacts, ask

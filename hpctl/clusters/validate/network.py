@@ -1,7 +1,5 @@
 """The network: subnets in one VPC and one zone with room for the nodes, and ways out of it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The execution roles: there, trusted, and allowed what a node does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

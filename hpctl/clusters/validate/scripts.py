@@ -1,7 +1,5 @@
 """Lifecycle scripts on this machine, before they are uploaded."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """What security group rules let through. Pure; the shapes are EC2's own (IpPermissions)."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What can be known of a file without asking anybody. What must not even parse: `clusters.spec`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """FSx file systems: there, as the file says they are, and reachable from the nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ A rule that nobody has proven on real faults yet is shipped to watch: it makes a
 acts on nothing (facts/detection 2).
 """
 
-from __future__ import annotations
-
 from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 

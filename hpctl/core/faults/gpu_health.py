@@ -6,8 +6,6 @@ relative to peers, a rate, or a limit without a long record is shown and watched
 human; one slow signal never takes a node away.
 """
 
-from __future__ import annotations
-
 from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 

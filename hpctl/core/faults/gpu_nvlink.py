@@ -4,8 +4,6 @@ Xid 144-150 are Blackwell's NVLink5: the number alone says nothing, see `decode.
 SXid are NVSwitch errors up to Hopper: the text's own Fatal or Non-fatal goes before the number.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from hpctl.core.faults.gpu_health import SLOWLY_S

@@ -4,8 +4,6 @@ The order is the order of precedence among rows that are equally urgent and equa
 154 is the driver's own recovery action: the phrase counts, not the number in the text.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from hpctl.core.faults.row import DAY, CheckSpec, FaultRow, rows

@@ -5,8 +5,6 @@ return, a disk that the kernel gave up. What a person or a job can cause is told
 A thing that three of three looks 30 s apart see has been so for a minute.
 """
 
-from __future__ import annotations
-
 from hpctl.core.faults.row import CheckSpec, FaultRow, Limit, rows
 from hpctl.core.model import Clears
 

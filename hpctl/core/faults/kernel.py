@@ -3,8 +3,6 @@
 A code is one thing however often it was printed.
 """
 
-from __future__ import annotations
-
 from hpctl.core.faults.row import CheckSpec, FaultRow, rows
 from hpctl.core.model import Clears
 

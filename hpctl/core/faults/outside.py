@@ -14,8 +14,6 @@ signal never replaces a node. A site that wants more gives a rule a treatment of
 `catalogue: {peer-throttle: {urgency: after_jobs, ladder: [reset_gpu, reboot]}}`.
 """
 
-from __future__ import annotations
-
 from hpctl.core.faults.row import FaultRow, rows
 
 _THEIRS = "shown as Suspect: HyperPod's own recovery acts on it, never hpctl"

@@ -14,8 +14,6 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 - X   stop the jobs, start them elsewhere, replace the instance
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field

@@ -5,8 +5,6 @@ Meant to be reviewed line by line; `catalogue.vendor_deviations()` and docs/cata
 row that departs from what NVIDIA says.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from hpctl.core.faults import fabric, gpu_health, gpu_nvlink, gpu_xid, host, kernel, outside

@@ -6,8 +6,6 @@ says nothing of a byte that the storage lost; with `deep` each member's CRC-32 i
 Format: PKWARE's APPNOTE.TXT, 4.3.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from dataclasses import dataclass

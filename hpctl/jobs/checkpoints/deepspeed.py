@@ -6,8 +6,6 @@ have to be; every rank writes its optimiser file after its layers and experts. S
 microsoft/DeepSpeed, deepspeed/runtime/engine.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from pathlib import Path

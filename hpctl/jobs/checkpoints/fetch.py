@@ -6,8 +6,6 @@ not whole or of an older step, is moved aside, never deleted. What a fetch that 
 under its temporary name is the only thing that is removed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -12,8 +12,6 @@ Nothing in the format tells zeros from data. Source: the format's description at
 huggingface/safetensors.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path, PurePosixPath
 

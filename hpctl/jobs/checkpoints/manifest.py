@@ -9,8 +9,6 @@ because a directory that is still being written is an everyday sight. OSError go
 the storage itself fails (EIO, ESTALE, EACCES): from that nobody may conclude that a file is bad.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

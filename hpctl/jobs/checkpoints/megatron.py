@@ -8,8 +8,6 @@ something is whole; of several ranks in the legacy layout only it tells whether 
 Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/dist_checkpointing.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -12,8 +12,6 @@ there were stands in no name; Megatron's shares have it in their `args`, else so
 Source: nvidia-resiliency-ext 0.4.1, checkpointing/local.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ data. A framework is one `Format` in FORMATS: how to recognize one of its checkp
 and read its step, and how to prove that it is whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -5,8 +5,6 @@ them and whose directory fits was written to its end. Lightning records `global_
 the top. The older stream format (no zip) has no end mark: it cannot be proved.
 """
 
-from __future__ import annotations
-
 from hpctl.jobs.checkpoints import archives, torch_dcp
 from hpctl.jobs.checkpoints.files import (
     Claim,

@@ -5,8 +5,6 @@ environment. When a rank dies, every rank of the group is ended and started agai
 step. docs/run.md tells the rest; this file is what a supervisor needs to start it.
 """
 
-from __future__ import annotations
-
 import secrets
 import sys
 from collections.abc import Sequence

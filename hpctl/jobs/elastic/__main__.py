@@ -5,8 +5,6 @@ that code is final or the restarts are used up; 75 where a launcher or its node 
 no checkpoint may be resumed from; 143 where the step was ended; 64 usage.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -4,8 +4,6 @@ Written whole to a temporary name and renamed, so that a reader never sees half 
 cannot be written is reported once and then left: it must not end the run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

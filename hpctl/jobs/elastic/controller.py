@@ -3,8 +3,6 @@
 It decides nothing but what `group.Group` says; here are only connections, clocks and the account.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

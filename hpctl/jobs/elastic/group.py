@@ -5,8 +5,6 @@ all ranks together: none of generation g + 1 is started before every launcher ha
 none of generation g is left.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

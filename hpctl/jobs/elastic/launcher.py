@@ -1,7 +1,5 @@
 """One node's half of the group: does what the controller says, reports what became of its ranks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """The launcher's command line: torchrun's options where it has them, and what the ranks run."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import secrets

@@ -7,8 +7,6 @@ encrypted nor signed; nothing in them is secret, and the worst that they can ask
 `tell` asks for one from outside the group.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -10,8 +10,6 @@ says nothing (the text is no number). Counting consecutive bad ones is `Watch`'s
 `replay` runs a finished log through it, by the times that the log's own lines carry.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from bisect import bisect_left, insort

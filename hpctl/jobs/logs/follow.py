@@ -6,8 +6,6 @@ line a thousand times before the newline comes. NUL bytes are dropped: a log tru
 writer that does not append has a hole of them before the next line.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

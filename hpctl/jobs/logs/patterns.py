@@ -10,8 +10,6 @@ can never match a newline, `^` and `$` mean the ends of a line, and the few esca
 distinguish a block from a line (`\A`, `\z`, `\C`, switching `m` off) are refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple

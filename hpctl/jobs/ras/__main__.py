@@ -3,8 +3,6 @@
 Exit codes: 0 the run goes on or nobody is behind, 1 somebody is named, 3 no answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -5,8 +5,6 @@ of JSON: what the service can do is found out by asking for it. A hung job is th
 is asked, so that every wait has an end and every read a bound.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ counted by RAS (as of 2.30): a pipeline stage that waits for its predecessor loo
 explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -4,8 +4,6 @@ JSON (NCCL 2.28.7 and later) has every rank's counts. The text of 2.24 to 2.28.3
 count and lists only the outliers: fewer than half of a communicator in its verbose form.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ excision. `show node LIST` is asked only when a step is to be launched: Slurm's 
 the whole node table for it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@
 | anything else | a crash, classified by code and log |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -4,8 +4,6 @@ srun inherits the job's own stdout and stderr where they are files: nothing of o
 between the ranks and their log, so nothing of ours can block them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ pipes or a terminal, a thread passes each block on and looks at it afterwards, s
 wait for the reader of that pipe only, as they would under srun alone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

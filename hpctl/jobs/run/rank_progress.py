@@ -1,7 +1,5 @@
 """What the ranks of one step say of their progress, and what their silence means."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

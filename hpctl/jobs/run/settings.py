@@ -1,7 +1,5 @@
 """What one `hpctl run` was asked to do, from its command line and the job's environment."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

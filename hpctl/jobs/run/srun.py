@@ -9,8 +9,6 @@ order in which it heard of it. They are hints of the job's own about itself: a r
 such a line harms its own job only. Node losses are asked of the controller, never read here.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence

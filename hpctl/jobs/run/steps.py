@@ -4,8 +4,6 @@ What happens comes through one queue: threads and signal handlers put in, the lo
 out.
 """
 
-from __future__ import annotations
-
 import queue
 import signal
 import threading

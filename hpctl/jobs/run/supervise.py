@@ -4,8 +4,6 @@ Everything that happens comes through one queue: srun's end, what its output say
 ranks' progress, signals. Only this thread decides anything.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import time

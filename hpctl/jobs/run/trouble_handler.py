@@ -1,7 +1,5 @@
 """What is done about a trouble: decided, recorded, logged and reported; and how a run is left."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

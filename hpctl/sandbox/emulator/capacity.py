@@ -9,8 +9,6 @@ and from a week later. An offering's id is made of what it holds, as the service
 is (SageMaker guide, "SageMaker training plans creation using the API"): a second search finds it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

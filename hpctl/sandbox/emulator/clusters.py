@@ -1,7 +1,5 @@
 """CreateCluster, DescribeCluster, ListClusters and DeleteCluster, and the tags of clusters."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Only the codes of botocore's SageMaker model and the common AWS ones appear: a c
 a word here that the service would not say.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -5,8 +5,6 @@ for, and Superseded when a later one asks for another count of the same group fi
 Replacements are no operations here: the service has no type for them.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections import deque
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ One walk at a time has a node: `claim` gives it out, and while it lasts the API 
 InstanceIdInUse. The API's lock is never held while `Machines` is called.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -7,8 +7,6 @@ service model's documentation. The words of its refusals are not known, nor how 
 (`install_s`, of all nodes alike).
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import zlib

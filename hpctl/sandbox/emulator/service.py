@@ -3,8 +3,6 @@
 HTTP: SageMaker's JSON 1.1 protocol for clients, and a loopback-only admin route for tests.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import json

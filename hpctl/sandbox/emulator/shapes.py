@@ -8,8 +8,6 @@ against without saying so.
 What the service checks of a cluster's specification beyond its shape.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -5,8 +5,6 @@ too unless `World.moved` says otherwise.
 The instance in it comes and goes, and with it the instance id. Every change of a node is kept
 with its time, so that lists can be shown late, as the service's are."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

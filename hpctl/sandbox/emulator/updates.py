@@ -1,7 +1,5 @@
 """UpdateCluster and UpdateClusterSoftware."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

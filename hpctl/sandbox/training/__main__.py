@@ -4,8 +4,6 @@ Exit codes: 0 trained to the last step, 1 another rank was lost or the checkpoin
 failed, 2 usage or a checkpoint that cannot be resumed from.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -6,8 +6,6 @@ directory. rename(2) refuses a target that is a non-empty directory, so of two a
 the same step (a frozen node that thaws) one wins whole and neither damages the other.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One module a library: how it saves, and how it loads."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from importlib.util import find_spec

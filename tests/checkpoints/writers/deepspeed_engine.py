@@ -1,7 +1,5 @@
 """DeepSpeed's engine with ZeRO over two ranks: model states of rank 0, optimiser states of both."""
 
-from __future__ import annotations
-
 import os
 
 os.environ["DS_ACCELERATOR"] = "cpu"  # before the import, which reads it

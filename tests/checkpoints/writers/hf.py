@@ -1,7 +1,5 @@
 """The HF Trainer with a small model made from its configuration, the newest three saves kept."""
 
-from __future__ import annotations
-
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it

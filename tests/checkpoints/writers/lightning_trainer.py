@@ -1,7 +1,5 @@
 """Lightning's Trainer and its ModelCheckpoint: the newest three files are kept, and `last.ckpt`."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator

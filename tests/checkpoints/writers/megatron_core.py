@@ -5,8 +5,6 @@ the host, and which device a flag is reduced on. Both are answered for it; what 
 which order and from which processes is its own.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ megatron/training/checkpointing.py and megatron/core/dist_checkpointing/serializ
 deepspeedai/DeepSpeed, deepspeed/runtime/engine.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable

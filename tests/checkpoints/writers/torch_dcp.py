@@ -1,7 +1,5 @@
 """torch's distributed checkpoint: one rank, saving in the background, and in place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

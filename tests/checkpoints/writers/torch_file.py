@@ -1,7 +1,5 @@
 """`torch.save` to a file of the step's name, as many training programs do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """FSDP2 over two ranks, saved by torch's distributed checkpoint: each rank writes its shards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Only denials are made here, in the place of the call: no emulator checks who asks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

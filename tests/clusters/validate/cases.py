@@ -1,7 +1,5 @@
 """One change to the good world, and the one thing that is said of it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace

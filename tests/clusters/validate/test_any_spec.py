@@ -1,7 +1,5 @@
 """Whatever the file and however little AWS says: verdicts, never a traceback."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ test_gather.py asks for those over HTTP. Of a file system's VPC, network interfa
 name no emulator tells, so they stand here alone.
 """
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

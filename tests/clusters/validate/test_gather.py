@@ -1,7 +1,5 @@
 """The gathers over HTTP with real boto3: moto for EC2, S3, IAM, FSx; the emulator for the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A place of the request is a place in the file, for every file that there can be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

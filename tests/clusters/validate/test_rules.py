@@ -1,7 +1,5 @@
 """What security group rules let through, on EC2's own shapes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

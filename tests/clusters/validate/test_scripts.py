@@ -1,7 +1,5 @@
 """Real files: what the gather reads of them, and what the checks then say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

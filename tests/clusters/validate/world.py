@@ -1,7 +1,5 @@
 """A cluster's file in which nothing is wrong, and an account that agrees with it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The four journals under one suite: the fake, SQLite, PostgreSQL and MariaDB."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol
 

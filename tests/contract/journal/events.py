@@ -1,7 +1,5 @@
 """Every value that an event can carry, for Hypothesis, and a few plain ones."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum

@@ -1,7 +1,5 @@
 """Database servers of the tests' own: in a temporary directory, on a unix socket, as nobody."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The audit trail: written with the event it records, chained, and never retired."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

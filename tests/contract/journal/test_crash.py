@@ -1,7 +1,5 @@
 """What was acknowledged is there, whoever is killed."""
 
-from __future__ import annotations
-
 import gc
 import random
 import subprocess

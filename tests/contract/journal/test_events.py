@@ -1,7 +1,5 @@
 """Events go in whole batches, in order, and come back as they were."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What agents said last, and what operators ask."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """One writer: the lease on every database, the directory's lock beside SQLite's file."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A SQLite journal read without SQLAlchemy is the journal that the store reads, and as strict."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

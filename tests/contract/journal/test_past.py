@@ -1,7 +1,5 @@
 """What ended long ago is set apart, is still found there, and is deleted in the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """A journal that is missing, foreign, broken or full: said once, with its place; never empty."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The two Providers under the same suite: the fake, and boto3 against the emulator over HTTP."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta

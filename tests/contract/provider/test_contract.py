@@ -1,7 +1,5 @@
 """What every Provider promises, asked of the fake and of boto3 against the emulator alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpctl.core.model import Instance, InstanceId, InstanceStatus, Outcome, OutcomeKind

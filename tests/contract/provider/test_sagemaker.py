@@ -1,7 +1,5 @@
 """What only the SageMaker adapter does, over HTTP: paging, modes, time-outs, hints."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The Schedulers under one suite: a Slurm in memory, and each adapter on a real Slurm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

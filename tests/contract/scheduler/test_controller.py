@@ -1,7 +1,5 @@
 """What every Scheduler promises when slurmctld is away: no lie, no exception, bounded time."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What every Scheduler promises about jobs: requeue, start_now, signal, hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path

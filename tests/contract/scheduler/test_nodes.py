@@ -1,7 +1,5 @@
 """What every Scheduler promises about nodes: drain, down, give_back."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 

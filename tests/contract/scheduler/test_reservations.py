@@ -1,7 +1,5 @@
 """What every Scheduler promises about reservations: spares are kept, released, refilled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """What every Scheduler promises about runs that go on without a node, wait, or change size."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

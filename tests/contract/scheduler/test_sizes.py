@@ -1,7 +1,5 @@
 """What each release says of what jobs ask for and nodes have: autoscaling counts by it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What the NVML tests do again and again: wait, look, and lay out a machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A machine with GPUs that are not there, and clients of its NVML."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a driver's answer to a check's observation: every GPU check over the real child."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

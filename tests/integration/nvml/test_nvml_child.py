@@ -1,7 +1,5 @@
 """What the NVML child reads, over the real nvidia-ml-py and a compiled stand-in for the library."""
 
-from __future__ import annotations
-
 import os
 import select
 import time

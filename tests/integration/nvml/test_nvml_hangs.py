@@ -1,7 +1,5 @@
 """An NVML child whose driver hangs, or that crashes, is killed, or loses its agent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

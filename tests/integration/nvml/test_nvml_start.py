@@ -1,7 +1,5 @@
 """A start of the agent's checks: no GPU is called unknown while the first sweep is under way."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -5,8 +5,6 @@ is one vector, and it runs on CPUs. Megatron Core asks CUDA twice for things tha
 a GPU cannot say; both are answered for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -4,8 +4,6 @@ Written from NCCL's user guide (RAS) and from what src/ras/client_support.cc of 
 prints; `RELEASES` holds what differs between them.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
