@@ -8,7 +8,7 @@ from hpctl.config import parse
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
 from hpctl.core.compat import UTC
-from hpctl.core.faults.outside import HMA
+from hpctl.core.faults.table import ROWS
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
@@ -42,7 +42,7 @@ def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) 
 
 def test_no_shipped_row_acts() -> None:
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
-    acts = {rule for row in HMA if row.acts for rule in row.rules}
+    acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
     assert acts == MARK_RULES
     assert SHIPPED[RuleId("hma-replace")].ladder == (Remedy.REPLACE,)
     assert SHIPPED[RuleId("hma-spent")].ladder == (Remedy.NONE,)

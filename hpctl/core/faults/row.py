@@ -17,12 +17,10 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
 
 from hpctl.core.model import Clears, RuleId
 
-DAY = 86400.0
-WEEK = 7 * DAY
+WEEK = 7 * 86400.0
 _NUMBERS = re.compile(r"\d[\d\s-]*")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _STEMS = {"kernel.xid": "xid", "kernel.sxid": "sxid"}
@@ -96,7 +94,7 @@ class CheckSpec:
     thing is reported when `seen[0]` of the last `seen[1]` runs said it, and ends by `clears`; with
     GONE, when it has not been so for `gone_s`. What looks wrong in the first `grace_s` seconds
     after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never shed, the highest
-    goes first when the agent is over its budget. `codes` are those that one row covers together.
+    goes first when the agent is over its budget.
     """
 
     name: str
@@ -109,12 +107,6 @@ class CheckSpec:
     grace_s: float = 0.0
     shed: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    codes: tuple[str, ...] = ()
-
-
-def rows(check: str, *table: tuple[str, ...], **common: Any) -> tuple[FaultRow, ...]:
-    """Rows of one check: each from its code, treatment and texts, and what they have in common."""
-    return tuple(FaultRow(check, *row, **common) for row in table)
 
 
 def stem(check: str) -> str:
