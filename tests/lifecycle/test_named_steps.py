@@ -19,7 +19,6 @@ from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
 from tests.lifecycle.node import (
     ADDRESSES,
-    BUCKET,
     ENVIRONMENT,
     PARAMETERS,
     UNIT,
@@ -285,33 +284,3 @@ def _sssd(machine: Machine) -> None:
         0o440,
     )
     assert machine.says("systemctl", "is-enabled", "sssd") == "enabled"
-
-
-MISSING = {
-    "docker": ("debs/docker", "let the bundle bring docker.io with all dependencies as debs/dock"),
-    "mount_s3": ("debs/mount_s3", "(https://s3.amazonaws.com/mountpoint-s3-release/latest/"),
-    "sssd": ("ca.pem", "sssd.ca_file: ca.pem is not in the bundle: add it with --add"),
-    "observability": ("debs/observability", "let the bundle bring prometheus-node-exporter with"),
-}
-
-
-@pytest.mark.nightly
-@as_root[0]
-@as_root[1]
-def test_what_is_missing_is_told_with_the_mend(machine: Machine) -> None:
-    for what, _ in MISSING.values():
-        path = machine.path(f"{BUCKET}/{what}")
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    weights = {"steps": {**dict.fromkeys(PLAYED, "optional"), "accounting": "off"}}
-    machine.write(f"{BUCKET}/config.json", json.dumps({**CONFIG, **weights}))
-    sign(machine.path(BUCKET))
-    code, out = run(machine)
-    assert code == 0, out
-    ran = states(machine)
-    for step, (_, mend) in MISSING.items():
-        assert mend in ran[step]["why"], ran[step]
-    machine.write(f"{BUCKET}/ca.pem", "a certificate\n")
-    machine.path("/srv/lustre/ldap.secret").unlink()
-    sign(machine.path(BUCKET))
-    run(machine)
-    assert "sssd.password_file /fsx/ldap.secret: " in states(machine)["sssd"]["why"]

@@ -138,14 +138,6 @@ def test_a_clock_that_is_set_back_keeps_nothing_alive() -> None:
     assert run(conditions, False, start=90 - HOUR) == [0]
 
 
-def test_a_clock_that_is_set_back_between_two_sightings() -> None:
-    conditions = Conditions(SPEC)
-    run(conditions, True)
-    run(conditions, True, start=10 - HOUR)
-    (finding,) = conditions.findings()
-    assert finding.first <= finding.last == at(10 - HOUR)
-
-
 def test_a_worse_verdict_is_news() -> None:
     conditions = Conditions(replace(SPEC, seen=(1, 1)))
     warn = replace(FULL, verdict=Verdict.WARN)

@@ -30,14 +30,6 @@ def test_a_burst_is_one_finding_with_its_span() -> None:
     )  # fmt: skip
 
 
-def test_another_device_code_or_detail_is_another_finding() -> None:
-    findings = Findings()
-    for new in (finding("79"), finding("48"), finding("154", detail="None"),
-                finding("154", detail="GPU Reset Required")):  # fmt: skip
-        assert findings.add(new)
-    assert len(findings.all()) == 4
-
-
 def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice() -> None:
     before = Findings()
     for second in range(5):
@@ -50,12 +42,6 @@ def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice() -> None:
     assert after.add(finding("48"))
 
 
-def test_what_the_ring_no_longer_holds_is_still_known() -> None:
-    after = Findings((finding("48", count=3),))
-    after.add(finding("79", 60))
-    assert [(f.code, f.count) for f in after.all()] == [("48", 3), ("79", 1)]
-
-
 def test_beyond_the_limit_details_are_folded_before_faults_are_left_out() -> None:
     findings = Findings()
     for n in range(2000):
@@ -65,13 +51,6 @@ def test_beyond_the_limit_details_are_folded_before_faults_are_left_out() -> Non
     assert len(found) == MAX_DETAILED + 2
     assert any(f.code == "79" for f in found)
     assert sum(f.count for f in found) == 2001
-
-
-def test_a_storm_leaves_room_in_the_report_for_what_the_checks_find() -> None:
-    findings = Findings()
-    for n in range(2000):
-        findings.add(finding(str(n), n))
-    assert len(findings.all()) + 64 <= wire.MAX_FINDINGS
 
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 99)), max_size=3000))
@@ -101,14 +80,6 @@ def hit(job: str, second: int = 0, code: str = "31") -> Finding:
 
 def told(findings: Findings) -> dict[str, int]:
     return {f.job: f.count for f in findings.all()}
-
-
-def test_each_job_is_told_apart() -> None:
-    findings = Findings()
-    assert findings.add(hit("12"))
-    assert findings.add(hit("13", 1))
-    assert not findings.add(hit("12", 2))
-    assert told(findings) == {"12": 2, "13": 1}
 
 
 def test_a_line_whose_process_is_gone_joins_the_job_of_its_burst() -> None:

@@ -204,18 +204,6 @@ def test_after_a_burst_news_wait_for_each_other() -> None:
     assert min(b - a for a, b in pairwise(sent[1:])) >= 4
 
 
-def test_a_wait_ends_when_the_next_wake_is_due() -> None:
-    pace = Pace(burst=1, every_s=0.5)
-    pace.news()
-    assert pace.due(100.0)
-    pace.news()
-    assert not pace.due(100.1)
-    wait = pace.wait_s(100.1)
-    assert wait is not None
-    assert 0.39 < wait < 0.41
-    assert pace.due(100.1 + wait + 1e-6)
-
-
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
 def test_no_flood_wakes_more_often_than_the_bucket_allows(steps: list[float]) -> None:
     pace, now, woken = Pace(), 1000.0, 0

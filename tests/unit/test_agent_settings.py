@@ -1,7 +1,5 @@
 """What an agent finds out by itself, and how it talks to systemd."""
 
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ from hpctl.agent import config
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import DEFAULT_PORT, Head
-from hpctl.protocol.systemd import notify, watchdog_interval
 
 NODE = NodeName("n1")
 
@@ -53,29 +50,6 @@ def test_the_boot_id(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "empty"):
         with pytest.raises(HpctlError, match="boot id"):
             config.this_boot(path)
-
-
-def test_systemd_is_told_where_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    notify("READY=1")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.settimeout(5)
-        systemd.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        notify("READY=1")
-        assert systemd.recv(100) == b"READY=1"
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    notify("WATCHDOG=1")
-
-
-def test_the_watchdogs_interval_is_half_of_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    assert watchdog_interval() is None
-    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
-    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
-    assert watchdog_interval() == 30.0
-    monkeypatch.setenv("WATCHDOG_PID", "1")
-    assert watchdog_interval() is None
 
 
 def test_the_agent_stays_away_from_what_is_heavy() -> None:

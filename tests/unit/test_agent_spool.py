@@ -18,11 +18,6 @@ REPORT = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 4, NOON, NOON,
 NEXT_BOOT = dataclasses.replace(REPORT, boot=BootId("b-2"))
 
 
-def test_an_empty_spool_knows_nothing(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "none")
-    assert spool.recall(REPORT.generation) == Recalled()
-
-
 @pytest.mark.parametrize("acked", [True, False])
 def test_the_same_boot_gets_its_findings_and_start_back(tmp_path: Path, acked: bool) -> None:
     Spool(tmp_path / "spool").save(REPORT, acked=acked)
@@ -78,13 +73,6 @@ def test_a_damaged_state_is_set_aside(
     assert (tmp_path / "state.bad").read_bytes() == damage
     assert "set aside" in caplog.text
     spool.save(REPORT, acked=False)
-    assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
-
-
-def test_a_crash_while_saving_leaves_the_state_before(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
-    spool.save(REPORT, acked=True)
-    (tmp_path / "state.tmp").write_bytes(b'{"acked":fal')
     assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
 
 

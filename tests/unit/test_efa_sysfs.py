@@ -48,22 +48,6 @@ def test_an_instance_type_knows_its_efa_devices(
     )
 
 
-def test_a_device_that_comes_back_is_all_right_again(tree: SysfsTree) -> None:
-    tree.add_efas(4)
-    node = Node(tree.root, Expected("p4d.24xlarge"))
-    assert devices(node) == []
-    tree.unplug("rdmap79s0")
-    assert devices(node) == [("fewer", "")]
-    tree.add_efa("rdmap200s0")
-    assert devices(node) == []
-
-
-def test_the_agents_settings_go_before_the_type(tree: SysfsTree) -> None:
-    tree.add_efas(8)
-    assert devices(Node(tree.root, Expected("p5.48xlarge", efa_devices=8))) == []
-    assert devices(Node(tree.root, Expected("p5.48xlarge", efa_devices=9))) == [("fewer", "")]
-
-
 def test_an_instance_without_efa_is_its_owners_choice(tree: SysfsTree) -> None:
     with pytest.raises(NotHere):
         check_efa.gather_devices(Node(tree.root, Expected("p5.48xlarge")).machine)
@@ -78,15 +62,6 @@ def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> No
         assert devices(node) == [("fewer", "")]
 
 
-def test_devices_without_a_driver(tree: SysfsTree) -> None:
-    tree.add_efas(4)
-    tree.unbind("rdmap79s3")
-    assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
-    (told,) = check_efa.judge_devices(check_efa.gather_devices(Node(tree.root).machine), None, {})
-    assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
-    assert told.detail == "1 of 4 EFA devices have no driver"
-
-
 def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
     tree.add_efas(5)
     (told,) = check_efa.judge_devices(
@@ -95,24 +70,10 @@ def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
     assert (told.code, told.verdict) == ("more", Verdict.WARN)
 
 
-def test_other_rdma_devices_are_not_counted(tree: SysfsTree) -> None:
-    tree.add_mlx5("mlx5_0")
-    tree.add_neuron(0)
-    tree.add_efas(4)
-    assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == []
-
-
 # --- links ------------------------------------------------------------------------------------
 
 
 # --- the shared sweep -------------------------------------------------------------------------
-
-
-def test_a_sweep_reads_22_files_a_device(tree: SysfsTree) -> None:
-    names = tree.add_efas(32)
-    seen = check_efa.trace(Node(tree.root).machine).now
-    assert set(seen.devices) == set(names)
-    assert {len(reading.values) for reading in seen.devices.values()} == {22}
 
 
 def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
@@ -188,3 +149,12 @@ def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path: Path) -> None
 def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path: Path) -> None:
     checks = [load(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))]
     assert {row.state for row in look(checks, Node(tmp_path).machine)} == {"absent"}
+
+
+def test_devices_without_a_driver(tree: SysfsTree) -> None:
+    tree.add_efas(4)
+    tree.unbind("rdmap79s3")
+    assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
+    (told,) = check_efa.judge_devices(check_efa.gather_devices(Node(tree.root).machine), None, {})
+    assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
+    assert told.detail == "1 of 4 EFA devices have no driver"

@@ -4,8 +4,6 @@ import pytest
 
 from hpctl.agent.checks import check_gpu_speed
 from hpctl.agent.nvml.snapshot import Pcie, Snapshot, Throttle
-from hpctl.core.faults.table import CHECKS
-from hpctl.core.peers import BUSY, GAUGES, POWER
 from tests.sweeps import but, gpus
 
 FRESH = {
@@ -50,27 +48,3 @@ def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
 def test_an_idle_gpu_sets_no_pace() -> None:
     idle = Snapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
     assert check_gpu_speed.gauges_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0
-
-
-def test_they_are_the_names_that_the_head_node_compares() -> None:
-    told = set(check_gpu_speed.gauges_gauges(later(), START))
-    assert told == {g for g in GAUGES if g.startswith("gpu.")}
-    assert {BUSY, POWER} <= told
-
-
-def test_a_sweep_that_was_told_already_tells_nothing() -> None:
-    assert check_gpu_speed.gauges_gauges(START, START) == {}
-
-
-def test_it_finds_nothing_and_stands_after_the_checks_that_it_asks() -> None:
-    assert list(check_gpu_speed.judge_gauges(later(), START, {})) == []
-    names = [spec.name for spec in CHECKS]
-    asked = ("gpu.clocks", "gpu.throttle", "gpu.slowdown", "gpu.pcie")
-    assert names.index("gpu.gauges") > max(map(names.index, asked))
-
-
-def test_every_gauge_is_told_twice_in_a_window_at_least() -> None:
-    every = {spec.name: spec.every_s for spec in CHECKS}
-    assert every["gpu.gauges"] <= 10
-    assert every["efa.retrans"] < 20
-    assert every["efa.errors"] < 20

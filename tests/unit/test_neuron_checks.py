@@ -41,15 +41,6 @@ def test_an_instance_type_knows_its_devices(
     assert devices(node) == []
 
 
-def test_the_agents_settings_go_first(tree: SysfsTree) -> None:
-    tree.add_neuron(0)
-    assert devices(Node(tree.root, Expected("trn2.48xlarge", neuron_devices=1))) == []
-    told = check_neuron.judge_devices(
-        check_neuron.gather_devices(Node(tree.root, Expected(neuron_devices=2)).machine), None, {}
-    )
-    assert [o.detail for o in told] == ["1 of 2 Neuron devices, 1 on the PCI bus"]
-
-
 def test_a_driver_that_is_not_loaded(tree: SysfsTree) -> None:
     tree.add_neuron(0)
     (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
@@ -58,13 +49,6 @@ def test_a_driver_that_is_not_loaded(tree: SysfsTree) -> None:
     )
     assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
     assert devices(Node(tree.root, Expected("trn1.2xlarge"))) == [("fewer", "")]
-
-
-def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
-    tree.add_neuron(0)
-    sample = check_neuron.gather_devices(Node(tree.root, Expected(neuron_devices=0)).machine)
-    (told,) = check_neuron.judge_devices(sample, None, {})
-    assert (told.code, told.verdict) == ("more", Verdict.WARN)
 
 
 PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", False),
@@ -87,13 +71,6 @@ def test_errors_are_found_wherever_the_driver_keeps_them(
         ("mem_uncorrected", "neuron0"),
         ("sram_uncorrected", "neuron1"),
     ]
-
-
-def test_a_driver_without_counters_is_silent(tree: SysfsTree) -> None:
-    tree.add_neuron(0)
-    for name in check_neuron.COUNTERS:
-        tree.neuron_file(0, name).unlink()
-    assert errors(Node(tree.root)) == []
 
 
 def test_a_driver_of_another_release_is_looked_at_anew(tree: SysfsTree) -> None:
