@@ -1,12 +1,12 @@
 """What becomes of observations: N of M, grace, the ways to end; bursts fold into one finding."""
 
 import os
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
 from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, MAX_THINGS, Conditions, Findings

@@ -1,8 +1,7 @@
 """Tasks that sleep in the kernel, zombies, and the kernel's limits."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent import procs
 from hpctl.agent.check import CannotTell

@@ -1,9 +1,9 @@
 """When an error is a repetition, and of how many jobs the head node knows that they had it."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent.findings import MAX_JOBS, Findings
 from hpctl.core.assess import incidents_of, repeated

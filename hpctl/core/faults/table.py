@@ -11,22 +11,16 @@ row that departs from what NVIDIA says.
 """
 
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
+from typing import cast
+
+from msgspec import convert
 
 from hpctl.core.faults.row import CheckSpec, FaultRow, Limit
-from hpctl.core.model import Clears, RuleId
+from hpctl.core.model import RuleId
 
 _FILES = ("gpu", "fabric", "host", "kernel", "outside")
-_FLAGS = ("own", "watch")
-_OPTIONS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("settle_s", "window_s", "every_s", "gone_s", "grace_s"), float),
-    "shed": int,
-    "seen": lambda text: tuple(map(int, text.split("/"))),
-    "clears": Clears,
-    "ladder": str,
-}
 
 
 def _lines(name: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -43,12 +37,11 @@ def _lines(name: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield title, dict(zip(columns, cells, strict=True))
 
 
-def _options(text: str) -> dict[str, Any]:
-    options = (option.partition("=") for option in text.split(", ") if text)
-    return {
-        name: True if name in _FLAGS and not value else _OPTIONS[name](value)
-        for name, _, value in options
-    }
+def _options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
+    """`own` is a flag, `seen=2/3` two numbers."""
+    for option in text.split(", ") if text else ():
+        name, given, value = option.partition("=")
+        yield name, (value.split("/") if name == "seen" else value) if given else True
 
 
 def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]]]:
@@ -58,15 +51,16 @@ def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]]]:
     limits: dict[str, dict[str, Limit]] = {}
     for title, cells in (line for name in _FILES for line in _lines(name)):
         if "limit" in cells:
-            limit = Limit(float(cells["value"]), cells["unit"], cells["why"])
-            limits[cells["check"]][cells["limit"]] = limit
+            check, name = cells.pop("check"), cells.pop("limit")
+            limits[check][name] = convert(cells, Limit, strict=False)
             continue
-        row: dict[str, Any] = {**_options(cells.pop("options")), **cells}
+        row = {**dict(_options(cells.pop("options"))), **cells}
         if "treatment" in row:
-            faults.setdefault(title, []).append(FaultRow(**row))
+            faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
         else:
-            row["limits"] = limits.setdefault(row["name"], {})
-            checks.setdefault(title, []).append(CheckSpec(**row))
+            spec = convert(row, CheckSpec, strict=False)
+            checks.setdefault(title, []).append(spec)
+            limits[spec.name] = cast(dict[str, Limit], spec.limits)
     return faults, checks
 
 
