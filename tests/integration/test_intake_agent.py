@@ -163,24 +163,6 @@ def test_a_clock_that_was_set_back_does_not_mute_the_agent(
 
 
 @pytest.mark.nightly
-def test_a_node_that_is_not_believed_keeps_trying_until_it_is(
-    head: Inbox, agent: AgentProcess
-) -> None:
-    believed = head.address_of
-    head.address_of = lambda _: None
-    agent.start()
-    agent.xid(79)
-    deadline = time.monotonic() + 15
-    while head.refused().get("unknown_node", 0) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert head.accepted == []
-    assert agent.log().count("unknown_node") == 1
-    head.address_of = believed
-    head.wait(lambda: head.codes() == {"79"})
-
-
-@pytest.mark.nightly
 def test_a_log_that_cannot_be_read_is_unknown_not_healthy(head: Inbox, agent: AgentProcess) -> None:
     agent.kmsg.unlink()
     agent.start()

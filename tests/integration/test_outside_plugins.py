@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine, Observation
-from hpctl.agent.outside import plugins, trust
+from hpctl.agent.outside import plugins
 from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
@@ -211,16 +211,6 @@ def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> N
     assert "is no regular file" in told["fifo"]
     assert set(told) == {"open", "group", "plain", "link", "fifo"}
     assert not proof.exists()
-
-
-def test_another_user_s_files_are_never_run(
-    checks_d: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(checks_d, "mine", printing({"findings": []}))
-    monkeypatch.setattr(trust, "owners", lambda: frozenset({os.geteuid() + 1}))
-    found, directory = load(checks_d)
-    assert found == []
-    assert "not to root" in refused(directory)["checks.d"]
 
 
 @pytest.mark.parametrize("above", [False, True])

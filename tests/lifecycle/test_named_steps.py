@@ -25,7 +25,6 @@ from tests.lifecycle.node import (
     bundle,
     command,
     furnish,
-    resources,
     states,
 )
 from tests.lifecycle.test_runner import Place
@@ -86,23 +85,6 @@ def test_where_no_fsx_is_mounted_the_mend_is_told(tmp_path: Path) -> None:
     code, lines = place.run()
     assert code == 0, lines
     assert place.state("find_fsx")["why"] == "an FSx file system is named"
-
-
-@pytest.mark.parametrize(("weight", "shares"), [("optional", True), ("off", False)])
-def test_several_controllers_share_the_fsx_that_was_found(
-    tmp_path: Path, weight: str, shares: bool
-) -> None:
-    config = {"steps": {"find_fsx": weight}}
-    place = place_with(tmp_path, config, LUSTRE.format("/data"), "controller")
-    both = {"PrimaryControllerIp": "10.9.0.5", "SecondaryControllerIps": ["10.9.2.5"]}
-    place.resources.write_text(json.dumps(resources(SlurmConfig=both)))
-    etc = place.root / "opt/slurm/etc"
-    etc.mkdir(parents=True)
-    (etc / "slurm.conf").write_text("SlurmctldHost=ip-10-9-0-5(10.9.0.5)\n")
-    code, lines = place.run()
-    assert code == 0, lines
-    assert (etc / "slurm.conf").is_symlink() == shares
-    assert (place.root / "data/aws/hyperpod/demo/opt/slurm/etc/slurm.conf").exists() == shares
 
 
 def test_who_logs_in_is_told_where_they_are(tmp_path: Path) -> None:
