@@ -72,7 +72,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def acts(self) -> bool:
-        """Whether anything is done to the node, as shipped."""
+        """Whether anything is done to the node, unless a site overrides it."""
         return self.treatment not in ("I", "W", "J", "H")
 
 
@@ -88,7 +88,7 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """One check of the agent: what it looks at, how often, and when it is believed.
 
     It runs each `every_s` seconds; 0 is for kernel lines, which are judged when they are read. A
-    thing is reported when `seen[0]` of the last `seen[1]` runs said it, and ends by `clears`; with
+    thing is reported when `seen[0]` of the last `seen[1]` runs saw it, and ends by `clears`; with
     GONE, when it has not been so for `gone_s`. What looks wrong in the first `grace_s` seconds
     after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never shed, the highest
     goes first when the agent is over its budget.
