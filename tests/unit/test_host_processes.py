@@ -1,10 +1,12 @@
-"""Tasks that sleep in the kernel and do not run any more."""
+"""Tasks that sleep in the kernel, zombies, and the kernel's limits."""
 
 import pytest
 from msgspec.structs import replace
 
+from hpctl.agent import procs
+from hpctl.agent.check import CannotTell
 from hpctl.agent.checks import check_host_processes
-from hpctl.agent.checks.check_host_processes import Stuck
+from hpctl.agent.checks.check_host_processes import Sample, Stuck
 from hpctl.agent.nvml.snapshot import Process, Snapshot
 from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
@@ -12,11 +14,17 @@ from tests.sweeps import gpus
 from tests.unit.host import limits, machine, said
 
 NVIDIA = "[<0>] os_acquire_mutex+0x2c/0x40 [nvidia]\n[<0>] _nv012345rm+0x1c/0x30 [nvidia]"
+
 UVM = "[<0>] down_write+0x33/0x60\n[<0>] uvm_va_space_mm_shutdown+0x1d/0x90 [nvidia_uvm]"
+
 EFA = "[<0>] efa_com_wait_and_process_admin_cq+0x5/0x9 [efa]\n[<0>] ib_dereg_mr+0x1/0x2 [ib_core]"
+
 LUSTRE = "[<0>] ptlrpc_set_wait+0x2c/0x7 [ptlrpc]\n[<0>] ll_getattr+0x1/0x2 [lustre]"
+
 NFS = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n[<0>] nfs_getattr+0x1/0x2 [nfs]"
+
 DISK = "[<0>] folio_wait_bit_common+0x13/0x3\n[<0>] ext4_filemap_fault+0x2/0x4"
+
 OURS = "[<0>] my_nvidia_helper_thing+0x1/0x2\n[<0>] do_syscall_64+0x5b/0x80"
 
 
@@ -149,3 +157,54 @@ def test_the_evidence_names_the_task_and_the_place():
     (told,) = check_host_processes.judge_dstate(seen, None, limits("host.dstate"))
     assert told.detail == "python (7) has not run for 61 s"
     assert told.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
+
+
+FAIL, WARN = Verdict.FAIL, Verdict.WARN
+
+FILES = {
+    "/proc/loadavg": "0.52 0.58 0.59 3/1234 4711\n",
+    "/proc/sys/kernel/pid_max": "4194304\n",
+    "/proc/sys/kernel/threads-max": "65536\n",
+    "/proc/sys/fs/file-nr": "2048\t0\t9223372036854775807\n",
+}
+
+
+def stat(pid, state="S", flags=0, comm="sh"):
+    return {f"/proc/{pid}/stat": f"{pid} ({comm}) {state} 1 7 7 0 -1 {flags} {'0 ' * 10}1 0 9 0"}
+
+
+@pytest.fixture(autouse=True)
+def scan(monkeypatch):
+    monkeypatch.setattr(check_host_processes, "_zombie_scan", procs.Scan())
+
+
+def test_what_proc_says(tmp_path):
+    files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
+    seen = check_host_processes.gather_zombies(machine(tmp_path, files))
+    assert seen == Sample(2, 1234, 65536, 2048, 9223372036854775807)
+    assert said(check_host_processes.judge_zombies(seen, None, limits("host.zombies"))) == []
+
+
+@pytest.mark.parametrize("name", ["/proc/loadavg", "/proc/sys/fs/file-nr"])
+def test_what_proc_should_not_say(tmp_path, name):
+    with pytest.raises(CannotTell):
+        check_host_processes.gather_zombies(machine(tmp_path, {**FILES, name: "?"}))
+
+
+def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):
+    scan, made = procs.Scan(), machine(tmp_path, {**stat(5), **stat(9, flags=0x200000)})
+    assert [t.pid for t in scan.tasks(made)] == [5]
+    # Its pid went to a process: seen when the kernel threads are looked at again.
+    machine(tmp_path, stat(9))
+    assert [[t.pid for t in scan.tasks(made)] for _ in range(10)] == [[5]] * 9 + [[5, 9]]
+
+
+def test_a_scan_is_bounded_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(procs, "MOST", 3)
+    files = {name: text for pid in range(1, 6) for name, text in stat(pid).items()}
+    scan, made = procs.Scan(), machine(tmp_path, files)
+    assert [[t.pid for t in scan.tasks(made)] for _ in range(3)] == [
+        [1, 2, 3],
+        [4, 5, 1],
+        [2, 3, 4],
+    ]

@@ -1,4 +1,7 @@
-"""Units: which are missed, which were stopped by somebody, which are not for this machine."""
+"""Units and the clock: what systemd, the kernel and chrony say of them."""
+
+import struct
+import time
 
 import pytest
 
@@ -10,10 +13,15 @@ from tests.unit.host import machine, said
 from tests.waiting import until
 
 WARN = Verdict.WARN
+
 FM = check_host_services.FABRIC_MANAGER
+
 RUNS = ("active", "running", "success")
+
 FAILED = ("failed", "failed", "exit-code")
+
 LOOP = ("activating", "auto-restart", "exit-code")
+
 STOPPED = ("inactive", "dead", "success")
 
 
@@ -105,3 +113,55 @@ def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, sc
         check_host_services.gather_units(machine(tmp_path))
     probes.forget(frozenset())
     until(lambda: not probes.out())
+
+
+FAIL, WARN = Verdict.FAIL, Verdict.WARN
+
+KEPT = "A9FEA97B,169.254.169.123,4,1700000000.1,-0.000012,0.1,0.1,-9.1,0,0,0.1,0.1,16.1,Normal"
+
+LOST = "7F7F0101,,0,0.000000000,-90.5,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchronised"
+
+
+@pytest.mark.parametrize(
+    ("line", "offset_s"),
+    [
+        (KEPT, 0.000012),
+        (KEPT.replace("-0.000012", "75.25"), 75.25),
+        (LOST, 0.0),
+        ("506 Cannot talk to daemon", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_what_chrony_prints(line, offset_s):
+    assert check_host_services.tracking(line) == offset_s
+
+
+@pytest.fixture
+def booted(tmp_path, monkeypatch):
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    monkeypatch.setattr(check_host_services, "_probes", Probes(5.0))
+    return machine(tmp_path)
+
+
+def test_the_kernel_of_this_machine_answers(booted, monkeypatch):
+    monkeypatch.setattr(check_host_services, "CHRONY", ("/no/such/chronyc",))
+    kept, offset_s = check_host_services.kernel()
+    # The kernel keeps half a second at most; a wrong layout of the structure gives more.
+    assert 0 <= offset_s <= 0.5
+    assert check_host_services.gather_clock(booted).kept is kept
+
+
+def test_the_structure_is_the_kernel_s():
+    """The kernel writes its time behind the fields that are named: it stands where it should."""
+    timex = check_host_services.Timex(modes=0)
+    assert check_host_services._libc.adjtimex(check_host_services.ctypes.byref(timex)) >= 0
+    (seconds,) = struct.unpack_from("q", bytes(timex.rest), 28)
+    assert abs(seconds - time.time()) < 5
+
+
+def test_chrony_s_offset_counts_where_it_is_larger(booted, monkeypatch, tmp_path):
+    program = tmp_path / "chronyc"
+    program.write_text(f"#!/bin/sh\necho '{KEPT.replace('-0.000012', '75.25')}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(check_host_services, "CHRONY", (str(program),))
+    assert check_host_services.gather_clock(booted).offset_s == 75.25
