@@ -16,7 +16,7 @@ from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon.execute import Executor
-from tests.properties.calm import calm_down
+from tests.properties.daemon import calm_down
 from tests.properties.oracle import Violation
 from tests.properties.scenario import VARIANTS, Story, Variant
 from tests.properties.world import Defect
