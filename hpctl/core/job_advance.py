@@ -1,8 +1,9 @@
 """What moves a job recovery: facts in, a move, a step or a wait out. Total over open phases."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 from hpctl.core.bounds import EARLIEST, later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
@@ -11,8 +12,7 @@ from hpctl.core.policy import Policy
 from hpctl.core.recovery import Case, Do, Look, Move, Next, Repeat, StepKind, Wait, in_time
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True):
     """What is known now of the job that a recovery treats.
 
     `cordoned`: its bad nodes are closed, so a requeue cannot land there again. `node_stops_it`:

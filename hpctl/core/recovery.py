@@ -6,9 +6,11 @@ a lost reply) is in doubt, and being in doubt is an input like any other.
 
 import hashlib
 from collections.abc import Container
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
@@ -47,8 +49,7 @@ CONVERGENT = frozenset(
 """Asking again changes nothing more: the port looks first, or the order is a state."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(Struct, frozen=True):
     """One attempt at one step, as the journal has it. No outcome: in doubt."""
 
     kind: StepKind
@@ -69,8 +70,7 @@ class StepRecord:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.ACCEPTED
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
+class Trail(Struct, frozen=True):
     """One move of a recovery, with the reason as a person would say it."""
 
     at: datetime
@@ -79,16 +79,14 @@ class Trail:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """The facts say that the recovery is in its next phase."""
 
     signal: StrEnum
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
+class Do(Struct, frozen=True):
     """One effect to bring about now."""
 
     kind: StepKind
@@ -128,8 +126,7 @@ class Look(StrEnum):
     """Many times a second: slurmctld is about to change its mind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do before `until` unless a fact changes."""
 
     until: datetime
@@ -144,8 +141,7 @@ class IllegalSignal(Exception):
     """A signal that its phase does not know: a corrupt journal, or a bug."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """How a step is repeated: seconds between attempts, how many, and the window of doubt."""
 
     retry_s: float
@@ -240,8 +236,7 @@ R = TypeVar("R", bound=Stepped)
 F = TypeVar("F")
 
 
-@dataclass(frozen=True, slots=True)
-class Case(Generic[R, F]):
+class Case(Struct, Generic[R, F], frozen=True):
     """One recovery or change, what is known now, and until when its phase may last."""
 
     rec: R

@@ -5,8 +5,10 @@ of `tests/contract/journal` holds it to what the real databases do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, RequestTaken
@@ -14,8 +16,7 @@ from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 
 
-@dataclass(slots=True)
-class Disk:
+class Disk(Struct):
     """What survives a crash of the process."""
 
     log: list[Event] = field(default_factory=list)

@@ -14,10 +14,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from functools import cache, partial
 from random import Random
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from hpctl.core.walls import Flaw
 from tests.properties.hostile import stranger

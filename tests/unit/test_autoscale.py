@@ -1,12 +1,12 @@
 """What autoscaling answers, one literal at a time."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.core.autoscale import (
     Direction,

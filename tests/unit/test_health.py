@@ -1,7 +1,8 @@
 """Folding reports: what is new wakes the loop, what is known is counted, a boot clears."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hpctl.agent.findings import MAX_JOBS, Findings
 from hpctl.core.compat import UTC

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past

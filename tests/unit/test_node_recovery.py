@@ -1,10 +1,10 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
