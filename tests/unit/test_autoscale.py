@@ -262,7 +262,10 @@ pasts = st.builds(
     running=st.integers(0, 12),
     free=st.lists(st.integers(0, 1000), max_size=6),
     arriving=st.integers(0, 3),
-    jobs=st.lists(st.builds(job, st.integers(1, 9), st.integers(1, 10), st.integers(0, 400))),
+    jobs=st.lists(
+        st.builds(job, st.integers(1, 9), st.integers(1, 10), st.integers(0, 400)),
+        unique_by=lambda w: w.job,
+    ),
     history=st.lists(pasts, max_size=4),
 )
 def test_no_answer_leaves_the_bounds(
