@@ -33,7 +33,6 @@ from hpctl.core.model import (
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import (
     Case,
-    IllegalSignal,
     Look,
     Move,
     Next,
@@ -44,6 +43,7 @@ from hpctl.core.recovery import (
     Wait,
     answer_text,
     in_time,
+    next_phase,
     taken_over,
 )
 
@@ -176,11 +176,10 @@ class Change(Struct, frozen=True):
         about = self.opened
         return f"{about.kind} {about.node or about.group}"
 
-    def on(self, signal: Signal, at: datetime, why: str) -> Change:
+    def on(self, seen: str, at: datetime, why: str, _: object = None) -> Change:
         """The change after a signal. Raises IllegalSignal for what is not in the table."""
-        phase = TRANSITIONS.get((self.opened.kind, self.phase, signal))
-        if phase is None:
-            raise IllegalSignal(f"{self.id}: {signal} in phase {self.phase}")
+        signal = Signal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 

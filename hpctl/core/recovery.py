@@ -5,7 +5,7 @@ a lost reply) is in doubt, and being in doubt is an input like any other.
 """
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -139,6 +139,17 @@ Next = Move | Do | Wait
 
 class IllegalSignal(Exception):
     """A signal that its phase does not know: a corrupt journal, or a bug."""
+
+
+P = TypeVar("P")
+
+
+def next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
+    """Where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
+    phase = table.get(at)
+    if phase is None:
+        raise IllegalSignal(f"{rid}: {at[-1]} in phase {at[-2]}")
+    return phase
 
 
 class Repeat(Struct, frozen=True):
