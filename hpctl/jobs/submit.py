@@ -245,11 +245,5 @@ class _Draft:
         )
 
 
-def checkpoint_dir(comment: str) -> str | None:
-    """The checkpoint directory that a job's Comment names, placeholders and all, or None."""
-    found = job_comment.decode(comment)
-    return found.ckpt or None if found else None
-
-
 def _number(value: object) -> int:
     return value if type(value) is int else 0

@@ -43,7 +43,6 @@ def test_each_call_arrives(listener: NoteListener) -> None:
     first, second, *rest = notes
     assert first.phase == "warm up"
     assert (second.step, second.loss, second.tokens) == (12, 0.25, 4096.0)
-    assert dict(second.numbers) == {"lr": 0.5}
     assert [n.saving for n in rest[:2]] == [True, False]
     assert (rest[2].checkpoint, rest[2].step, rest[2].seconds) == ("/a dir/50%", 12, 1.5)
     assert all(n.done for n in rest[3:])

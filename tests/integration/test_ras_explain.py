@@ -11,7 +11,7 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.notes import Note
 from hpctl.jobs.progress.run_progress import RunProgress
 from hpctl.jobs.ras.client import Address
-from hpctl.jobs.ras.judge import Inquiry, addresses
+from hpctl.jobs.ras.judge import Inquiry
 from tests.stubs.ras.job import Job, job
 from tests.stubs.ras.service import Fault, Service
 
@@ -136,9 +136,3 @@ def test_a_broken_service_leaves_the_trouble_as_it_is(told: Job, fault: Fault) -
     with Service(told, fault=fault) as service:
         explained = Inquiry(Address("localhost", service.port)).explain(book, hang)
     assert explained.why == hang.why
-
-
-def test_the_addresses_of_nodes() -> None:
-    found = addresses(["localhost", "no-such-node.invalid"])
-    assert found["127.0.0.1"] == "localhost"
-    assert set(found.values()) == {"localhost"}

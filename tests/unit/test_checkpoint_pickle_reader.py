@@ -98,18 +98,6 @@ def test_every_cut_is_seen(tmp_path: Path, protocol: int) -> None:
             read(tmp_path, raw[:size])
 
 
-@pytest.mark.slow
-def test_damage_is_a_reason_and_never_a_crash(tmp_path: Path) -> None:
-    raw = pickle.dumps(metadata(1, 2), 4)
-    for at in range(len(raw)):
-        for value in (0, 0x2E, 0x28, 0x75, 0x94, 0xFF):
-            bad = raw[:at] + bytes([value]) + raw[at + 1 :]
-            try:
-                read(tmp_path, bad)
-            except NotWhole:
-                continue
-
-
 def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
     info = Info("__0_0.distcp", 0, 5)
     with pytest.raises(Unprovable, match="twice"):

@@ -223,15 +223,6 @@ def test_the_last_checkpoint_is_the_troubles_progress() -> None:
     assert hang(b, last + 61).progress == 40
 
 
-def test_more_ranks_than_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.progress.run_progress.MOST_RANKS", 4)
-    b = book()
-    for rank in range(9):
-        b.add(said(rank, 1), 1001.0)
-    assert len(b.ranks) == 4
-    assert b.refused == 5
-
-
 def test_a_save_has_a_bound_of_its_own() -> None:
     b = book()
     last = run(b, 50, 1.0)

@@ -23,9 +23,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import msgspec
@@ -37,26 +36,17 @@ from hpctl.jobs.logs.follow import Follower
 PREFIX = b"hpctl-progress "
 LONGEST = 4096
 """Bytes of a line that are read; a longer one is no note."""
-MOST_NUMBERS = 16
 HIGHEST_RANK = 1 << 20
 HIGHEST_STEP = 1 << 53
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
 _BARE = re.compile(r"[0-9]+(?:\s+\S+)?\s*\Z")
 _LABEL = re.compile(rb"\s*(?:\[[^\]]*\])?\s*([0-9]{1,7}): *\Z")
 _TRUE = ("1", "true", "on", "yes")
 _FALSE = ("0", "false", "off", "no")
-_WORDS = (
-    "step|loss|tokens|seconds|rank|pid|lost|node|gpu|phase|checkpoint|saving|done|restart|token"
-)
-_KNOWN = frozenset(_WORDS.split("|"))
-
-
-_NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What one line says. None and empty: it does not say.
+    """What one line says of what hpctl judges by. None and empty: it does not say.
 
     With `checkpoint`, `step` is the checkpoint's and `seconds` what the save took. `lost` counts
     the sender's lines that did not go out just before this one.
@@ -77,7 +67,6 @@ class Note(msgspec.Struct, frozen=True):
     restart: bool = False
     """A launcher starts all ranks anew, inside the same step."""
     lost: int = 0
-    numbers: Mapping[str, float] = _NO_NUMBERS
 
 
 def parse(raw: bytes) -> Note | None:
@@ -166,26 +155,12 @@ def _note(fields: dict[str, str]) -> Note | None:
         done=done,
         restart=restart,
         lost=_whole(fields, "lost", HIGHEST_STEP) or 0,
-        numbers=_NO_NUMBERS if keys <= _KNOWN else _numbers(fields),
     )
 
 
 def _switch(text: str) -> bool | None:
     lower = text.lower()
     return True if lower in _TRUE else False if lower in _FALSE else None
-
-
-def _numbers(fields: dict[str, str]) -> Mapping[str, float]:
-    found: dict[str, float] = {}
-    for name, text in fields.items():
-        if name in _KNOWN or not _NAME.match(name):
-            continue
-        value = _number(text)
-        if value is not None:
-            found[name] = value
-        if len(found) == MOST_NUMBERS:
-            break
-    return MappingProxyType(found)
 
 
 def _whole(fields: dict[str, str], name: str, bound: int) -> int | None:

@@ -297,15 +297,12 @@ class RunProgress:
         self.pace = pace or RunPace()
         self.step: int | None = None
         """The furthest step of this start, or since the run last went back."""
-        self.loss: float | None = None
         self.checkpoint: tuple[str, int | None] | None = None
         self.saves: deque[float] = deque(maxlen=KEPT_SAVES)
         """What saves took, as the program reported: `saves` of `RankProgress` takes them."""
         """Path and step of the last save that a rank called finished."""
         self.done = False
         """The run reported its end."""
-        self.refused = 0
-        """Notes of more ranks than are kept."""
         self._lowest = MOST_RANKS * MOST_RANKS
         """The lowest rank heard: its loss stands for the run's."""
         self._moved = started
@@ -332,7 +329,6 @@ class RunProgress:
         rank = self.ranks.get(number)
         if rank is None:
             if len(self.ranks) >= MOST_RANKS:
-                self.refused += 1
                 return
             rank = self.ranks[number] = Rank(number, at)
             self._lowest = min(self._lowest, number)
@@ -484,8 +480,6 @@ class RunProgress:
         self._since, self.step, self._stepped, self._moved = at, None, None, at
 
     def _loss(self, rank: Rank, loss: float, at: float) -> None:
-        if rank.rank == self._lowest and math.isfinite(loss):
-            self.loss = loss
         if (problem := self._losses.not_finite(rank.rank, loss)) is not None:
             self._queue(Kind.NAN, f"{rank}: {problem}", at, "loss is no finite number", rank)
         elif rank.rank == self._lowest and (problem := self._losses.jumps(loss)):

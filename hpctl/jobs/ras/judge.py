@@ -8,7 +8,6 @@ counted by RAS (as of 2.30): a pipeline stage that waits for its predecessor loo
 explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -312,7 +311,7 @@ class Inquiry:
         *,
         apart_s: float = APART_S,
     ) -> None:
-        """`where`: on this node. `hosts`: addresses, as digits, to node names (`addresses`)."""
+        """`where`: on this node. `hosts`: addresses, as digits, to node names."""
         self._where, self._hosts, self._apart = where, dict(hosts or {}), apart_s
         self._moved: float | None = None
         self._first: RasSample | None = None
@@ -443,18 +442,6 @@ class Inquiry:
             # A communicator of all ranks numbers them as the job does.
             return progress.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
         return None
-
-
-def addresses(nodes: Iterable[str]) -> dict[str, NodeName]:
-    """The addresses, as digits, of nodes whose names resolve. Ask early: a resolver may wait."""
-    found: dict[str, NodeName] = {}
-    for node in nodes:
-        try:
-            told = socket.getaddrinfo(node, None, type=socket.SOCK_STREAM)
-        except OSError:
-            continue
-        found.update((str(one[4][0]), NodeName(node)) for one in told)
-    return found
 
 
 def _evidence(trouble: Trouble, more: str) -> str:

@@ -112,12 +112,9 @@ class AllocationQueries:
         self._id = job
         self._runner = runner
         self._reader = Reader(runner, lambda: datetime.now(UTC))
-        self.asked = 0
-        """RPCs that were sent to slurmctld."""
 
     def allocation(self) -> Allocation:
         """Our job. One RPC. Raises NoSuchJob where slurmctld says that there is none."""
-        self.asked += 1
         record = self._reader.job(self._id)
         if record is None:
             raise NoSuchJob(
@@ -128,12 +125,10 @@ class AllocationQueries:
 
     def states(self, nodes: tuple[NodeName, ...]) -> Mapping[NodeName, SlurmNode]:
         """These nodes. One RPC for each 200 of them."""
-        self.asked += 1 + len(nodes) // 200
         return self._reader.nodes(nodes)
 
     def idle(self, partition: str) -> int:
         """Nodes of the partition that are idle. One RPC, which fetches the whole node table."""
-        self.asked += 1
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
             raise Unavailable(f"sinfo: {ran.said}")
