@@ -64,7 +64,7 @@ def run(
     """
     from hpctl.jobs.crash import classify
     from hpctl.jobs.run.launch import StepLauncher
-    from hpctl.jobs.run.settings import Torch, settings
+    from hpctl.jobs.run.settings import settings
     from hpctl.jobs.run.srun import parse_srun
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.policies import merged
@@ -80,7 +80,7 @@ def run(
         spares=spares,
         rules=watched,
         logs=log,
-        torch=Torch(nproc or _ranks_a_node()) if torch else None,
+        torch=(nproc or _ranks_a_node()) if torch else None,
         search=_search(os.environ),
     )
     where = os.environ.get("HPCTL_SLURM_BIN")

@@ -99,23 +99,6 @@ def test_counts_that_grow_for_ever_without_a_step_do_not(told: Job) -> None:
     assert "without steps" in explained.why
 
 
-def test_a_watched_hang_is_explained_without_a_wait(told: Job) -> None:
-    told.communicators[0].step(but=(5,))
-    book = hung(told)
-    with Service(told) as service:
-        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
-        deadline = time.monotonic() + 10
-        while service.queries < 2 and time.monotonic() < deadline:
-            inquiry.watch(book, time.monotonic())
-            time.sleep(0.02)
-        queries = service.queries
-        begun = time.monotonic()
-        trouble = inquiry.explain(book, trouble_of(book))
-        assert service.queries == queries
-        assert time.monotonic() - begun < APART_S
-    assert trouble.rank == 5
-
-
 def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
     told = job()
     book = hung(told)

@@ -83,12 +83,6 @@ def test_a_suspended_job_is_not_silent() -> None:
     assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
 
 
-async def _silence(seconds: float) -> None:
-    reader = asyncio.StreamReader()
-    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, asyncio.get_running_loop())
-    await wire.Connection(reader, writer).receive_within(seconds)
-
-
 async def _told_the_end(place: LauncherPlace) -> wire.Message:
     controller = GroupController(
         place, RestartLimits(), GroupTiming(), AccountWriter(None, place.run_id), {}

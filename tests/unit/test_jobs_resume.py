@@ -30,13 +30,6 @@ def resume(given: RunSettings, sleep: Callable[[float], object] = lambda _: None
     return resume_point(given.resume_directory, given.search, sleep)
 
 
-def test_the_newest_whole_one_is_taken(tmp_path: Path) -> None:
-    save(tmp_path, 7)
-    save(tmp_path, 8, whole=False)
-    assert resume(given(tmp_path)) == ResumePoint(str(tmp_path / "step-7"), 7)
-    assert newest(tmp_path) == ResumePoint(str(tmp_path / "step-7"), 7)
-
-
 def test_a_first_start_has_nothing_to_resume_from(tmp_path: Path) -> None:
     assert resume(given(tmp_path)) == ResumePoint()
     assert resume(given(None)).judged is False

@@ -74,9 +74,6 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders() -> Non
     assert choose_nodes((A, B, C), 2, before=(B, C)) == (B, C)
     assert choose_nodes((A, B, C), 2, before=(A, B), avoid={A}) == (B, C)
     assert choose_nodes((A, B, C), 3, avoid={A}) == (A, B, C)
-
-
-def test_excluded_nodes_are_never_taken() -> None:
     assert choose_nodes((A, B, C), 3, exclude={B}) == (A, C)
 
 

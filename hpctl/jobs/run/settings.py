@@ -19,14 +19,6 @@ from hpctl.jobs.run.srun import SrunCommand, TaskLayout, task_layout
 from hpctl.policies import PolicyFile, merged
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
-    """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour."""
-
-    nproc: int = 0
-    max_restarts: int = 3
-
-
 @dataclass(slots=True)
 class RunSettings:
     """One supervised run. `allocated` is what the job began with; `wanted` is a step's size.
@@ -48,7 +40,8 @@ class RunSettings:
     logs: tuple[Path, ...] = ()
     scratch: bool = False
     save_signal: int = signal.SIGUSR1
-    torch: Torch | None = None
+    torch: int | None = None
+    """Ranks that a launcher starts on each node, 0 for as many as GPUs; None: no launcher."""
     search: Callable[[], Search] | None = field(default=None, repr=False)
     """Looks for the newest whole checkpoint in all tiers; None: in `directory` alone."""
     own: tuple[PolicyFile, ...] = ()
@@ -99,7 +92,7 @@ def settings(
     spares: int | None = None,
     rules: RuleSet | None = None,
     logs: tuple[Path, ...] = (),
-    torch: Torch | None = None,
+    torch: int | None = None,
     search: Callable[[], Search] | None = None,
 ) -> RunSettings:
     """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""
@@ -124,7 +117,9 @@ def settings(
     return RunSettings(
         job=JobId(int(job)),
         srun=srun,
-        layout=TaskLayout(1) if torch else task_layout(srun, environ, len(allocated), wanted),
+        layout=(
+            task_layout(srun, environ, len(allocated), wanted) if torch is None else TaskLayout(1)
+        ),
         allocated=allocated,
         wanted=wanted,
         policy=policy,
