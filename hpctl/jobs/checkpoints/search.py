@@ -328,9 +328,9 @@ class CheckpointTier:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A tier that could not be looked at: there may be a newer checkpoint in it."""
+    """A place that could not be looked at: there may be a newer checkpoint in it."""
 
-    place: Place | str
+    place: str
     why: str
 
 
@@ -430,10 +430,10 @@ def _survey_tiers(
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
-                unseen.append(Unseen(tier.place, _why(error)))
+                unseen.append(Unseen(str(tier.place), _why(error)))
             continue
         except OSError as error:
-            unseen.append(Unseen(tier.place, _why(error)))
+            unseen.append(Unseen(str(tier.place), _why(error)))
             continue
         if tier.local and nodes > 1:
             # The program that wrote NVRx's asks all nodes by itself: no reason to stop a job.
