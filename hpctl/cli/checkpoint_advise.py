@@ -244,9 +244,9 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
         interval_steps=at(best).steps,
         young_s=_r(young(save_s, mtbf)),
         ratio=at(best).ratio,
-        now_s=now_at and now_at.interval_s,
+        now_s=None if now_at is None else now_at.interval_s,
         now_steps=None if apart is None else at(apart).steps,
-        now_ratio=now_at and now_at.ratio,
+        now_ratio=None if now_at is None else now_at.ratio,
         table=tuple(at(best * times) for times in (0.25, 0.5, 1, 2, 4, 8)),
         notes=_notes(asked, known, history),
     )

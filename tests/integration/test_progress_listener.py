@@ -50,13 +50,13 @@ def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> No
     reader = NoteFileReader(place)
     assert reader.take() == []
     with place.open("w") as file:
-        file.write('{"step": 1, "loss": 0.5}\n2 0.4\nnonsense\nstep=3 lo')
+        file.write("step=1 loss=0.5\nstep=2\nnonsense\nstep=3 lo")
     assert [one.note.step for one in reader.take()] == [1, 2]
     with place.open("a") as file:
         file.write("ss=0.25\n")
     assert [(n.note.step, n.note.loss) for n in reader.take()] == [(3, 0.25)]
     place.rename(tmp_path / "old")
-    place.write_text("4\n")
+    place.write_text("step=4\n")
     steps = [one.note.step for _ in range(3) for one in reader.take()]
     assert steps == [4]
     assert reader.dropped == 1

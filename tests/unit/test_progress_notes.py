@@ -1,4 +1,4 @@
-"""Lines that ranks said, read: all three forms, and bytes that are none of them."""
+"""Lines that ranks report, and bytes that are none."""
 
 import pytest
 from hypothesis import given
@@ -12,12 +12,8 @@ from hpctl.progress import quoted
     ("line", "note"),
     [
         (b"step=12", Note(step=12)),
-        (b"12", Note(step=12)),
-        (b"12 0.25\n", Note(step=12, loss=0.25)),
         (b"step=12 loss=0.5 rank=3 node=n-1 pid=77 gpu=5 lost=2\n",
          Note(step=12, loss=0.5, rank=3, node="n-1", pid=77, gpu="5", lost=2)),
-        (b'{"step": 12, "loss": 0.5, "rank": 3}', Note(step=12, loss=0.5, rank=3)),
-        (b'{"saving": true}', Note(saving=True)),
         (b"saving=0", Note(saving=False)),
         (b"done=1 rank=0", Note(rank=0, done=True)),
         (b"phase=eval lr=0.5", Note(phase="eval")),
@@ -33,8 +29,8 @@ def test_what_a_line_says(line: bytes, note: Note) -> None:
     "line",
     [
         b"", b"\n", b"loss=0.5", b"rank=3", b"step=", b"step=-1", b"step=1_0", b"step=12.5",
-        b"step=9999999999999999999", b"hello world", b"{", b'{"step": ', b"{}", b"[" * 4000,
-        b"{" + b'"a":[' * 700, b"\xff\xfe step=1", b"step=1" + b" x=1" * 2000,
+        b"step=9999999999999999999", b"hello world", b"{}", b"12 0.25", b"\xff\xfe step=1",
+        b"step=1" + b" x=1" * 2000,
         "step=\u0661\u0662".encode(), b"-5 0.3", b"nan",
     ],
 )  # fmt: skip

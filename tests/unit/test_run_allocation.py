@@ -11,13 +11,13 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import (
-    Allocation,
     AllocationQueries,
     AllocationState,
     NoSuchJob,
     choose_nodes,
     fitness,
 )
+from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import Runner
 
 PROGRAM = """#!/bin/sh
@@ -87,8 +87,8 @@ class Said:
     def __init__(self, *jobs: SlurmJob) -> None:
         self.jobs = list(jobs)
 
-    def allocation(self) -> Allocation:
-        return Allocation(self.jobs.pop(0), "7")
+    def allocation(self) -> JobRecord:
+        return JobRecord(self.jobs.pop(0))
 
 
 def ground(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
@@ -125,7 +125,7 @@ class Failing:
     def __init__(self, error: Unavailable) -> None:
         self.error = error
 
-    def allocation(self) -> Allocation:
+    def allocation(self) -> JobRecord:
         raise self.error
 
 
@@ -154,8 +154,8 @@ class Nodes:
     def __init__(self, *seen: SlurmNode) -> None:
         self.seen = list(seen)
 
-    def allocation(self) -> Allocation:
-        return Allocation(OURS, "7")
+    def allocation(self) -> JobRecord:
+        return JobRecord(OURS)
 
     def states(self, _: object) -> dict[NodeName, SlurmNode]:
         return {N1: self.seen.pop(0)}

@@ -1,9 +1,7 @@
 """What ranks say of their progress, and where it arrives: bounded memory, never an exception.
 
-A note comes as one of three lines, all read everywhere: `step=12 loss=0.3 rank=0` (what
-`hpctl.progress` sends), one JSON object with the same keys, and the bare `12 0.3`. In a job's log,
-where other lines stand between them, `hpctl-progress ` goes before. Bytes come from anywhere: what
-is no note is None.
+A note is one line, `step=12 loss=0.3 rank=0`. In a job's log, where other lines stand between them,
+`hpctl-progress ` goes before. Bytes come from anywhere: what is no note is None.
 
 Ranks on this node alone use a unix socket in a directory that only their user may enter. Ranks on
 several nodes use UDP with a secret, which stands in their environment (why: ADR 0021). Any program
@@ -13,7 +11,6 @@ may also append lines to a file, which is read as it grows.
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import re
 import secrets
@@ -39,7 +36,6 @@ LONGEST = 4096
 HIGHEST_RANK = 1 << 20
 HIGHEST_STEP = 1 << 53
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
-_BARE = re.compile(r"[0-9]+(?:\s+\S+)?\s*\Z")
 _LABEL = re.compile(rb"\s*(?:\[[^\]]*\])?\s*([0-9]{1,7}): *\Z")
 _TRUE = ("1", "true", "on", "yes")
 _FALSE = ("0", "false", "off", "no")
@@ -77,8 +73,7 @@ def parse(raw: bytes) -> Note | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    fields = _fields(text)
-    return None if fields is None else _note(fields)
+    return _note(_fields(text))
 
 
 def token_of(raw: bytes) -> bytes:
@@ -108,25 +103,12 @@ def _ranked(note: Note, rank: int) -> Note:
     return msgspec.structs.replace(note, rank=rank) if rank < HIGHEST_RANK else note
 
 
-def _fields(text: str) -> dict[str, str] | None:
+def _fields(text: str) -> dict[str, str]:
     """Keys and values, still as text."""
-    if text.startswith("{"):
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        return {k: _shown(v) for k, v in document.items() if isinstance(v, str | int | float)}
-    if "=" not in text and _BARE.match(text):
-        step, *loss = text.split()
-        return {"step": step, "loss": loss[0]} if loss else {"step": step}
     pairs = [word.partition("=") for word in text.split()]
     if "%" in text:
         return {name: unquote(value) for name, equals, value in pairs if equals}
     return {name: value for name, equals, value in pairs if equals}
-
-
-def _shown(value: str | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _note(fields: dict[str, str]) -> Note | None:
