@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_file
@@ -24,8 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _EXIT_CODES = {"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Aws:
+class Aws(Struct, frozen=True):
     """How to reach S3, as elsewhere with AWS."""
 
     profile: str | None
@@ -295,8 +295,7 @@ def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
     sys.exit(3)
 
 
-@dataclass(frozen=True, slots=True)
-class RowView:
+class RowView(Struct, frozen=True):
     """One checkpoint, or one that is none; docs/cli-json.md says what each field means."""
 
     path: str
@@ -310,8 +309,7 @@ class RowView:
     fetched_from: str
 
 
-@dataclass(frozen=True, slots=True)
-class LsView:
+class LsView(Struct, frozen=True):
     """What `hpctl checkpoint ls` and `verify` found. `why`: nothing could be looked at."""
 
     place: str
@@ -319,8 +317,7 @@ class LsView:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LastView:
+class LastView(Struct, frozen=True):
     """What `hpctl checkpoint last` found."""
 
     verdict: str

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
@@ -43,8 +44,7 @@ def further_places(environment: Mapping[str, str]) -> list[str]:
     return places
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
+class ResumePoint(Struct, frozen=True):
     """What the checkpoint directory held at one time. `judged` is false where nobody can say."""
 
     path: str | None = None

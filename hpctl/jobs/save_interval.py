@@ -16,9 +16,10 @@ import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.jobs.checkpoints.search import Checkpoint, proved, survey
 from hpctl.jobs.run.history import HISTORIES, CheckpointSaved, read_records
@@ -32,8 +33,7 @@ FEW = 5
 """Below so many failures the prior still weighs, and the answer says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Failures of one node per day: the posterior's mean, and its credible range."""
 
     failures: int
@@ -127,8 +127,7 @@ MAX_FILES = 100_000
 """Of one checkpoint, that are asked for their time."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSave:
+class MeasuredSave(Struct, frozen=True):
     """One whole checkpoint: when the first and the last of its files were last written (ns)."""
 
     step: int | None
@@ -137,8 +136,7 @@ class MeasuredSave:
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSaves:
+class MeasuredSaves(Struct, frozen=True):
     """The newest whole checkpoints of one directory, newest first."""
 
     directory: Path

@@ -11,7 +11,9 @@ explained silence is over: at the verdict the two are far enough apart, and nobo
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
@@ -53,16 +55,14 @@ class HangCause(StrEnum):
     """The answer has no communicator."""
 
 
-@dataclass(frozen=True, slots=True)
-class RasSample:
+class RasSample(Struct, frozen=True):
     """An answer and when it came: seconds of a monotonic clock."""
 
     report: RasReport
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RasFinding:
+class RasFinding(Struct, frozen=True):
     """Who it is. `members` are ranks of `communicator`, which may be one of many.
 
     `sure`: the answers are far enough apart to say that nothing moves.
@@ -75,8 +75,7 @@ class RasFinding:
     sure: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Lag:
+class _Lag(Struct, frozen=True):
     """A communicator whose ranks have launched different numbers of collectives."""
 
     communicator: Communicator

@@ -14,7 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import Capacity
@@ -47,8 +50,7 @@ LIFECYCLE = (
 """All that the service tells (awsome-distributed-ai, issue 188): why, is in the log stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """How long the service takes, in seconds; a real replacement takes 20-30 minutes.
 
     `retry_s` None: what failed under continuous provisioning is not tried again. `minimum_s` is
@@ -273,8 +275,7 @@ class Launches:
             )
 
 
-@dataclass(slots=True)
-class Walks:
+class Walks(Struct):
     """The walks, over `launches` for whatever has to boot."""
 
     launches: Launches
@@ -428,8 +429,7 @@ class Walks:
             launches.release(cluster, node)
 
 
-@dataclass(slots=True)
-class Scaling:
+class Scaling(Struct):
     """Growth of groups, with the events and operations that tell of it."""
 
     launches: Launches
