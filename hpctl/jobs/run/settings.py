@@ -4,8 +4,10 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from hpctl.core.hostlist import expand
 from hpctl.core.model import JobId, NodeName

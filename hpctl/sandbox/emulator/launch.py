@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -65,8 +64,7 @@ class Timings(Struct, frozen=True):
     health_check_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Launches:
+class Launches(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
     world: World
@@ -78,7 +76,7 @@ class Launches:
     threads: Threads
     timings: Timings
     parallel_boots: int = 4
-    _booting: threading.Semaphore = field(init=False)
+    _booting: threading.Semaphore = field(default_factory=threading.Semaphore)
     _retrying: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
