@@ -8,22 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import manifest, pickle_reader
+from hpctl.jobs.checkpoints import pickle_reader
 from hpctl.jobs.checkpoints.files import NotWhole, opened
 from hpctl.jobs.checkpoints.pickle_reader import PickleReader
 from hpctl.jobs.checkpoints.search import Checkpoint, every, judge, last_complete
+from tests.unit.checkpoint_files import generic
 
 NOBODY = 65534
 SIZE = 20 * 1024 * 1024
 
 
 def make(root: Path, step: int) -> Path:
-    directory = root / f"step-{step}"
-    directory.mkdir(parents=True)
-    (directory / "data").write_bytes(b"x" * 100)
-    file = manifest.describe(directory / "data", directory)
-    manifest.write(directory, step=step, world_size=1, files=[file])
-    return directory
+    return generic(root, f"step-{step}", step)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

@@ -84,16 +84,6 @@ def refused(words: str = "", text: str = PLAIN) -> HpctlError:
     return caught.value
 
 
-def test_with_a_directory() -> None:
-    got = submit("--checkpoint-dir /c/run -N1")
-    comment = '--comment=hpctl:{"ckpt":"/c/run"}'
-    assert got.options == ("--requeue", "--open-mode=append", "-N1", comment)
-    assert got.bases == ("/c/run",)
-    head, _, rest = got.text.partition("# --- begin: put in by hpctl")
-    assert head == "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\n"
-    assert rest.endswith("# --- end: put in by hpctl sbatch ---\necho hello\n# later\n")
-
-
 @pytest.mark.parametrize(("words", "text", "environment", "absent"), CASES["what the user set"])
 def test_what_the_user_set_is_left(
     words: str, text: str, environment: dict[str, str], absent: str
