@@ -97,9 +97,9 @@ def needs_value(name: str, place: str) -> HpctlError:
     return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
-def parse_directive(words: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
+def parse_directive(arguments: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
     """The options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
-    left, found = list(words), dict[str, tuple[OptionValue, ...]]()
+    left, found = list(arguments), dict[str, tuple[OptionValue, ...]]()
     if not left:
         raise HpctlError(f"{place}: #HPCTL says nothing", f"hpctl knows {_directive_names()}.")
     while left:
@@ -224,9 +224,9 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM", "URG", "CONT")
 """Those that sbatch's --signal has names for and that a program can catch and go on from."""
 
 
-def names_in(words: str) -> tuple[str, ...]:
-    """The words of a table."""
-    return tuple(words.split())
+def names_in(table: str) -> tuple[str, ...]:
+    """The names of a table."""
+    return tuple(table.split())
 
 
 SHARED_VALUED = names_in("""
@@ -284,9 +284,9 @@ class CommandLine(Struct):
     het: bool = False
 
 
-def parse_command_line(words: Sequence[str]) -> CommandLine:
+def parse_command_line(arguments: Sequence[str]) -> CommandLine:
     """Read a command line. Raises HpctlError for a misspelt or unfinished option of hpctl's."""
-    reader = _Reader(list(words))
+    reader = _Reader(list(arguments))
     while reader.left and reader.take_option():
         pass
     line = reader.line
@@ -297,8 +297,8 @@ def parse_command_line(words: Sequence[str]) -> CommandLine:
 class _Reader:
     """One pass over the arguments, as getopt_long does with a leading `+`: stop at the script."""
 
-    def __init__(self, words: list[str]) -> None:
-        self.left, self.line = words, CommandLine()
+    def __init__(self, arguments: list[str]) -> None:
+        self.left, self.line = arguments, CommandLine()
 
     def take_option(self) -> bool:
         """Take one option (and its value); False at the script."""

@@ -15,7 +15,7 @@ from hpctl.jobs.checkpoints.search import Checkpoint, every, judge, last_complet
 from tests.unit.checkpoint_files import generic
 
 NOBODY = 65534
-SIZE = 20 * 1024 * 1024
+SIZE = 12 << 20
 
 
 def make(root: Path, step: int) -> Path:
@@ -68,7 +68,7 @@ def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path: Path, pickled: ob
     assert peak < 300 * 1024 * 1024
 
 
-@pytest.mark.parametrize("piece", [b"N0", b"I1\n0", b"X\0\0\0\x000", b"(1"])
+@pytest.mark.parametrize("piece", [b"N0", b"X\0\0\0\x000"])
 def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
 ) -> None:

@@ -31,7 +31,6 @@ from tests.integration.test_training import ROOT, final
 
 pytestmark = pytest.mark.slurm
 CONFIG = {**FAST, "job": {**FAST["job"], "supervisor_grace_s": 2.0}}
-REGISTERED = 'hpctl:{"ckpt":"/nowhere"}'
 PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
 
 

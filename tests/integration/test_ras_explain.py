@@ -93,7 +93,7 @@ def test_counts_that_grow_for_ever_without_a_step_do_not(told: Job) -> None:
         inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(book)
         inquiry.watch(book, time.monotonic())
-        inquiry._settle()
+        inquiry._thread.join(10)
         told.communicators[0].step()
         explained = inquiry.explain(book, hang)
     assert "without steps" in explained.why

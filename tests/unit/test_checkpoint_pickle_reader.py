@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from hpctl.jobs.checkpoints import pickle_reader, torch_dcp
+from hpctl.jobs.checkpoints import pickle_reader, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
 
 
@@ -59,11 +59,11 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_dcp.Held]:
+def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.Held]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
     with opened(path, "") as file:
-        return torch_dcp.data_files(file, keep=keep)
+        return torch_files.data_files(file, keep=keep)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -109,11 +109,11 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
 PEAK = """
 import sys, tracemalloc
 from pathlib import Path
-from hpctl.jobs.checkpoints import torch_dcp
+from hpctl.jobs.checkpoints import torch_files
 from hpctl.jobs.checkpoints.files import opened
 tracemalloc.start()
 with opened(Path(sys.argv[1]), "") as file:
-    held = torch_dcp.data_files(file)
+    held = torch_files.data_files(file)
 print(sum(each.count for each in held.values()), tracemalloc.get_traced_memory()[1])
 """
 

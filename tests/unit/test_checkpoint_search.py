@@ -58,14 +58,6 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
     assert last_complete(tmp_path).verdict == "found"
 
 
-def test_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last, "MAX_ENTRIES", 3)
-    for number in range(4):
-        (tmp_path / f"{number}").mkdir()
-    with pytest.raises(OSError, match="more than 3"):
-        last_complete(tmp_path)
-
-
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
     generic(tmp_path, "step-9\nfound /etc", 9)
     generic(tmp_path, "step-8", 8)

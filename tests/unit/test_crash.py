@@ -252,8 +252,6 @@ def test_only_the_end_of_a_log_counts() -> None:
 
 # --- never started ----------------------------------------------------------------------------
 
-NO_EXEC = "slurmstepd: error: execve(): train: No such file or directory"
-
 
 @pytest.mark.parametrize(("code", "tail", "why"), CASES["never started"])
 def test_what_could_never_be_started_is_not_tried_again(code: int, tail: str, why: str) -> None:

@@ -60,7 +60,6 @@ def test_a_missing_value_is_named(words: list[str]) -> None:
         parse_command_line(words)
 
 
-CKPT = "--checkpoint-dir /c"
 RUN = "#!/bin/sh\n#SBATCH -t 60\nhpctl run -- python train.py\n"
 STEP = "#!/bin/sh\n#SBATCH -t 60\nsrun python train.py\n"
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"

@@ -22,8 +22,7 @@ from hpctl.jobs.checkpoints import (
     manifest,
     megatron,
     nvrx,
-    torch_dcp,
-    torch_file,
+    torch_files,
 )
 from hpctl.jobs.checkpoints.files import (
     Claim,
@@ -110,14 +109,14 @@ FORMATS: tuple[Format, ...] = (
     # A framework that wraps another's files comes before that other.
     Format("hf-trainer", hf_trainer.claim),
     Format("nemo", megatron.claim_nemo),
-    Format("lightning", torch_file.claim_lightning),
+    Format("lightning", torch_files.claim_lightning),
     Format("lightning", deepspeed.claim_lightning),
     Format("megatron-torch-dist", megatron.claim_dist),
     Format("megatron-legacy", megatron.claim_legacy),
     Format("deepspeed", deepspeed.claim),
-    Format("torch-dcp", torch_dcp.claim),
+    Format("torch-dcp", torch_files.claim_dcp),
     Format("torchtitan-hf", hf_trainer.claim_index),
-    Format("torch-save", torch_file.claim_file),
+    Format("torch-save", torch_files.claim_file),
     Format(nvrx.FORMAT, nvrx.claim),
 )
 
@@ -286,7 +285,7 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     for count, (child, is_file) in enumerate(_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
-        if not is_file or child.name.endswith(torch_file.SUFFIXES):
+        if not is_file or child.name.endswith(torch_files.SUFFIXES):
             found.append((child, is_file))
         else:
             loose += not _NOT_CHECKPOINTS.fullmatch(child.name)

@@ -114,7 +114,7 @@ class GroupController:
             return
         try:
             if "tell" in hello:
-                line.send({"said": self._answer(str(hello["tell"]))})
+                line.send({"answer": self._answer(str(hello["tell"]))})
             else:
                 await self._member(line, hello)
         finally:

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -191,19 +191,12 @@ class NoteListener:
     """Hears notes until it is closed. `address` is what HPCTL_PROGRESS is set to."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        address: str,
-        *,
-        token: str = "",
-        clock: Callable[[], float] = time.monotonic,
-        directory: Path | None = None,
+        self, sock: socket.socket, address: str, *, token: str = "", directory: Path | None = None
     ) -> None:
         self.address = address
         self.dropped = 0
         """Datagrams that were no note, had no right to be one, or were pushed out."""
-        self._socket, self._token, self._clock = sock, token.encode(), clock
-        self._directory = directory
+        self._socket, self._token, self._directory = sock, token.encode(), directory
         self._heard: deque[ReceivedNote] = deque()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -254,7 +247,7 @@ class NoteListener:
             if len(self._heard) >= KEPT:
                 self._heard.popleft()
                 self.dropped += 1
-            self._heard.append(ReceivedNote(note, self._clock()))
+            self._heard.append(ReceivedNote(note, time.monotonic()))
 
 
 def listen(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
@@ -325,14 +318,12 @@ MOST_READ = 64
 class NoteFileReader:
     """Takes notes from a file, through its replacement and truncation; it may not be there yet."""
 
-    def __init__(
-        self, path: Path, clock: Callable[[], float] = time.monotonic, *, at_end: bool = False
-    ) -> None:
+    def __init__(self, path: Path, *, at_end: bool = False) -> None:
         """`at_end` passes over what is there already at the first `take`."""
         self.address = f"file:{path}"
         self.dropped = 0
         """Lines that were no note."""
-        self._follower, self._clock = Follower(path, at_end=at_end), clock
+        self._follower = Follower(path, at_end=at_end)
 
     def take(self) -> list[ReceivedNote]:
         """The new lines' notes. A file that cannot be read now gives none; it may be later."""
@@ -342,7 +333,7 @@ class NoteFileReader:
                 block, all_of_it = self._follower.read()
             except HpctlError:
                 break
-            at = self._clock()
+            at = time.monotonic()
             for line in block.splitlines():
                 note = parse(line)
                 if note is None:

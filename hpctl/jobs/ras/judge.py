@@ -320,13 +320,13 @@ class Inquiry:
 
     def watch(self, progress: RunProgress, now: float) -> None:
         """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
-        if self._looking:
+        if self._thread is not None and self._thread.is_alive():
             return
-        if self._moved != progress.moved:
-            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        self._begin(progress)
         if not progress.suspect(now) or self._error:
             return
-        if self._first is None or now - self._newest(self._first).at >= self._apart:
+        newest = self._second or self._first
+        if newest is None or now - newest.at >= self._apart:
             self._thread = threading.Thread(target=self._look, name="ras", daemon=True)
             self._thread.start()
 
@@ -337,9 +337,9 @@ class Inquiry:
         that the policy calls a hang: who asks for a short one gets a less certain answer. Without
         a RAS service it answers at once, with the trouble as it is.
         """
-        self._settle()
-        if self._moved != progress.moved:
-            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        if self._thread is not None:
+            self._thread.join(timeout=LAST_LOOK_S)
+        self._begin(progress)
         if self._first is None and not self._error:
             self._look()
         if self._first is not None and self._second is None:
@@ -353,17 +353,10 @@ class Inquiry:
             return self._moving(progress, trouble, finding)
         return self._named(progress, trouble, finding, self._second.report)
 
-    @property
-    def _looking(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def _settle(self) -> None:
-        if self._thread is not None:
-            self._thread.join(timeout=LAST_LOOK_S)
-            self._thread = None
-
-    def _newest(self, first: RasSample) -> RasSample:
-        return self._second or first
+    def _begin(self, progress: RunProgress) -> None:
+        """Forget the looks at a silence that is over."""
+        if self._moved != progress.moved:
+            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
 
     def _look(self) -> None:
         try:

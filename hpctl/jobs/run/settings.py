@@ -142,11 +142,7 @@ def settings(
 def _save_signal(environ: Mapping[str, str]) -> int:
     """The signal at which the program saves; SIGUSR1 where none is given."""
     name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
-    return (
-        signal.Signals[f"SIG{name}"]
-        if f"SIG{name}" in signal.Signals.__members__
-        else signal.SIGUSR1
-    )
+    return signal.Signals.__members__.get(f"SIG{name}", signal.SIGUSR1)
 
 
 def _spares(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
