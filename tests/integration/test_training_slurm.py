@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.submit import checkpoint_dir
+from hpctl.jobs.job_comment import decode
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
 from tests.integration.test_training import ROOT, Run, final
@@ -89,7 +89,7 @@ def test_a_requeued_job_resumes_to_the_same_bits(slurm: Sandbox, shared: Path) -
     assert job.isdigit()
     assert field(slurm, job, "JobName") == "train"
     assert field(slurm, job, "Requeue") == "1"
-    assert checkpoint_dir(field(slurm, job, "Comment")) == str(saved)
+    assert decode(field(slurm, job, "Comment")).ckpt == str(saved)
     directory = shared / "runs" / job
     wait_for_text(out, "step 20 ")
     requeue(slurm, job)
