@@ -48,7 +48,7 @@ def said(
 def test_an_account_that_fits_is_fine(bed: Bed) -> None:
     told: list[tuple[str, int, int]] = []
     found = validate(
-        bed.account(), file(bed), told=lambda part, done, parts: told.append((part, done, parts))
+        bed.account(), file(bed), report=lambda part, done, parts: told.append((part, done, parts))
     )
     assert [v for v in found if v.level is not Level.OK] == []
     assert {v.family for v in found} >= {"network", "security-groups", "s3", "iam", "quotas"}
