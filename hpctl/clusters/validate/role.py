@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
@@ -24,7 +25,7 @@ from hpctl.ports import Aws, Service
 FAMILY = Family("iam", "The execution roles of the groups.", ("role",))
 
 
-class NoRole(Unanswered):
+class NoRole(Unanswered, frozen=True):
     """The role itself is not there."""
 
 

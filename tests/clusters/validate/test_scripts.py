@@ -1,9 +1,9 @@
 """Real files: what the gather reads of them, and what the checks then say."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.clusters.bundle import lifecycle_scripts
 from hpctl.clusters.validate import scripts

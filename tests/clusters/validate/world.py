@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import FAMILIES
@@ -31,8 +31,7 @@ SCRIPT = b"#!/bin/sh\nset -eu\n"
 GONE = object()
 
 
-@dataclass(frozen=True)
-class Only:
+class Only(Struct, frozen=True):
     """A mapping that nothing of the good one is kept beside."""
 
     value: Mapping[str, Any]
