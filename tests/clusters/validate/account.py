@@ -130,10 +130,6 @@ class Bed:
                 VpcEndpointType=kind,
                 **more,
             )
-        # A new security group lets everything out: enough for IP, and not for EFA.
-        self.open = ec2.create_security_group(GroupName="open", Description="open", VpcId=self.vpc)[
-            "GroupId"
-        ]
 
     def _bucket(self) -> None:
         s3 = self._client("s3")
