@@ -12,7 +12,7 @@ import click
 from hpctl.cli import output
 from hpctl.cli.arguments import BUCKET, ROLE_ARN, aws_options, open_aws, usage
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import columns, wrapped
+from hpctl.cli.tables import table, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -215,7 +215,4 @@ def draw_check(out: Console, view: IamCheckView) -> None:
     ):
         if found:
             out.print(f"{view.role} {said}")
-            rows = columns("ACTION", wrapped(head))
-            for cells in found:
-                rows.add_row(*cells)
-            out.print(rows)
+            table(out, ("ACTION", wrapped(head)), found)
