@@ -16,7 +16,6 @@ from hpctl.agent.config import CONFIG
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.agent.outside.plugins import DIRECTORY
 from hpctl.cli import output
-from hpctl.cli.output import Exit
 from hpctl.cli.tables import table, word, wrapped
 from hpctl.core.model import InstanceId, NodeName
 
@@ -166,7 +165,7 @@ def check(as_json: bool, **given: Any) -> None:
     """
     view = look(**given)
     output.show("agent-check", view, as_json, draw)
-    output.leave(exit_code(view))
+    output.leave(output.worst(row.state for row in view.checks))
 
 
 FIRST_SWEEP_S = 30.0
@@ -230,14 +229,6 @@ def _plugins(directory: Path) -> list[Check]:
     from hpctl.agent.runner import Check
 
     return [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
-
-
-def exit_code(view: AgentCheckView) -> Exit:
-    """A failed check outweighs one that cannot tell."""
-    states = {row.state for row in view.checks}
-    if "fail" in states:
-        return Exit.PROBLEM
-    return Exit.CANNOT_TELL if "unknown" in states else Exit.FINE
 
 
 def _no_check(word: str, names: list[str]) -> click.UsageError:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -132,7 +132,6 @@ def _draw_plans(out: Console, view: CapacityView) -> None:
     table(out, heads, rows, wide=("TYPE", "STARTS"))
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 EVERY_S = 10.0
 _NAME = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}"
 PLAN = NameType(
@@ -188,35 +187,31 @@ def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _searching(command: F) -> F:
-    """What SearchTrainingPlanOfferings is asked for: give the values to `_request`."""
-    day = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
-    for option in (
-        click.option("--before", type=day, help="It ends before this day or time (UTC)."),
-        click.option("--after", type=day, help="It starts after this day or time (UTC)."),
-        click.option(
-            "--ultraserver-type", "ultra_type", type=ULTRA, help="Whole UltraServers of this type."
-        ),
-        click.option(
-            "--count", type=click.IntRange(1, 256), default=1, show_default=True,
-            help="How many instances, or UltraServers.",
-        ),
-        click.option(
-            "--type", "kind", type=WordType("InstanceType", "type"), help="The instance type."
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_DAY = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
+_searching = output.together(
+    click.option(
+        "--type", "kind", type=WordType("InstanceType", "type"), help="The instance type."
+    ),
+    click.option(
+        "--count",
+        type=click.IntRange(1, 256),
+        default=1,
+        show_default=True,
+        help="How many instances, or UltraServers.",
+    ),
+    click.option(
+        "--ultraserver-type", "ultra_type", type=ULTRA, help="Whole UltraServers of this type."
+    ),
+    click.option("--after", type=_DAY, help="It starts after this day or time (UTC)."),
+    click.option("--before", type=_DAY, help="It ends before this day or time (UTC)."),
+)
+"""What SearchTrainingPlanOfferings is asked for: give the values to `_request`."""
 
-
-def _duration(command: F) -> F:
-    text = "For how long: 7d. Whole hours are bought."
-    return click.option("--duration", "for_s", type=DurationType("1h"), help=text)(command)
-
-
-def _ordering(command: F) -> F:
-    """What both orders take."""
-    return until_options("Until it is paid.")(yes_option(aws_options(command)))
+_duration = click.option(
+    "--duration", "for_s", type=DurationType("1h"), help="For how long: 7d. Whole hours are bought."
+)
+_ordering = output.together(until_options("Until it is paid."), yes_option, aws_options)
+"""What both orders take."""
 
 
 def _request(

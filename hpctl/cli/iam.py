@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from hpctl.clusters.policies import Scope
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
 
 
@@ -60,24 +58,19 @@ class IamCheckView:
     error: str
 
 
-def scope_options(command: F) -> F:
-    """What a policy is narrowed to."""
-    for option in (
-        click.option("--role", metavar="NAME", default="", help="The execution role."),
-        click.option(
-            "--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket."
-        ),
-        click.option("--region", default="", help="The AWS region."),
-        click.option("--account", metavar="ID", default="", help="The account's 12 digits."),
-        click.option(
-            "--cluster",
-            metavar="NAME",
-            default="",
-            help="The cluster: its name, or its ARN, which alone narrows what is done to it.",
-        ),
-    ):
-        command = option(command)
-    return command
+scope_options = output.together(
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        default="",
+        help="The cluster: its name, or its ARN, which alone narrows what is done to it.",
+    ),
+    click.option("--account", metavar="ID", default="", help="The account's 12 digits."),
+    click.option("--region", default="", help="The AWS region."),
+    click.option("--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket."),
+    click.option("--role", metavar="NAME", default="", help="The execution role."),
+)
+"""What a policy is narrowed to."""
 
 
 @click.group(short_help="Print IAM policies of least privilege.")

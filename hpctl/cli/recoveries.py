@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +50,15 @@ def recoveries_view(
     )
 
 
-def _which(command: F) -> F:
-    """Which recoveries are meant, and how they are shown."""
-    moved = "Those that moved since (30min, 7d, ISO)."
-    command = output.json_option(output.config_option(command))
-    command = click.option("--since", type=output.SinceType(), help=moved)(command)
-    return click.option("--all", "ended", is_flag=True, help="Show ended recoveries too.")(command)
+_which = output.together(
+    click.option("--all", "ended", is_flag=True, help="Show ended recoveries too."),
+    click.option(
+        "--since", type=output.SinceType(), help="Those that moved since (30min, 7d, ISO)."
+    ),
+    output.json_option,
+    output.config_option,
+)
+"""Which recoveries are meant, and how they are shown."""
 
 
 def _world(config: str, ended: bool, since: datetime | None) -> World:
