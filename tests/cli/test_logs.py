@@ -64,21 +64,6 @@ def test_presets_and_rules_add_up(rules: Path) -> None:
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("test", "rules.yaml"), ""),
-        (("test", "a", "b", "c"), ""),
-        (("test", SAMPLES / "hf.txt", SAMPLES / "hf.txt"), "hf.txt"),
-        (("test", "--preset", "megatorn", SAMPLES / "hf.txt"), "did you mean megatron"),
-        (("preset", "megatorn"), "did you mean megatron"),
-    ],
-)
-def test_mistakes_are_usage_errors(words: tuple[object, ...], said: str) -> None:
-    result = run(*words)
-    assert (result.exit_code, said in result.stderr) == (2, True), result.output
-
-
 def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

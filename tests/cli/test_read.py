@@ -20,7 +20,6 @@ from hpctl.core.journal import HoldNoted, JobReported
 from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, Verdict
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli import worlds
@@ -203,32 +202,6 @@ def test_nodes_without_slurm_or_cloud_are_unknown_not_absent(history: Head) -> N
     assert {n["slurm_state"] for n in shown} == {"UNKNOWN"}
     assert {n["instance_status"] for n in shown} == {"UNKNOWN"}
     assert result.exit_code == Exit.CANNOT_TELL
-
-
-@pytest.mark.parametrize(
-    ("args", "near"),
-    [
-        (("nodes", "ip-10-1-0-44"), "ip-10-1-0-4"),
-        (("explain", "n-1111111"), "n-11111111"),
-        (("explain", "4243"), "4242"),
-        (("cancel", "n-4444444"), "n-44444444"),
-        (("approve", "ip-10-1-0-55"), "ip-10-1-0-5"),
-        (("replace", "ip-10-1-0-33"), "ip-10-1-0-3"),
-    ],
-)
-def test_an_unknown_name_is_a_problem_told_with_a_near_miss(
-    history: Head, args: tuple[str, ...], near: str
-) -> None:
-    result = history.run(*args)
-    assert isinstance(result.exception, HpctlError)
-    assert result.exit_code == Exit.PROBLEM
-    assert f"did you mean {near}" in result.exception.hint
-
-
-def test_a_mistyped_command_or_option_is_answered_with_the_near_one(head: Head) -> None:
-    assert "Did you mean recoveries?" in head.run("recoverys").stderr
-    wrong = head.run("status", "--jsn")
-    assert (wrong.exit_code, "--json" in wrong.stderr) == (Exit.USAGE, True)
 
 
 def test_open_wins_over_held_wins_over_ended() -> None:

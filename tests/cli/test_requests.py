@@ -83,13 +83,6 @@ def test_approve_waves_the_gate_that_holds(answered: Head) -> None:
     assert row["answer"] == "approved for 1 h; budget is waved"
 
 
-def test_a_gate_that_no_approval_lifts_is_not_asked_for(history: Head) -> None:
-    result = history.run("approve", "4444")
-    assert result.exit_code == 1
-    assert "no approval lifts the gate not_recoverable" in result.stderr
-    assert asked(history) == []
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -101,12 +94,6 @@ def test_a_gate_that_no_approval_lifts_is_not_asked_for(history: Head) -> None:
 def test_cancel_takes_a_recovery_its_node_or_its_job(answered: Head, name: str, said: str) -> None:
     result = answered.run("cancel", name)
     assert (result.exit_code, said in result.stdout) == (0, True)
-
-
-def test_cancelling_what_has_ended_is_a_usage_error(history: Head) -> None:
-    result = history.run("cancel", "n-11111111")
-    assert result.exit_code == 2
-    assert "has ended already (returned)" in result.stderr
 
 
 def test_without_a_daemon_the_request_stays_queued(
