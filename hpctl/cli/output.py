@@ -1,6 +1,6 @@
 """What every command shares: its options, its exit codes, and how a view becomes output.
 
-A view is a frozen dataclass whose fields are the stable JSON contract (docs/cli-json.md); the
+A view is a frozen struct whose fields are the stable JSON contract (docs/cli-json.md); the
 human text is made from the same view, so the two cannot tell different stories.
 """
 

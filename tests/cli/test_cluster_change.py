@@ -1,11 +1,11 @@
 """What the commands that change a cluster show, letter by letter."""
 
 import io
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from rich.live import Live
 
