@@ -166,7 +166,7 @@ SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
 
 
 class Screen(Protocol):
-    """Where the demo tells its story; `hpctl.cli` has one for terminals and one for pipes."""
+    """Where the demo reports what happens (`hpctl.cli.sandbox`)."""
 
     def chapter(self, title: str) -> None:
         """A new part begins."""

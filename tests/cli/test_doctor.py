@@ -74,7 +74,7 @@ def test_munge_goes_there_and_back() -> None:
     assert "munge" in dead.mend
 
 
-def test_a_daemon_with_a_lease_is_ok_and_its_intake_is_tried(
+def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
     history: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "head-1")
@@ -85,16 +85,11 @@ def test_a_daemon_with_a_lease_is_ok_and_its_intake_is_tried(
         config = replace(config, intake=intake)
         found = verdicts(checks.daemon(config, worlds.NOW))
     assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
-    found = verdicts(checks.daemon(config, worlds.NOW))
-    assert found["intake"] == "fail"
-
-
-def test_a_daemon_whose_lease_is_over_and_a_kill_switch_left_on_are_named(history: Head) -> None:
+    assert verdicts(checks.daemon(config, worlds.NOW))["intake"] == "fail"
     (history.dir / "STOP").touch()
-    found = {c.name: c for c in checks.daemon(with_(history), worlds.at(3600))}
-    assert found["daemon"].verdict == "fail"
-    assert "silent for" in found["daemon"].what
-    switch = found["kill switch"]
+    later = {c.name: c for c in checks.daemon(config, worlds.at(3600))}
+    assert (later["daemon"].verdict, "silent for" in later["daemon"].what) == ("fail", True)
+    switch = later["kill switch"]
     assert (switch.verdict, switch.mend) == ("warn", f"rm {history.dir}/STOP")
 
 
@@ -109,20 +104,16 @@ def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
     assert "scontrol" not in check.what
 
 
-@pytest.mark.parametrize(
-    ("automatic", "mode", "expected"),
-    [
-        (True, Mode.OWN, "fail"),
-        (False, Mode.OWN, "ok"),
-        (True, Mode.ASSIST, "ok"),
-        (False, Mode.ASSIST, "warn"),
-    ],
-)
-def test_exactly_one_replaces(automatic: bool, mode: Mode, expected: str) -> None:
-    view = worlds.cloud().__class__(worlds.NOW, True, automatic)
-    said = checks.one_doctor(view, mode)
-    assert said.verdict == expected
-    assert ("`hpctl cluster update`" in said.mend) == (expected != "ok")
+def test_exactly_one_replaces() -> None:
+    expected = {
+        (True, Mode.OWN): "fail",
+        (False, Mode.ASSIST): "warn",
+        (False, Mode.OWN): "ok",
+        (True, Mode.ASSIST): "ok",
+    }
+    for (automatic, mode), verdict in expected.items():
+        found = checks.one_doctor(ProviderView(worlds.NOW, True, automatic), mode)
+        assert (found.verdict, "`hpctl cluster update`" in found.mend) == (verdict, verdict != "ok")
 
 
 @pytest.mark.parametrize(
