@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import fields
 
 import hpctl.agent
 import hpctl.cli
@@ -104,7 +105,7 @@ def _is_part(kind: Any) -> bool:
 
 def _block(view: type, notes: Mapping[str, str], todo: list[type]) -> Iterator[str]:
     hints = typing.get_type_hints(view, None, _for_type_checkers(view.__module__))
-    fields = [f.name for f in dataclasses.fields(view)]
+    fields = [f.name for f in fields(view)]
     if unknown := notes.keys() - set(fields):
         raise ValueError(f"notes on fields that {view.__name__} has not: {', '.join(unknown)}")
     yield "```"

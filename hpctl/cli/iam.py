@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import fields
 
 from hpctl.cli import output
 from hpctl.cli.arguments import BUCKET, ROLE_ARN, aws_options, open_aws, usage
@@ -24,8 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
 
 
-@dataclass(frozen=True, slots=True)
-class IamView:
+class IamView(Struct, frozen=True):
     """What `hpctl iam head-node` and its siblings show."""
 
     who: str
@@ -33,24 +33,21 @@ class IamView:
     trust: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeniedView:
+class DeniedView(Struct, frozen=True):
     """An action that a role does not allow."""
 
     action: str
     resource: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnsureView:
+class UnsureView(Struct, frozen=True):
     """An action that a role allows under conditions on what only a real request has."""
 
     action: str
     keys: str
 
 
-@dataclass(frozen=True, slots=True)
-class IamCheckView:
+class IamCheckView(Struct, frozen=True):
     """What `hpctl iam check` shows. `error`: why nobody can say."""
 
     who: str

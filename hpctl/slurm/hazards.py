@@ -5,8 +5,9 @@ Pure: a version and `scontrol show config` in, findings out. Each rule looks at 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from hpctl.core.trouble import STOP_EXIT_CODE
 
@@ -15,8 +16,7 @@ Config = Mapping[str, str]
 Severity = Literal["fail", "warn", "note"]
 
 
-@dataclass(frozen=True, slots=True)
-class Hazard:
+class Hazard(Struct, frozen=True):
     """One finding. `fail` breaks recovery, `warn` slows or weakens it, `note` is good to know."""
 
     rule: str
@@ -26,8 +26,7 @@ class Hazard:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Slurm:
+class _Slurm(Struct, frozen=True):
     version: Version
     config: Config
     files: Mapping[str, str] | None

@@ -5,11 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
 import tenacity
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.bounds import at_text
 from hpctl.core.compat import UTC
@@ -42,8 +43,7 @@ agents' heartbeats would wait for all of it. Costs a twentieth of a second there
 clusters."""
 
 
-@dataclass(eq=False)
-class Reader:
+class Reader(Struct, eq=False):
     """Slurm's answers as values. Every method raises Unavailable, and nothing else."""
 
     runner: Runner = field(default_factory=Runner)

@@ -5,11 +5,12 @@ SQLite keeps any type in any column, so a number in a row may be a text that som
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import EVENT_TYPES, Event
@@ -47,8 +48,7 @@ _findings = msgspec.json.Decoder(tuple[Finding, ...])
 _times = msgspec.json.Decoder(dict[str, float])
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonInfo:
+class DaemonInfo(Struct, frozen=True):
     """The lease row: who runs, since when, and how its last cycle went."""
 
     host: str

@@ -1,12 +1,13 @@
 """No text view lets a terminal obey what others wrote, whichever of its fields they wrote it in."""
 
 import re
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import fields, replace
 
 from hpctl.cli import output
 from hpctl.cli.lazy import LazyGroup

@@ -7,13 +7,13 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from msgspec import Struct, field
 
 from hpctl.cli.main import cli
 from hpctl.cloud.aws import AwsAccount
@@ -35,8 +35,7 @@ FILE: dict[str, Any] = {
 BOTH = "cannot include both a SLURM Orchestrator Config"
 
 
-@dataclass
-class Bucket:
+class Bucket(Struct):
     """S3 as far as hpctl uses it here, the one place of two that the emulator reads as well."""
 
     objects: dict[tuple[str, str], bytes] = field(default_factory=dict)
@@ -67,8 +66,7 @@ class Bucket:
         return found if isinstance(found, dict) else None
 
 
-@dataclass
-class Account:
+class Account(Struct):
     """AwsAccount, but for S3."""
 
     real: AwsAccount
@@ -82,8 +80,7 @@ class Account:
         return self.s3 if name == "s3" else self.real.service(name)
 
 
-@dataclass
-class Old:
+class Old(Struct):
     """A legacy cluster, its bucket, and the file of it with the API's configuration."""
 
     emulator: Emulator

@@ -4,10 +4,13 @@ import heapq
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from hpctl.agent.check import CannotTell, DriverHung, Expected, Machine, NotHere
 from hpctl.agent.findings import Conditions, Findings
@@ -40,8 +43,7 @@ SETTLED_S = 120.0
 """After what was seen last: longer than any row waits for companions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Struct, frozen=True):
     """A verdict, and the seconds from the fault to where it could first be given.
 
     None for a case in which the node is left alone.

@@ -9,15 +9,16 @@ out. The package says which shapes and ranges.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct, field
 
 TICK = 10
 """Seconds between two reports of an agent."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """An instance type: nominal SM clock in MHz, power of a busy and an idle GPU in W."""
 
     name: str
@@ -58,8 +59,7 @@ class Fault:
         return not self.off or (t - self.start) % (self.on + self.off) < self.on
 
 
-@dataclass
-class Job:
+class Job(Struct):
     """One job: who runs it, how it loads its nodes, and what befalls all of it at once."""
 
     id: int
@@ -81,8 +81,7 @@ class Job:
         return (t - self.start + self.lag[node] % 13) % self.every < self.pause
 
 
-@dataclass
-class Node:
+class Node(Struct):
     kind: Kind
     silicon: float
     hot: float
@@ -96,8 +95,7 @@ class Node:
     away: int = 0
 
 
-@dataclass
-class World:
+class World(Struct):
     """One cluster for a few hours. `ticks` yields what each node's agent reports."""
 
     seed: int

@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import EAGER, until
@@ -39,8 +39,7 @@ def slurm() -> Iterator[Sandbox]:
     shutil.rmtree(base, ignore_errors=True)
 
 
-@dataclass
-class Job:
+class Job(Struct):
     """One supervised job and the directory that its ranks write to."""
 
     slurm: Sandbox

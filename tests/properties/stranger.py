@@ -9,11 +9,13 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.cloud import sagemaker
 from hpctl.core.catalogue import rules
@@ -51,8 +53,7 @@ POLICY = Policy(
 CYCLES = 3
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(Struct, frozen=True):
     """What the hostile ones say. Each is free in type and content where its writer is."""
 
     job: Mapping[str, str] = field(default_factory=dict)
@@ -152,8 +153,7 @@ def _nodes(said: Said) -> str:
     return "\n".join(texts) + "\n"
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """What came of it: everything but the hostile ones' own, and what raised.
 
     `reached`: of the hostile ones, the jobs and nodes that were read from Slurm, the reports and

@@ -1,10 +1,10 @@
 """The promises can be broken: each test breaks hpctl on purpose, and the oracle must see it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core import gates, job_advance, node_advance, plan, plan_runs, view
 from hpctl.core.advance import Due

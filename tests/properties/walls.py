@@ -6,9 +6,10 @@ together is traced to the fewest that break it.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from hpctl.core.walls import Flaw
 from tests.properties.stranger import OTHERS, Words, play, restarted, targets

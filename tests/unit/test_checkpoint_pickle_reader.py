@@ -4,10 +4,10 @@ import pickle
 import subprocess
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from hpctl.jobs.checkpoints import pickle_reader, torch_dcp
 from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
@@ -22,15 +22,13 @@ class Size(tuple[int, ...]):
         return Size, (tuple(self),)
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(Struct, frozen=True):
     fqn: str
     offset: Size | None = None
     index: int | None = None
 
 
-@dataclass
-class Info:
+class Info(Struct):
     relative_path: str
     offset: int
     length: int
@@ -40,8 +38,7 @@ class Info:
         return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
-@dataclass
-class Metadata:
+class Metadata(Struct):
     state_dict_metadata: object
     planner_data: object
     storage_data: object

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 from hpctl.agent.nvml import snapshot
 from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight, NvmlFailed
@@ -94,7 +95,7 @@ def shape(kind: Any) -> Any:
     if not dataclasses.is_dataclass(kind):
         return None
     hints = typing.get_type_hints(kind)
-    return {field.name: shape(hints[field.name]) for field in dataclasses.fields(kind)}
+    return {field.name: shape(hints[field.name]) for field in fields(kind)}
 
 
 def found_shape(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE

@@ -16,8 +16,10 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core.model import Clears, RuleId
 
@@ -28,8 +30,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _STEMS = {"kernel.xid": "xid", "kernel.sxid": "sxid"}
 
 
-@dataclass(frozen=True, slots=True)
-class FaultRow:
+class FaultRow(Struct, frozen=True):
     """What one code of a check means, and what is done about it.
 
     `code` may list several numbers and ranges (`39-41 70-72`); empty stands for every code of the
@@ -79,8 +80,7 @@ class FaultRow:
         return self.treatment not in ("I", "W", "J", "H")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """One number that a check compares with, its unit, and where it comes from."""
 
     value: float
@@ -88,8 +88,7 @@ class Limit:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSpec:
+class CheckSpec(Struct, frozen=True):
     """One check of the agent: what it looks at, how often, and when it is believed.
 
     It runs each `every_s` seconds; 0 is for kernel lines, which are judged when they are read. A

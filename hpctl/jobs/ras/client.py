@@ -7,7 +7,8 @@ is asked, so that every wait has an end and every read a bound.
 
 import socket
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.jobs.ras import report
 from hpctl.jobs.ras.report import RasError, RasReport
@@ -25,8 +26,7 @@ LARGEST_ANSWER = 256 << 20
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a job's RAS service listens: on each node with a rank, as a rule on loopback only."""
 
     host: str = "localhost"

@@ -10,8 +10,9 @@ Training plans are those that a test has added: none can be bought here.
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import ApiError, limit_exceeded, not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, enumeration, paged
@@ -28,8 +29,7 @@ TOTALS = {
 """Quotas of HyperPod that are not for one instance type, by their names in Service Quotas."""
 
 
-@dataclass(slots=True)
-class Capacity:
+class Capacity(Struct):
     """The account's instances. Hold the world's lock to call anything."""
 
     world: World

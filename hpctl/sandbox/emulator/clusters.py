@@ -1,8 +1,9 @@
 """CreateCluster, DescribeCluster, ListClusters and DeleteCluster, and the tags of clusters."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.faults import FaultKind, conflict, in_use, validation
@@ -30,8 +31,7 @@ _OF_CLUSTER = {"Creating": "Creating", "Deleting": "Deleting", "Failed": "Failed
                "Updating": "Updating", "RollingBack": "Updating"}  # fmt: skip
 
 
-@dataclass(slots=True)
-class DescribeOperation:
+class DescribeOperation(Struct):
     """DescribeCluster."""
 
     launches: Launches
@@ -122,8 +122,7 @@ def _patching(group: Group) -> Body:
     }
 
 
-@dataclass(slots=True)
-class ClusterOperations:
+class ClusterOperations(Struct):
     """The operations on whole clusters."""
 
     world: World
@@ -255,8 +254,7 @@ class ClusterOperations:
 MAX_TAGS = 50
 
 
-@dataclass(slots=True)
-class TagOperations:
+class TagOperations(Struct):
     """The tags of clusters, kept in the order in which they were first given."""
 
     world: World

@@ -2,9 +2,10 @@
 
 import zlib
 from collections import deque
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.faults import not_found, validation
@@ -15,8 +16,7 @@ KEPT = 500
 """The newest events that ListClusterEvents reaches back to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One event. `metadata` is the EventMetadata of DescribeClusterEvent."""
 
     id: str
@@ -30,8 +30,7 @@ class Event:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Events:
+class Events(Struct):
     """The events of every cluster, newest last."""
 
     world: World

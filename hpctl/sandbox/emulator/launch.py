@@ -13,7 +13,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import Capacity
@@ -45,8 +48,7 @@ LIFECYCLE = (
 """All that the service tells (awsome-distributed-ai, issue 188): why, is in the log stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """How long the service takes, in seconds; a real replacement takes 20-30 minutes.
 
     `retry_s` None: what failed under continuous provisioning is not tried again.
@@ -267,8 +269,7 @@ class Launches:
             )
 
 
-@dataclass(slots=True)
-class Walks:
+class Walks(Struct):
     """The walks, over `launches` for whatever has to boot."""
 
     launches: Launches
@@ -419,8 +420,7 @@ class Walks:
             launches.release(cluster, node)
 
 
-@dataclass(slots=True)
-class Scaling:
+class Scaling(Struct):
     """Growth of groups, with the events and operations that tell of it."""
 
     launches: Launches

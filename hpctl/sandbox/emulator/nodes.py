@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.model import InstanceStatus, LogicalId
 from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
@@ -28,8 +29,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class NodeOperations:
+class NodeOperations(Struct):
     """The two reads of nodes. Addresses stand in DescribeClusterNode only."""
 
     world: World
@@ -128,8 +128,7 @@ _BY = (("NodeIds", ""), ("NodeLogicalIds", "NodeLogicalIds"))
 _REPLACEABLE = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 
 
-@dataclass(slots=True)
-class BatchOperations:
+class BatchOperations(Struct):
     """The four batch operations."""
 
     world: World
@@ -309,8 +308,7 @@ class BatchOperations:
         return body
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """BatchDelete says the same things in other words."""
 
     code: str
@@ -375,8 +373,7 @@ def no_checks(cluster: Cluster) -> None:
         raise conflict(f"Deep health checks are in progress on cluster {cluster.name}.")
 
 
-@dataclass(slots=True)
-class HealthCheckOperation:
+class HealthCheckOperation(Struct):
     """StartClusterHealthCheck. A node that fails is rebooted or replaced, as the service does."""
 
     world: World

@@ -9,12 +9,12 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from hpctl.core.model import InstanceId, InstanceStatus
 from hpctl.errors import HpctlError
@@ -53,8 +53,7 @@ CALLS = "/_emulator/calls"
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What goes back over the wire. `body` None: the connection is closed without a reply."""
 
     request_id: str
@@ -155,8 +154,7 @@ def _refusal(error: ApiError, request_id: str) -> Answer:
     return Answer(request_id, error.status, wire)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One call. `error` is the code it was refused with, `replied` false if the reply was lost.
 
     A call whose reply was lost has a `response`: the operation was accepted.

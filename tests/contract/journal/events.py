@@ -1,11 +1,12 @@
 """Every value that an event can carry, for Hypothesis, and a few plain ones."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, SignalSeen
