@@ -24,7 +24,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -386,15 +385,14 @@ def _code(text: bytes) -> str:
 # --- when the sender is woken ---
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """A bucket of `burst` wakes that fills by one in `every_s`. Times are monotonic seconds."""
 
     burst: int = BURST
     every_s: float = EVERY_S
-    _left: float = field(init=False)
-    _at: float = field(init=False, default=0.0)
-    _news: bool = field(init=False, default=False)
+    _left: float = 0.0
+    _at: float = 0.0
+    _news: bool = False
 
     def __post_init__(self) -> None:
         self._left = float(self.burst)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct
-from msgspec.structs import fields
 
 from hpctl.cli import output
 from hpctl.cli.arguments import BUCKET, ROLE_ARN, aws_options, open_aws, usage
@@ -191,9 +190,9 @@ def _open(to: Scope, policy: dict[str, Any]) -> list[str]:
     uses = {"bucket": ":s3:::*", "role": ":role/*", "cluster": "/aws/sagemaker/Clusters/*"}
     uses |= {"cluster_id": ":cluster/*", "region": "arn:", "account": "arn:"}
     return [
-        options.get(field.name, f"--{field.name}")
-        for field in fields(to)
-        if getattr(to, field.name) == "*" and uses.get(field.name, "\0") in text
+        options.get(name, f"--{name}")
+        for name in to.__struct_fields__
+        if getattr(to, name) == "*" and uses.get(name, "\0") in text
     ]
 
 

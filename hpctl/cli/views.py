@@ -5,12 +5,10 @@ The field names are the contract: add, never rename or drop (docs/cli-json.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, heading, styled, word, wrapped
 from hpctl.core.change import Change
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Struct)
 
 
 class StepView(Struct, frozen=True):
@@ -181,9 +179,9 @@ def change_view(change: Change) -> ChangeView:
     )
 
 
-def copied(view: Callable[..., V], source: object, **own: Any) -> V:
+def copied(view: type[V], source: object, **own: Any) -> V:
     """A view with the source's values for its fields of the same names, beside its `own`."""
-    names = [f.name for f in fields(view) if f.name not in own]  # type: ignore[arg-type]
+    names = [name for name in view.__struct_fields__ if name not in own]
     return view(**{name: getattr(source, name) for name in names}, **own)
 
 

@@ -7,7 +7,7 @@ which the core's arithmetic cannot overflow, and total: out of bounds becomes th
 
 import re
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from hpctl.core.compat import UTC
 
@@ -48,7 +48,7 @@ def keep(value: object, *names: str) -> None:
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            object.__setattr__(value, name, in_utc(at))
+            _set(value, name, in_utc(at))
 
 
 def clean(value: object, *names: str) -> None:
@@ -56,7 +56,14 @@ def clean(value: object, *names: str) -> None:
     for name in names:
         text: str = getattr(value, name)
         if _BUT_LINES.search(text):
-            object.__setattr__(value, name, printable(text, lines=True))
+            _set(value, name, printable(text, lines=True))
+
+
+def _set(value: Any, name: str, to: object) -> None:
+    # A prolog's program bounds numbers too, and is not to pay for the import.
+    from msgspec.structs import force_setattr
+
+    force_setattr(value, name, to)
 
 
 def later(at: datetime, seconds: float) -> datetime:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, get_args
 
 from msgspec import Struct, field
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from hpctl.core import change, job_recovery, node_recovery
 from hpctl.core.change import Change, ChangeOpened
@@ -357,7 +357,7 @@ class State(Struct):
 
 def _told(e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]) -> dict[str, Any]:
     """What an opening says of its recovery, under the recovery's own names."""
-    told = {f.name: getattr(e, f.name) for f in fields(kind) if hasattr(e, f.name)}
+    told = {name: getattr(e, name) for name in kind.__struct_fields__ if hasattr(e, name)}
     return {**told, "id": e.recovery, "opened": e.at, "since": e.at}
 
 

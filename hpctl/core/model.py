@@ -7,7 +7,6 @@ UNKNOWN is a third thing everywhere: neither healthy nor faulty, never falsy-tes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NewType
 
@@ -120,8 +119,7 @@ class Finding(Struct, frozen=True):
         bounds.clean(self, "device", "code", "detail", "evidence")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What an agent sends: facts about one generation, never a recommendation.
 
     `seq` grows by one a report within one agent run; `agent_start` tells the runs apart.
@@ -136,7 +134,7 @@ class Report:
     sent_at: datetime
     agent_start: datetime
     findings: tuple[Finding, ...] = ()
-    gauges: Mapping[str, float] = field(default_factory=dict, hash=False)
+    gauges: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def generation(self) -> Generation:

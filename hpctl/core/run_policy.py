@@ -8,7 +8,6 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -563,8 +562,7 @@ COMMENT_PREFIX: Final = "hpctl:"
 _MAX_SPARES: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """A job that asked hpctl to look after it.
 
     `supervised`: a step supervisor runs in it (`hpctl run`), which restarts its step by itself.
@@ -575,7 +573,7 @@ class Registration:
     save_signal: str = ""
     spares: int = 0
     supervised: bool = False
-    policy: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    policy: Mapping[str, Any] = field(default_factory=dict)
     flaw: str = ""
 
 

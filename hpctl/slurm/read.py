@@ -5,11 +5,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
 import tenacity
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.core.bounds import at_text
@@ -43,7 +43,8 @@ agents' heartbeats would wait for all of it. Costs a twentieth of a second there
 clusters."""
 
 
-class Reader(Struct, eq=False):
+@dataclass(eq=False)
+class Reader:
     """Slurm's answers as values. Every method raises Unavailable, and nothing else."""
 
     runner: Runner = field(default_factory=Runner)

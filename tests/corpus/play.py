@@ -4,13 +4,12 @@ import heapq
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, DriverHung, Expected, Machine, NotHere
 from hpctl.agent.findings import Conditions, Findings
@@ -208,7 +207,7 @@ def _with(thing: Any, path: list[str], value: Any) -> Any:
     if isinstance(thing, tuple):
         picked = range(len(thing)) if name == "*" else [int(name)]
         return tuple(_with(t, rest, value) if i in picked else t for i, t in enumerate(thing))
-    if not is_dataclass(thing) or name not in {f.name for f in fields(thing)}:
+    if not isinstance(thing, Struct) or name not in thing.__struct_fields__:
         raise ValueError(f"{type(thing).__name__} has no {name!r}")
     return replace(thing, **{name: _with(getattr(thing, name), rest, value)})  # type: ignore[type-var]
 

@@ -9,7 +9,6 @@ out. The package says which shapes and ranges.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
 
 from msgspec import Struct, field
@@ -38,8 +37,7 @@ SHOWS_IN = {
 KINDS = (Kind("p5", 1980.0, 620.0, 95.0), Kind("p4d", 1410.0, 360.0, 62.0))
 
 
-@dataclass
-class Fault:
+class Fault(Struct):
     """One node that is not as its peers from `start` to `end`. `on`/`off`: seconds, if it flaps."""
 
     kind: str
@@ -50,7 +48,7 @@ class Fault:
     on: int = 0
     off: int = 0
     witnesses: float = 1.0
-    shown: list[int] = field(default_factory=list, repr=False)
+    shown: list[int] = field(default_factory=list)
     """When a number told of it on a node that had four to be compared with (itself one)."""
 
     def active(self, t: int) -> bool:

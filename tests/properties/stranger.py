@@ -87,8 +87,10 @@ class _Clock:
         return (self.at - NOW).total_seconds()
 
 
-class _Commands(Runner):
+class _Commands(Runner, frozen=True):
     """Slurm's commands on this cluster."""
+
+    said: Said = ()
 
     def run(
         self,
@@ -100,7 +102,7 @@ class _Commands(Runner):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
-        said: Said = object.__getattribute__(self, "said")
+        said = self.said
         if name == "sinfo":
             return "\n".join(f"n{i}" for i in _numbers(said)).encode()
         if name == "squeue":
@@ -170,8 +172,7 @@ class Outcome(Struct):
 def play(*said: Words | None) -> Outcome:
     """A few cycles with what these say."""
     clock, journal, told = _Clock(), MemoryJournal(), list[JobReported]()
-    commands = _Commands()
-    object.__setattr__(commands, "said", said)
+    commands = _Commands(said=said)
     scheduler = CliScheduler(commands, now=clock.now)
     book = NodeHealthStore({}, journal, lambda: None, clock)
     book.accept(*_reports(_numbers(said)))
@@ -280,7 +281,7 @@ def _of_others(events: Sequence[Event], hostile: Container[str]) -> list[tuple[A
     about: dict[str, str] = {}
     found = []
     for event in events:
-        said = {name: getattr(event, name) for name in event.__dataclass_fields__}
+        said = {name: getattr(event, name) for name in event.__struct_fields__}
         if "generation" in said and said["generation"] is not None:
             about.setdefault(said.get("recovery", ""), said["generation"].node)
         if "attempt" in said and hasattr(said["attempt"], "job"):

@@ -1,10 +1,10 @@
 """Where a step resumes, and what counts as a newer checkpoint."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from hpctl.agent.outside.reported import (
     MAX_REPORTED,
@@ -238,7 +237,7 @@ class LocalServer:
                 return msgspec.json.encode({"verdict": self._verdict()})
             if not self._rate.take():
                 return _error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
-            return msgspec.json.encode(asdict(self._reported.take(request)))
+            return msgspec.json.encode(self._reported.take(request))
         except BadRequest as error:
             return _error("malformed", str(error))
         except Full:

@@ -23,7 +23,7 @@ from hpctl.clusters.validate.wanted import (
 from hpctl.ports import Aws, Service
 
 
-class NoRole(Unanswered):
+class NoRole(Unanswered, frozen=True):
     """The role itself is not there."""
 
 

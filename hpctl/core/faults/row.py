@@ -16,7 +16,6 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY
 from typing import Any
 
 from msgspec import Struct, field
@@ -49,7 +48,6 @@ class FaultRow(Struct, frozen=True):
     meaning: str
     nvidia: str = ""
     differs: str = ""
-    _: KW_ONLY
     settle_s: float = 0.0
     window_s: float = WEEK
     watch: bool = False
@@ -111,7 +109,7 @@ class CheckSpec(Struct, frozen=True):
     codes: tuple[str, ...] = ()
 
 
-def rows(check: str, *table: tuple[str, ...], **common: Any) -> tuple[FaultRow, ...]:
+def rows(check: str, *table: Any, **common: Any) -> tuple[FaultRow, ...]:
     """Rows of one check: each from its code, treatment and texts, and what they have in common."""
     return tuple(FaultRow(check, *row, **common) for row in table)
 

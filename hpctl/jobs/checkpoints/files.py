@@ -22,12 +22,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 
 class Defect(str):

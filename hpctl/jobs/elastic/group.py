@@ -121,7 +121,7 @@ def _shortened(trace: str) -> str:
 
 def to_json(failure: RankFailure) -> dict[str, Any]:
     """For the wire and the account."""
-    return {name: getattr(failure, name) for name in RankFailure.__slots__}
+    return {name: getattr(failure, name) for name in RankFailure.__struct_fields__}
 
 
 def from_json(document: Mapping[str, Any]) -> RankFailure:

@@ -55,11 +55,12 @@ def address_of_job(job_id: int) -> Address:
     return Address("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
 
 
-def query(where: Address = Address(), deadline_s: float = DEADLINE_S) -> RasReport:
+def query(where: Address | None = None, deadline_s: float = DEADLINE_S) -> RasReport:
     """What all ranks of the job say now: JSON where the service knows it, its text elsewhere.
 
     Takes at most `deadline_s`. Raises RasError: nobody there, no answer in time, a torn one.
     """
+    where = where or Address()
     line = _Connection(where, time.monotonic() + deadline_s)
     try:
         line.connect()

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -61,8 +60,7 @@ class Timings(Struct, frozen=True):
     health_check_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Launches:
+class Launches(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
     world: World
@@ -73,7 +71,7 @@ class Launches:
     threads: Threads
     timings: Timings
     parallel_boots: int = 4
-    _booting: threading.Semaphore = field(init=False)
+    _booting: threading.Semaphore = field(default_factory=threading.Semaphore)
     _retrying: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:

@@ -241,6 +241,7 @@ class World(Struct):
 
     file: dict[str, Any] = field(default_factory=document)
     facts: Facts = field(default_factory=facts)
+    parameters: Any = None
 
     def verdicts(self) -> list[Verdict]:
         wanted = of_spec(specs.parse(yaml.safe_dump(self.file, sort_keys=False)))
