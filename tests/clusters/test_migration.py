@@ -7,13 +7,14 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpctl.cli.main import cli
 from hpctl.cloud.aws import AwsAccount
@@ -35,7 +36,8 @@ FILE: dict[str, Any] = {
 BOTH = "cannot include both a SLURM Orchestrator Config"
 
 
-class Bucket(Struct):
+@dataclass
+class Bucket:
     """S3 as far as hpctl uses it here, the one place of two that the emulator reads as well."""
 
     objects: dict[tuple[str, str], bytes] = field(default_factory=dict)
