@@ -22,7 +22,7 @@ from hpctl.core.node_recovery import NodeRecovery
 from hpctl.sandbox.api import Sandbox
 from hpctl.store.sql import DaemonInfo
 from hpctl.wiring import open_store
-from tests.integration.left_behind import told
+from tests.integration.left_behind import left_behind
 from tests.integration.live import EAGER, FAST, Live, until
 
 Settings = dict[str, Any]
@@ -235,7 +235,7 @@ def cluster(
             yield live
         except BaseException:
             # Here, because the report of the failed test is made when the cluster is gone.
-            for title, text in told(live).items():
+            for title, text in left_behind(live).items():
                 print(f"--- {title} ---\n{text}", file=sys.stderr)
             raise
     finally:
