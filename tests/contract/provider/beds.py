@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from hpctl.cloud.sagemaker import Details, SageMakerProvider
 from hpctl.clusters.joining import Joiner
@@ -40,33 +40,9 @@ def cluster(name: str = CLUSTER, workers: int = 4, **more: Any) -> dict[str, Any
     return {**spec, "NodeProvisioningMode": "Continuous", **more}
 
 
-class Bed(Protocol):
+class _Nodes:
     """A Provider, its fault switches, and the truth behind it."""
 
-    provider: Provider
-    prefix: str
-
-    def worker(self, at: int = 0) -> Instance: ...
-    def controller(self) -> Instance: ...
-    def truly_replaced(self) -> list[InstanceId]: ...
-    def truly_rebooted(self) -> list[InstanceId]: ...
-    def calls(self) -> list[tuple[str, ...]]: ...
-    def settle(self) -> None: ...
-    def until(self, done: Callable[[], bool]) -> None: ...
-
-    def lose_reply(self) -> None: ...
-    def throttle(self) -> None: ...
-    def deny(self) -> None: ...
-    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None: ...
-    def unreadable(self, on: bool) -> None: ...
-    def no_capacity(self) -> None: ...
-    def stick(self) -> None: ...
-    def unstick(self) -> None: ...
-    def vanish(self, node: NodeName, on: bool) -> None: ...
-    def act_by_itself(self, instance: InstanceId) -> bool: ...
-
-
-class _Nodes:
     provider: Provider
     prefix = "ip-127-0-1-"
     """What the workers' names in Slurm begin with."""
@@ -80,11 +56,16 @@ class _Nodes:
 
 
 class FakeBed(_Nodes):
+    """The fake; what stands here by name only is its own."""
+
     def __init__(self, workers: int = 4) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         names = [NodeName(f"ip-127-0-1-{n}") for n in range(1, workers + 2)]
-        self.fake = FakeProvider(names, now=lambda: self.time, protected=names[:1])
-        self.provider = self.fake
+        fake = FakeProvider(names, now=lambda: self.time, protected=names[:1])
+        self.fake = self.provider = fake
+        self.lose_reply, self.throttle, self.deny = fake.lose_reply, fake.throttle, fake.deny
+        self.fail, self.no_capacity, self.stick = fake.fail, fake.no_capacity, fake.stick
+        self.unstick, self.act_by_itself = fake.unstick, fake.act_by_itself
 
     def truly_replaced(self) -> list[InstanceId]:
         return [o.instance for o in self.fake.orders if o.kind == "replace"]
@@ -105,35 +86,11 @@ class FakeBed(_Nodes):
             self.time += timedelta(seconds=1)
         raise AssertionError("it never came to pass")
 
-    def lose_reply(self) -> None:
-        self.fake.lose_reply()
-
-    def throttle(self) -> None:
-        self.fake.throttle()
-
-    def deny(self) -> None:
-        self.fake.deny()
-
-    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None:
-        self.fake.fail(instance, code, accepted=accepted)
-
     def unreadable(self, on: bool) -> None:
         self.fake.unreadable(1000 if on else 0)
 
-    def no_capacity(self) -> None:
-        self.fake.no_capacity()
-
-    def stick(self) -> None:
-        self.fake.stick()
-
-    def unstick(self) -> None:
-        self.fake.unstick()
-
     def vanish(self, node: NodeName, on: bool) -> None:
         self.fake.vanish(node, 3600.0 if on else 0.0)
-
-    def act_by_itself(self, instance: InstanceId) -> bool:
-        return self.fake.act_by_itself(instance)
 
 
 class EmulatorBed(_Nodes):
@@ -287,6 +244,9 @@ class GroupBed(EmulatorBed):
         super().reset()
         self.emulator.faults.add("no_dns")
         self.provider.forget_addresses()  # type: ignore[attr-defined]
+
+
+Bed = FakeBed | EmulatorBed
 
 
 class Client:
