@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
 from hpctl.jobs.run.settings import RunSettings, settings
