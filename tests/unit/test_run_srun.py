@@ -8,7 +8,6 @@ from hpctl.jobs.run.launch import blocked, step_of
 from hpctl.jobs.run.srun import (
     NotLaunched,
     TaskEnd,
-    TaskLayout,
     lines,
     parse_srun,
     root_end,
@@ -52,12 +51,12 @@ def test_letters_in_one_word_are_read_as_srun_does(options: list[str], given: st
 
 
 def test_the_supervisors_words_stand_after_the_users_and_before_the_command() -> None:
-    line = step_arguments(parse_srun(["-K1", "train", "a"]), TaskLayout(8), AB, overlap=False)
+    line = step_arguments(parse_srun(["-K1", "train", "a"]), 8, AB, overlap=False)
     assert line == [
         "-K1", "--kill-on-bad-exit=0", "--nodes=2", "--nodelist=n[1-2]", "--ntasks=16",
         "--ntasks-per-node=8", "train", "a",
     ]  # fmt: skip
-    assert "--overlap" in step_arguments(parse_srun(["train"]), TaskLayout(), AB, overlap=True)
+    assert "--overlap" in step_arguments(parse_srun(["train"]), None, AB, overlap=True)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_the_supervisors_words_stand_after_the_users_and_before_the_command() ->
 def test_tasks_of_the_allocation_become_tasks_of_a_node(
     options: list[str], environ: dict[str, str], expected: int | None
 ) -> None:
-    assert task_layout(parse_srun([*options, "x"]), environ, 5, 4).tasks_per_node == expected
+    assert task_layout(parse_srun([*options, "x"]), environ, 5, 4) == expected
 
 
 def test_tasks_that_do_not_come_out_even_are_refused() -> None:
