@@ -108,12 +108,12 @@ def _ranks_a_node() -> int:
 def _policy(path: Path | None) -> list[PolicyFile]:
     """The job's policy: what it was submitted with, and the file over it."""
     from hpctl.errors import HpctlError
-    from hpctl.policies import PolicyFile, read
+    from hpctl.policies import from_json, read
 
     files = []
     if exported := os.environ.get("HPCTL_POLICY"):
         try:
-            files.append(PolicyFile.model_validate(json.loads(exported)))
+            files.append(from_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
                 f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."

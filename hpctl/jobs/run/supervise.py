@@ -4,7 +4,6 @@ Everything that happens comes through one queue: srun's end, what its output say
 ranks' progress, signals. Only this thread decides anything.
 """
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import TaskEnd
 from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
 from hpctl.jobs.run.trouble_handler import TroubleHandler
-from hpctl.policies import PolicyFile
+from hpctl.policies import from_json
 
 INFINITE = float("inf")
 
@@ -472,7 +471,7 @@ class StepSupervisor:
     def _learned(self, reply: DaemonReply) -> None:
         """The daemon named the recovery policies under the job's own. On a thread of its own."""
         try:
-            layers = [PolicyFile.model_validate_json(json.dumps(keys)) for keys in reply.run_policy]
+            layers = [from_json(keys) for keys in reply.run_policy]
         except ValueError as error:  # an hpctl of another release
             self.say(f"the cluster's recovery policy is not used: {error}")
             return
