@@ -120,8 +120,6 @@ def test_times_are_those_that_the_uploader_noted(s3: Any) -> None:
     [
         ({"file-mtime": "1595002920000000000ns"}, 1595002920 * 10**9),
         ({"mtime": "1595002920.5"}, 1595002920_500_000_000),
-        ({"file-mtime": "1595002920000ms"}, 1595002920 * 10**9),
-        ({"mtime": "soon"}, None),
         ({"mtime": "nan"}, None),
         ({"mtime": "12e"}, None),
         ({}, None),

@@ -191,13 +191,6 @@ def test_stale_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting:
         assert "not whole as far as can be seen" in each.why
 
 
-def test_a_fifo_in_place_of_a_file_does_not_hold_us(tmp_path: Path) -> None:
-    path = write(tmp_path / "step-1", dcp_files())
-    (path / "__0_0.distcp").unlink()
-    os.mkfifo(path / "__0_0.distcp")
-    assert reason(path) == "__0_0.distcp is not a regular file"
-
-
 # --- single files ---------------------------------------------------------------------------------
 
 

@@ -36,8 +36,6 @@ def test_hyperpod_s_hung_job_agent_is_a_second_doctor() -> None:
     rules = {"HYPERPOD_HANG_RULES": "/fsx/rules.json"}
     for export, environment, warned in [
         (None, rules, True),
-        ("ALL", rules, True),
-        ("HYPERPOD_HANG_RULES", rules, True),
         ("HYPERPOD_HANG_RULES=/x", {}, True),
         ("ALL,HYPERPOD_HANG_RULES=", rules, False),
         ("NONE", rules, False),
