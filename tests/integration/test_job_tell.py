@@ -32,9 +32,7 @@ from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
-from tests.intakes import Sink
+from tests.intakes import Sink, credential
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
@@ -117,10 +115,6 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
     return replace(JobReport(JobId(job), restarts, TROUBLE), **changes)
-
-
-def credential(munged: Path, body: bytes) -> str:
-    return f"MUNGE {munge.encode(wire.payload(body), munged)}"
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
