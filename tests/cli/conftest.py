@@ -41,6 +41,11 @@ class Reads(Struct):
             raise Unavailable("it does not answer", "look at its log")
         return self.answer
 
+    def version(self) -> tuple[int, int, int]:
+        raise Unavailable("it does not answer", "look at its log")
+
+    show_config = version
+
     def reservations(self) -> dict[str, tuple[NodeName, ...]]:
         self.view()
         return {f"{RESERVATION}worker-group-1": (NodeName("ip-10-1-0-2"),)}

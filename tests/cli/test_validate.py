@@ -86,21 +86,6 @@ def test_only_one_family_asks_only_for_that(good: Path, account: Account) -> Non
     assert tuple(family.name for family in KNOWN) == FAMILIES
 
 
-@pytest.mark.usefixtures("account")
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("cluster", "validate", WRONG, "--only", "netwrk"), "'netwrk' is not one of"),
-        (("iam", "check", ROLE), "--as"),
-        (("iam", "operator", "--trust"), "No such option"),
-    ],
-)
-def test_usage_is_2(words: tuple[str, ...], said: str) -> None:
-    result = run(*words)
-    assert result.exit_code == 2
-    assert said in result.output
-
-
 def test_one_wrong_field_hides_nothing_else(good: Path, account: Account, tmp_path: Path) -> None:
     account["ec2"]["describe_subnets"] = []
     file = tmp_path / "partly.yaml"
