@@ -70,23 +70,6 @@ def test_a_replacement_waits_for_the_job_and_the_daemon_stays_out_of_it(live: Li
     assert not [r for r in live.state().nodes.values() if r.node == name]
 
 
-def test_now_has_the_job_run_elsewhere_at_once(live: Live) -> None:
-    job = live.submit("sleep 300")
-    until(lambda: live.job(job).state == "RUNNING", 60)
-    (name,) = live.job(job).nodes
-    asked = start(live, "replace", name, "--now", "--direct", "--json", *QUICK)
-    out, err = asked.communicate(timeout=120)
-    assert asked.returncode == 0, err
-    assert "will be requeued" in err
-    (one,) = json.loads(out)["nodes"]
-    assert one["phase"] == "done", one
-    assert live.job(job).restarts == 1
-    node = live.node(name)
-    assert (node.down, node.drained) == (False, False)
-    live.sandbox.run(["scancel", str(job)])
-    until(lambda: not live.job(job).running, 60)
-
-
 def test_an_interrupted_order_goes_on_and_the_same_command_picks_it_up(live: Live) -> None:
     name = live.sandbox.nodes[1]
     before = row(live, name)

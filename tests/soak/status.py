@@ -112,7 +112,7 @@ class Verdict(Struct):
 
     def text(self) -> list[str]:
         """It for a person."""
-        return [*(row.text() for row in self.rows), *self.misses]
+        return [*(row.text() for row in self.rows if row.n), *self.misses]
 
 
 class StatusWatch:
