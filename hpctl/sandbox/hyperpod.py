@@ -127,10 +127,10 @@ class HyperPod:
         with tempfile.TemporaryDirectory() as directory:
             try:
                 self._aws.fetch(uri, Path(directory))
-                told = json.loads((Path(directory) / FILE).read_text())
+                found = json.loads((Path(directory) / FILE).read_text())
             except (HpctlError, OSError, ValueError):
                 return None
-        return told if isinstance(told, dict) else None
+        return found if isinstance(found, dict) else None
 
     def _resource_config(self, machine: Machine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""

@@ -3,7 +3,7 @@
 A fault holds for a number of calls (or instances), or until it is cleared. The random draw of a
 fault with a probability is seeded, so a run can be repeated.
 
-The errors that the emulated API answers with, in SageMaker's words.
+The errors that the emulated API answers with, in SageMaker's codes and texts.
 
 Only the codes of botocore's SageMaker model and the common AWS ones appear: a client cannot meet
 a word here that the service would not say.

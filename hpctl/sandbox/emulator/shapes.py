@@ -51,7 +51,7 @@ def operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | Non
 
 
 def enumeration(shape: str) -> tuple[str, ...]:
-    """The words of one of SageMaker's enumerations."""
+    """The values of one of SageMaker's enumerations."""
     return tuple(service_model().shape_for(shape).metadata["enum"])
 
 
@@ -221,8 +221,8 @@ def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software
         role = ROLES[slurm["NodeType"]]
     else:
         roles, _ = read_back(parameters(spec) or {})
-        told, partition = roles.get(spec["InstanceGroupName"], ("compute", None))
-        role = ROLES[told.capitalize()]
+        name, partition = roles.get(spec["InstanceGroupName"], ("compute", None))
+        role = ROLES[name.capitalize()]
     version = str(spec.get("ImageReleaseVersion", software.desired))
     image = str(spec.get("ImageId", software.image or "default"))
     return Group(
