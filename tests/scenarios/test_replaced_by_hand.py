@@ -27,16 +27,16 @@ def live() -> Iterator[Live]:
         yield Live(sandbox)
 
 
-def start(live: Live, *words: str) -> subprocess.Popen[str]:
+def start(live: Live, *arguments: str) -> subprocess.Popen[str]:
     env = {**os.environ, **live.sandbox.env, "HPCTL_CONFIG": str(live.sandbox.config_path)}
-    command = [sys.executable, "-m", "hpctl", "cluster", *words]
+    command = [sys.executable, "-m", "hpctl", "cluster", *arguments]
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def hpctl(live: Live, *words: str, code: int = 0) -> tuple[str, str]:
-    program = start(live, *words)
+def hpctl(live: Live, *arguments: str, code: int = 0) -> tuple[str, str]:
+    program = start(live, *arguments)
     out, err = program.communicate(timeout=120)
     assert program.returncode == code, out + err
     return out, err

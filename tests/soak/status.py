@@ -124,9 +124,12 @@ class StatusWatch:
         self.answers: list[Answer] = []
         self._watched: list[Struck] = []
         self._looked = self._acted = 0.0
-        words = [sys.executable, "-m", "tests.soak.status", str(live.sandbox.config_path)]
+        arguments = [sys.executable, "-m", "tests.soak.status", str(live.sandbox.config_path)]
         self._asker = subprocess.Popen(
-            words, env={**live.sandbox.env, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True
+            arguments,
+            env={**live.sandbox.env, "PYTHONPATH": ROOT},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read, name="status", daemon=True)
 

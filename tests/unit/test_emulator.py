@@ -47,7 +47,7 @@ def shown(api: Client) -> dict[str, Any]:
     return api("DescribeCluster", ClusterName="demo")
 
 
-def described(api: Client, name: str = "workers") -> dict[str, Any]:
+def group_of(api: Client, name: str = "workers") -> dict[str, Any]:
     return next(g for g in shown(api)["InstanceGroups"] if g["InstanceGroupName"] == name)
 
 
@@ -188,7 +188,7 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) ->
     api = make(retry_time_s=0.05)
     api.emulator.capacity.set({"groups": {"demo/workers": 3}})
     api.emulator.create(cluster("demo"))
-    until(api, lambda: (counts(api)["workers"], described(api)["Status"]) == ((3, 4), "Degraded"))
+    until(api, lambda: (counts(api)["workers"], group_of(api)["Status"]) == ((3, 4), "Degraded"))
 
     def waiting() -> list[dict[str, Any]]:
         return [n["InstanceStatus"] for n in nodes(api, IncludeNodeLogicalIds=True)
@@ -275,7 +275,7 @@ def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
     update(demo, group("workers", "Compute", 6))
     assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
     assert counts(demo)["workers"] == (4, 6)
-    assert described(demo)["Status"] == "Updating"
+    assert group_of(demo)["Status"] == "Updating"
     update(demo, group("workers", "Compute", 8))
     gate.set()
     until(demo, lambda: counts(demo)["workers"] == (8, 8))
