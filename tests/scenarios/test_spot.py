@@ -9,7 +9,7 @@ from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 from tests.scenarios.conftest import World
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 def test_a_notice_moves_the_job_and_orders_nothing(
