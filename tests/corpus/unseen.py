@@ -67,19 +67,19 @@ def load(name: str) -> list[Case]:
 
 def figures(cases: Iterable[Case], judge: Callable[[str], Said]) -> Figures:
     """How right a judge of single lines is."""
-    said = [(case, judge(case.text)) for case in cases]
-    acted = [(case, one) for case, one in said if one.remedy]
-    faults = [(case, one) for case, one in said if case.label == "act"]
-    telling = [one for case, one in said if case.label != "none"]
+    output = [(case, judge(case.text)) for case in cases]
+    acted = [(case, one) for case, one in output if one.remedy]
+    faults = [(case, one) for case, one in output if case.label == "act"]
+    telling = [one for case, one in output if case.label != "none"]
     return Figures(
-        lines=len(said),
-        benign_told=_share(one.told for case, one in said if case.label == "none"),
+        lines=len(output),
+        benign_told=_share(one.told for case, one in output if case.label == "none"),
         benign_acted=sum(case.label == "none" for case, _ in acted),
         acts=len(acted),
         acts_right=_share(one.remedy in case.remedies for case, one in acted),
         act_recall=_share(bool(one.remedy) for _, one in faults),
         seen=_share(one.told for one in telling),
-        wrong=tuple((case, one) for case, one in said if not _right(case, one)),
+        wrong=tuple((case, one) for case, one in output if not _right(case, one)),
     )
 
 
@@ -90,10 +90,10 @@ def hpctl(text: str) -> Said:
     return Said(bool(views), remedy)
 
 
-def _right(case: Case, said: Said) -> bool:
+def _right(case: Case, output: Said) -> bool:
     if case.label == "act":
-        return said.remedy in case.remedies
-    return not said.remedy and (said.told or case.label == "none")
+        return output.remedy in case.remedies
+    return not output.remedy and (output.told or case.label == "none")
 
 
 def _share(held: Iterable[bool]) -> float:
@@ -109,9 +109,9 @@ def _shown(name: str) -> Iterator[str]:
         f" {found.acts_right:.1%} of {found.acts}, act recall {found.act_recall:.1%},"
         f" seen {found.seen:.1%}"
     )
-    for case, said in found.wrong:
+    for case, output in found.wrong:
         wanted = " ".join((case.label, "|".join(sorted(case.remedies))))
-        got = said.remedy or ("told" if said.told else "nothing")
+        got = output.remedy or ("told" if output.told else "nothing")
         yield f"  wanted {wanted}, got {got}: {case.text}"
 
 

@@ -28,5 +28,5 @@ def limits(name: str) -> Limits:
     return {limit: row.value for limit, row in spec.limits.items()}
 
 
-def said(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:
+def summary(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:
     return [(seen.code, seen.device, seen.verdict) for seen in observations]

@@ -155,7 +155,7 @@ def test_a_storm_of_repeats_is_a_report_now_and_then(bench: Bench) -> None:
     assert bench.spool.writes == 1
 
 
-def test_a_head_node_that_forgot_is_told_at_once(bench: Bench) -> None:
+def test_a_head_node_that_forgot_is_reported_at_once(bench: Bench) -> None:
     bench.see(XID)
     bench.deliver(2)
     bench.line.held = ""
@@ -251,7 +251,7 @@ def test_what_was_heard_before_a_reboot_is_no_news(
 OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
 
 
-def test_what_no_boot_clears_is_told_after_the_boot_where_nobody_heard_of_it(
+def test_what_no_boot_clears_is_reported_after_the_boot_where_nobody_heard_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     report = replace(REPORT, findings=(FINDING, OPERATOR))
@@ -283,7 +283,7 @@ def test_a_damaged_state_is_set_aside(
     assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
 
 
-def test_a_disk_that_cannot_be_written_is_said_once(
+def test_a_disk_that_cannot_be_written_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -23,9 +23,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a child that writes these bytes and ends."""
     children: list[Child] = []
 
-    def make(words: bytes) -> Child:
+    def make(args: bytes) -> Child:
         name = f"a_child_{len(children)}"
-        (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {words!r})\n")
+        (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {args!r})\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr(client, "MODULE", name)
         children.append(Child(5.0, os.environ))
@@ -62,7 +62,7 @@ def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "end"),
+    ("args", "end"),
     [
         (b"\xff\xff\xff\xffNVRM: ", "announced a message of 4294967295 bytes"),
         (frame(b"no JSON"), "sent no message"),
@@ -70,8 +70,8 @@ def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
         (frame(SWEPT.replace(b"1.0", b'"now"')), "sent no message"),
     ],
 )
-def test_what_is_no_message_ends_the_child(start: Start, words: bytes, end: str) -> None:
-    messages, ended = read(start(frame(EVENT) + words))
+def test_what_is_no_message_ends_the_child(start: Start, args: bytes, end: str) -> None:
+    messages, ended = read(start(frame(EVENT) + args))
     assert len(messages) == 1
     assert ended.startswith(end)
 

@@ -165,11 +165,9 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
     )
 
     def loaded(module: str) -> set[str]:
-        words = [sys.executable, "-S", "-c", code.format(module=module)]
+        args = [sys.executable, "-S", "-c", code.format(module=module)]
         env = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-        done = subprocess.run(
-            words, env=env, capture_output=True, text=True, timeout=30, check=True
-        )
+        done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=30, check=True)
         return set(ast.literal_eval(done.stdout))
 
     assert loaded("hpctl.agent.nvml.child") == set()

@@ -150,7 +150,7 @@ def test_a_driver_that_goes_away_is_data_and_a_new_one_is_found(
 # --- events ------------------------------------------------------------------------------------
 
 
-def test_events_are_told_within_a_second(stub: Stub, connect: Connect) -> None:
+def test_events_are_reported_within_a_second(stub: Stub, connect: Connect) -> None:
     stub.gpus(8)
     client = connect(every_s=60.0)
     client.wait(PATIENCE_S)
@@ -175,19 +175,19 @@ def test_only_events_that_the_gpu_knows_are_asked_for(stub: Stub, connect: Conne
     assert [event.data for event in until(client.events)] == [2]
 
 
-def test_a_burst_of_one_event_is_told_once(stub: Stub, connect: Connect) -> None:
+def test_a_burst_of_one_event_is_reported_once(stub: Stub, connect: Connect) -> None:
     stub.gpus(2)
     client = connect()
     client.wait(PATIENCE_S)
     for _ in range(200):
         stub.event(0, xid=45)
     stub.event(1, xid=45).event(0, xid=94)
-    told: list[Event] = []
-    until(lambda: told.extend(client.events()) or any(event.data == 94 for event in told))
-    numbers = [(event.pci[-4:-2], event.data) for event in told]
+    reported: list[Event] = []
+    until(lambda: reported.extend(client.events()) or any(event.data == 94 for event in reported))
+    numbers = [(event.pci[-4:-2], event.data) for event in reported]
     assert numbers.count(("00", 94)) == 1
     assert len(numbers) < 12, "200 like events came through"
-    assert {(event.pci, event.data) for event in told} == {
+    assert {(event.pci, event.data) for event in reported} == {
         ("0000:10:00.0", 45),
         ("0000:11:00.0", 45),
         ("0000:10:00.0", 94),

@@ -108,8 +108,8 @@ class Stub:
         place = FAMILY if gpu is None else f"gpu{gpu}"
         for name, answer in answers.items():
             key = f"{place}.{name}" + ("" if at is None else f"@{at}")
-            words = answer if isinstance(answer, tuple) else (answer,)
-            self._values[key] = " ".join(str(word) for word in words)
+            args = answer if isinstance(answer, tuple) else (answer,)
+            self._values[key] = " ".join(str(word) for word in args)
         return self._write()
 
     def fail(self, gpu: int | None, error: int, /, *calls: str) -> Stub:
@@ -194,7 +194,7 @@ def compiled() -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     # Under another name first: several test processes may build at once.
     fresh = directory / f"{LIBRARY}.{os.getpid()}"
-    words = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*words, "-o", str(fresh), str(SOURCE)], check=True, timeout=120)
+    args = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([*args, "-o", str(fresh), str(SOURCE)], check=True, timeout=120)
     os.replace(fresh, library)
     return library
