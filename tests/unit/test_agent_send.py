@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -192,18 +191,6 @@ def test_what_is_new_goes_out_at_once_and_only_once() -> None:
     assert pace.due(100.0)
     assert not pace.due(100.0)
     assert pace.wait_s(100.0) is None
-
-
-def test_after_a_burst_news_wait_for_each_other() -> None:
-    pace = Pace(burst=2, every_s=0.5)
-    sent = []
-    for tenth in range(40):
-        pace.news()
-        if pace.due(100 + tenth / 10):
-            sent.append(tenth)
-    assert sent[:2] == [0, 1]
-    assert len(sent) == 2 + 7
-    assert min(b - a for a, b in pairwise(sent[1:])) >= 4
 
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))

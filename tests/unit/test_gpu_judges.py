@@ -148,7 +148,7 @@ def later(at: float = 10.0) -> Snapshot:
         gpus=but(
             2,
             among,
-            throttle=Throttle(hw_thermal_ns=4_000_000_000, sw_power_cap_ns=9_000_000_000),
+            throttle=Throttle(hw_thermal_ns=4_000_000_000),
             pcie=Pcie(replays=50),
             sm_clock_mhz=1200,
             utilization=98,

@@ -46,7 +46,6 @@ class Nvml:
         self.batches: list[int] = []
         self.answers: dict[str, Any] = {
             "nvmlDeviceGetCount": 2,
-            "nvmlSystemGetDriverVersion": "1",
             "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetName": "one",
             "nvmlDeviceGetPciInfo": Anything(),
