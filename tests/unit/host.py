@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from hpctl.agent.check import Expected, Limits, Machine, Observation
-from hpctl.core.faults.table import CHECKS
+from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.core.model import Verdict
+from tests.fakes.fabric import limits
+
+__all__ = ["limits", "machine", "summary"]
 
 
 def machine(
@@ -20,12 +22,6 @@ def machine(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return Machine(root, Expected(instance_type), monotonic=monotonic)
-
-
-def limits(name: str) -> Limits:
-    """The shipped limits of one check."""
-    (spec,) = (spec for spec in CHECKS if spec.name == name)
-    return {limit: row.value for limit, row in spec.limits.items()}
 
 
 def summary(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:

@@ -73,13 +73,10 @@ def test_without_an_nvswitch_nobody_misses_the_fabric_manager():
     ("name", "has"),
     [
         ("ml.p5.48xlarge", True),
-        ("p4d.24xlarge", True),
         ("p4de.24xlarge", True),
-        ("ml.p5en.48xlarge", True),
         ("ml.p6-b200.48xlarge", True),
         ("ml.p5.4xlarge", False),
         ("ml.g5.48xlarge", False),
-        ("ml.trn1.32xlarge", False),
         ("", False),
     ],
 )

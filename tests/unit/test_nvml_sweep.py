@@ -129,20 +129,6 @@ def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
     assert max(nvml.batches) <= BATCH
 
 
-def test_a_lost_gpu_repeats_nothing_of_old(page: InFlight) -> None:
-    nvml = Nvml()
-    sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
-    sweep.read()
-    nvml.answers["nvmlDeviceGetUtilizationRates"] = NVMLError(15)
-    lost = sweep.read()["gpus"][0]
-    assert lost["error"]["code"] == 15
-    assert lost["recovery_action"] == 3, "what it still said was thrown away"
-    assert "nvlinks" not in lost
-    del nvml.answers["nvmlDeviceGetUtilizationRates"]
-    nvml.answers["nvmlDeviceGetUtilizationRates"] = Anything()
-    assert "nvlinks" in sweep.read()["gpus"][0]
-
-
 def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> None:
     class Old(Nvml):
         def __getattr__(self, name: str) -> Any:
