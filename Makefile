@@ -41,7 +41,7 @@ demo: setup ## Break a node under a training job and watch the cluster heal itse
 	@$(BIN)/hpctl sandbox demo
 
 .PHONY: test
-test: static test-floor test-pure test-slurm ## Format, lint, types, import rules and the tests (a quarter of an hour)
+test: static test-pure test-slurm ## Format, lint, types, import rules and the tests (ten minutes)
 
 .PHONY: check
 check: static test-packages ## The inner loop: everything static, and the quick tests without Slurm (under a minute)
@@ -86,7 +86,7 @@ nightly: test-packages ## The long tiers, and one page of results (6 h on 2 core
 # INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
 .PHONY: hostile
 hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
-	$(BIN)/python -m tests.properties.nightly $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.properties.walls $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 # Faults of every kind at random over training jobs. MINUTES and SEED may be given.
 .PHONY: soak

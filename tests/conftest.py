@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell has its background jobs ignore SIGINT, and all that they start would inherit that."""
-    settings.register_profile("slice", max_examples=examples(50))
+    settings.register_profile("slice", max_examples=examples(50), deadline=None)
     settings.load_profile("slice")
     # With xdist the reports of all processes come to the one that has no workerinput.
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
@@ -66,19 +66,6 @@ def slurm() -> Iterator[Sandbox]:
     with _short_directory() as base:
         settings = {"nodes": 4, "agents": False, "emulator": False}
         with Sandbox("slurm", state_dir=base / "s", **settings) as sandbox:
-            yield sandbox
-
-
-@pytest.fixture(scope="module")
-def empty_sandbox() -> Iterator[Sandbox]:
-    """A sandbox of at most four nodes whose cluster nobody has created yet, for a file's tests.
-
-    Its agents and daemon are left out; what is in its AWS tells `Sandbox.aws`. See
-    tests/integration/provision.py.
-    """
-    with _short_directory() as base:
-        settings = {"nodes": 4, "agents": False, "empty": True, "retry_time": 0.5}
-        with Sandbox("empty", state_dir=base / "e", **settings) as sandbox:
             yield sandbox
 
 

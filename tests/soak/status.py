@@ -1,6 +1,6 @@
 """What `hpctl status` says during a soak, once a second, and whether it named each fault in time.
 
-`python -m tests.soak.said CONFIG` is who asks: what the command does, over and over, in a process
+`python -m tests.soak.status CONFIG` is who asks: what the command does, over and over, in a process
 of its own. Whether a fault is over is never asked of hpctl, but of Slurm, of the nodes' boot ids
 and of what the jobs write.
 """
@@ -14,11 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 
 from msgspec import Struct, field
 
-from hpctl.cli.tables import plain
 from hpctl.errors import HpctlError, Unavailable
 from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT
@@ -36,55 +34,54 @@ class Answer(Struct, frozen=True):
     began: float
     at: float
     code: int
-    said: tuple[str, ...]
+    lines: tuple[str, ...]
 
     @property
     def cannot_tell(self) -> bool:
         """Slurm or the daemon is away, and it says so."""
-        away = any(line.startswith("Slurm cannot be read") for line in self.said)
+        away = any(line.startswith("Slurm cannot be read") for line in self.lines)
         return self.code == 3 or (self.code == 1 and away)
 
     def names(self, what: str) -> bool:
         """Whether a line of it names something, and its exit code tells that all is not well."""
         pattern = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])", re.IGNORECASE)
-        return self.code in (1, 3) and any(pattern.search(line) for line in self.said)
+        return self.code in (1, 3) and any(pattern.search(line) for line in self.lines)
 
 
-class Truth(Struct, frozen=True):
-    """What is so at a time, of Slurm's own word: `serving` nodes take jobs and answer; `closed`
-    ones are drained in hpctl's name. Both are None where slurmctld does not answer."""
-
-    at: float
-    serving: frozenset[str] | None = None
-    closed: frozenset[str] | None = None
+Serving = frozenset[str] | None
+"""The nodes that take jobs and answer, of Slurm's own word; None where slurmctld does not answer.
+"""
+Over = Callable[[Serving], bool | None]
 
 
-def truth(live: Chaos) -> Truth:
+def serving(live: Chaos) -> Serving:
     """Look at Slurm."""
-    at = time.time()
     try:
         nodes = live.scheduler.view().nodes
     except Unavailable:
-        return Truth(at)
-    fine = {str(n) for n, node in nodes.items() if node.in_service and node.responding}
-    ours = {str(n) for n, node in nodes.items() if node.drained and "hpctl:" in node.reason}
-    return Truth(at, frozenset(fine), frozenset(ours))
+        return None
+    return frozenset(str(n) for n, node in nodes.items() if node.in_service and node.responding)
 
 
-class Watched(Struct):
-    """A fault that was done. `subject` is what `status` has to name; of one without, it is each
-    node that hpctl keeps closed while the fault lasts. `over` asks the world, not hpctl; None is
-    for nobody can tell now."""
+class Struck(Struct):
+    """A fault that was done: a line about it, and what ends it (at `until`, if it must end).
 
-    kind: str
-    subject: str
-    began: float
-    over: Callable[[Truth], bool | None]
+    `subject` is what `status` names until it is `over`, which asks the world and not hpctl; None is
+    for nobody can tell now. Without `over` it is over when it was ended. "" for a fault of what
+    hpctl needs, in which the nodes that wait are named for faults of their own.
+    """
+
     line: str
-    last_open: float = 0.0
-    ended: bool = False
+    until: float = 0.0
+    end: Callable[[], object] | None = None
+    subject: str = ""
+    over: Over | None = None
+    kind: str = ""
     latent: bool = False
     """Nobody can see it at first: named before that, its subject was named for something else."""
+    began: float = 0.0
+    last_open: float = 0.0
+    ended: bool = False
 
 
 class Row(Struct):
@@ -95,58 +92,48 @@ class Row(Struct):
     named: int = 0
     longest_s: float = 0.0
     sooner: int = 0
-    unnamed_s: float = 0.0
     asked: int = 0
     silent: int = 0
 
-    def cells(self) -> tuple[str, ...]:
-        """Its line of the table."""
+    def text(self) -> str:
+        """It in a line."""
         return (
-            self.kind,
-            str(self.n),
-            str(self.named),
-            f"{self.longest_s:.1f} s" if self.named else "-",
-            str(self.sooner),
-            f"{self.unnamed_s:.1f} s" if self.sooner else "-",
-            f"{self.asked - self.silent}/{self.asked}",
+            f"{self.kind}: {self.n}; {self.named} named, the last after {self.longest_s:.1f} s;"
+            f" {self.sooner} over before; {self.asked - self.silent} of {self.asked} answers"
+            " named it while it was open"
         )
 
 
-HEADS = (
-    "fault", "n", "named", "longest until named", "over before", "longest of these",
-    "answers that named it while open",
-)  # fmt: skip
-
-
 class Verdict(Struct):
-    """The table, and each miss in a line."""
+    """What became of each kind, and each miss in a line."""
 
     rows: list[Row]
     misses: list[str] = field(default_factory=list)
 
     def text(self) -> list[str]:
-        """The table for a person, and the misses."""
-        table = plain([HEADS, *(row.cells() for row in self.rows)])
-        return [*table.splitlines(), *self.misses]
+        """It for a person."""
+        return [*(row.text() for row in self.rows if row.n), *self.misses]
 
 
-class Said:
-    """Asks `status` all the while, and keeps what it said and what was so."""
+class StatusWatch:
+    """Asks `status` all the while, and keeps what it answered."""
 
     def __init__(self, live: Chaos, named_s: float = NAMED_S) -> None:
         """`named_s`: within how many seconds `status` must name a fault."""
         self._live, self._named_s = live, named_s
         self.answers: list[Answer] = []
-        self._watched: list[Watched] = []
-        self._truths: list[Truth] = []
-        self._acted = 0.0
-        words = [sys.executable, "-m", "tests.soak.said", str(live.sandbox.config_path)]
+        self._watched: list[Struck] = []
+        self._looked = self._acted = 0.0
+        arguments = [sys.executable, "-m", "tests.soak.status", str(live.sandbox.config_path)]
         self._asker = subprocess.Popen(
-            words, env={**live.sandbox.env, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True
+            arguments,
+            env={**live.sandbox.env, "PYTHONPATH": ROOT},
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        self._reader = threading.Thread(target=self._read, name="said", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="status", daemon=True)
 
-    def __enter__(self) -> Said:
+    def __enter__(self) -> StatusWatch:
         self._reader.start()
         return self
 
@@ -157,31 +144,30 @@ class Said:
         if self._asker.stdout is not None:
             self._asker.stdout.close()
 
-    def watch(self, fault: Watched) -> None:
+    def watch(self, fault: Struck) -> None:
         """From here on this fault is to be named until it is over."""
         self._watched.append(fault)
 
     def look(self) -> None:
         """Look what is over, at most once a second."""
-        if self._truths and time.time() - self._truths[-1].at < EVERY_S:
+        if time.time() - self._looked < EVERY_S:
             return
-        now = truth(self._live)
-        self._truths.append(now)
+        self._looked, now = time.time(), serving(self._live)
         for fault in self._watched:
             if fault.ended:
                 continue
-            over = fault.over(now)
+            over = fault.over(now) if fault.over else None
             fault.ended = bool(over)
             if over is False:
-                fault.last_open = now.at
+                fault.last_open = self._looked
 
     def for_an_operator(self) -> list[str]:
-        """The nodes of which `status` said anew that their replacement found no capacity, or that
+        """The nodes of which `status` tells anew that their replacement found no capacity, or that
         they wait for a person."""
         last = self.answers[-1] if self.answers else None
         if last is None or last.began < self._acted + ACT_S:
             return []
-        nodes = [found[1] for line in last.said if (found := _FOR_AN_OPERATOR.match(line))]
+        nodes = [found[1] for line in last.lines if (found := _FOR_AN_OPERATOR.match(line))]
         self._acted = time.time() if nodes else self._acted
         return nodes
 
@@ -198,38 +184,21 @@ class Said:
             row.n += 1
             if fault.subject:
                 found.misses += _judge(fault, row, self.answers, self._named_s)
-            else:
-                found.misses += self._judge_held(fault, row, self.answers)
             handed_over = any(
                 line.startswith(f"{fault.subject} waits for a person")
                 for answer in self.answers[-1:]
-                for line in answer.said
+                for line in answer.lines
             )
             if not fault.ended and not handed_over:
                 found.misses.append(f"{fault.line}: never over")
         return found
 
-    def _judge_held(self, fault: Watched, row: Row, answers: list[Answer]) -> list[str]:
-        """A fault of what hpctl needs: each node that waits for it meanwhile is named."""
-        silent: list[str] = []
-        while_open = [t for t in self._truths if fault.began <= t.at <= fault.last_open + EVERY_S]
-        for first, second in pairwise(while_open):
-            for node in (first.closed or frozenset()) & (second.closed or frozenset()):
-                for answer in _between(answers, first.at, second.at):
-                    row.asked += 1
-                    if not answer.names(node):
-                        row.silent += 1
-                        silent.append(f"{fault.line}: {node} waits, and status said {answer}")
-        row.sooner += not silent
-        row.unnamed_s = max(row.unnamed_s, fault.last_open - fault.began)
-        return silent[:1]
-
     def _read(self) -> None:
         assert self._asker.stdout is not None
         for line in self._asker.stdout:
-            told = json.loads(line)
+            answer = json.loads(line)
             self.answers.append(
-                Answer(told["began"], told["at"], told["code"], tuple(told["said"]))
+                Answer(answer["began"], answer["at"], answer["code"], tuple(answer["lines"]))
             )
 
 
@@ -237,8 +206,8 @@ def _between(answers: list[Answer], first: float, last: float) -> list[Answer]:
     return [a for a in answers if a.began >= first and a.at <= last]
 
 
-def _judge(fault: Watched, row: Row, answers: list[Answer], named_s: float = NAMED_S) -> list[str]:
-    """Named within `named_s`, and from then on until it was over; else what was said instead."""
+def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAMED_S) -> list[str]:
+    """Named within `named_s`, and from then on until it was over; else what it answered instead."""
     asked = _between(answers, fault.began, fault.last_open)
     silent = [a for a in asked if not a.names(fault.subject) and not a.cannot_tell]
     since = silent[-1].at if fault.latent and silent else fault.began
@@ -246,7 +215,6 @@ def _judge(fault: Watched, row: Row, answers: list[Answer], named_s: float = NAM
     if named is None or (fault.ended and named.began > fault.last_open + EVERY_S):
         open_s = max(0.0, fault.last_open - fault.began)
         row.sooner += 1
-        row.unnamed_s = max(row.unnamed_s, open_s)
         return [f"{fault.line}: never named in {open_s:.0f} s"] if open_s > named_s else []
     row.named += 1
     took = named.at - fault.began
@@ -259,7 +227,7 @@ def _judge(fault: Watched, row: Row, answers: list[Answer], named_s: float = NAM
     if silent:
         misses.append(
             f"{fault.line}: open until {fault.last_open - fault.began:.0f} s, and at"
-            f" {silent[0].at - fault.began:.0f} s status said {silent[0].code} {silent[0].said}"
+            f" {silent[0].at - fault.began:.0f} s status answered {silent[0]}"
         )
     return misses
 
@@ -273,10 +241,10 @@ def main(path: str) -> None:
         began = time.time()
         try:
             view = seen(load_config(path))
-            code, said = int(verdict(view)), [*view.problems, *view.unknowns]
+            code, lines = int(verdict(view)), [*view.problems, *view.unknowns]
         except HpctlError as error:
-            code, said = 3, [f"{error} {error.hint}"]
-        answer = {"began": began, "at": time.time(), "code": code, "said": said}
+            code, lines = 3, [f"{error} {error.hint}"]
+        answer = {"began": began, "at": time.time(), "code": code, "lines": lines}
         print(json.dumps(answer), flush=True)
         time.sleep(max(0.2, EVERY_S - (time.time() - began)))
 
