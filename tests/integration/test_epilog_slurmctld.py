@@ -45,8 +45,8 @@ def asleep(sandbox: Sandbox) -> int:
 
 def submit(sandbox: Sandbox, mark: Path, seconds: float = 0.0) -> int:
     """A job whose last act is to make a file."""
-    words = ["sbatch", "--parsable", "--output=/dev/null", f"--wrap=sleep {seconds}; touch {mark}"]
-    return int(sandbox.run(words).stdout)
+    args = ["sbatch", "--parsable", "--output=/dev/null", f"--wrap=sleep {seconds}; touch {mark}"]
+    return int(sandbox.run(args).stdout)
 
 
 @pytest.mark.slurm

@@ -33,8 +33,8 @@ def cluster() -> Iterator[Sandbox]:
 
 
 def test_processes_of_a_running_job_are_found(cluster: Sandbox, tmp_path: Path) -> None:
-    words = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
-    job = cluster.run([*words, SCRIPT.format(directory=tmp_path)]).stdout.strip()
+    args = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
+    job = cluster.run([*args, SCRIPT.format(directory=tmp_path)]).stdout.strip()
     names = ("batch", "child", "task")
     until(lambda: all((tmp_path / name).exists() for name in names), 30, "the job's processes")
     pids = {name: int((tmp_path / name).read_text()) for name in names}

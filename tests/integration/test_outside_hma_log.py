@@ -236,6 +236,6 @@ def test_a_machine_without_the_unit_starts_no_child(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("journalctl") is None, reason="systemd is not installed")
 def test_the_real_journalctl_knows_the_options() -> None:
-    words = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    args = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) in ((0, ""), (1, ""))

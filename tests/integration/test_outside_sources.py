@@ -81,7 +81,7 @@ def test_all_of_them_are_heard(agent: Agent, place: Path) -> None:
     assert verdict["condition"] == "suspect"
 
 
-def test_what_plugins_said_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
+def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
     then = datetime.now(UTC) - timedelta(minutes=1)
     earlier = (
         Finding("plugin.old", Verdict.FAIL, then, then, code="bad", clears=Clears.BOOT),
