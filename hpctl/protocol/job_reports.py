@@ -120,14 +120,9 @@ def _trouble(trouble: Trouble | None) -> _Trouble | None:
 
 def decode(body: bytes) -> JobReport:
     """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
-    if len(body) > MAX_BODY:
-        raise wire.ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
-    try:
+    wire.check_size(body, MAX_BODY)
+    with wire.refusing("job report"):
         envelope = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise wire.InvalidReportError(f"not a valid job report: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise wire.MalformedReportError(f"not JSON: {error}") from error
     wire.check_version(envelope.v)
     said = envelope.job_report
     fields = msgspec.structs.asdict(said)
@@ -151,7 +146,4 @@ def encode_taken(taken: Taken) -> bytes:
 
 def decode_taken(body: bytes) -> Taken:
     """What the head node answered with 200. Raises wire.MalformedReportError."""
-    try:
-        return _taken.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise wire.MalformedReportError(f"not an answer of a head node: {error}") from error
+    return wire.decoded_answer(_taken, body)

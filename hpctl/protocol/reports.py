@@ -17,10 +17,11 @@ credential for the asker's uid alone, or the HMAC with the session's key (docs/a
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,6 +41,7 @@ from hpctl.core.model import (
 )
 from hpctl.errors import HpctlError
 
+_T = TypeVar("_T")
 VERSION = 1
 PATH = "/v1/reports"
 REQUESTS_PATH = "/v1/requests"
@@ -285,9 +287,8 @@ def decode(body: bytes) -> Report:
 
 def read(body: bytes) -> Message:
     """What a body holds. Raises MalformedReportError or one of its kinds."""
-    if len(body) > MAX_BODY:
-        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
-    try:
+    check_size(body, MAX_BODY)
+    with refusing("report"):
         try:
             envelope = _envelope.decode(body)
         except msgspec.ValidationError:
@@ -295,10 +296,6 @@ def read(body: bytes) -> Message:
             check_version(_version.decode(body).v)
             raise
         check_version(envelope.v)
-    except msgspec.ValidationError as error:
-        raise InvalidReportError(f"not a valid report: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not JSON: {error}") from error
     if envelope.report is not None and envelope.heartbeat is None:
         return Message(_to_model(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
@@ -313,12 +310,8 @@ def encode_request(verb: str, target: str, by: str) -> bytes:
 
 def read_request(body: bytes) -> Asked:
     """The request that a body holds. Raises MalformedReportError or one of its kinds."""
-    try:
+    with refusing("request"):
         asked = _asked.decode(body)
-    except msgspec.ValidationError as error:
-        raise InvalidReportError(f"not a valid request: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not JSON: {error}") from error
     check_version(asked.v)
     if not (asked.target + asked.by).isprintable():
         raise InvalidReportError("not a valid request: control characters in a name")
@@ -339,6 +332,31 @@ def check_version(version: int) -> None:
         )
 
 
+def check_size(body: bytes, most: int) -> None:
+    """Raises ReportTooLargeError."""
+    if len(body) > most:
+        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {most}")
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turn what a decoder raises into MalformedReportError or InvalidReportError."""
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        raise InvalidReportError(f"not a valid {what}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReportError(f"not JSON: {error}") from error
+
+
+def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """What the head node answered with 200. Raises MalformedReportError."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+
+
 def encode_ack(ack: Ack) -> bytes:
     """The body of an answer."""
     return _encoder.encode(ack)
@@ -346,10 +364,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 def decode_ack(body: bytes) -> Ack:
     """What the head node answered with 200. Raises MalformedReportError."""
-    try:
-        return _ack.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+    return decoded_answer(_ack, body)
 
 
 def _to_model(wire: _Report) -> Report:
