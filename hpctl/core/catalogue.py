@@ -89,8 +89,8 @@ class Rules(Struct, frozen=True):
 
 def _source(row: FaultRow) -> str:
     guide = "Fabric Manager guide" if row.check == "kernel.sxid" else "Xid catalogue"
-    said = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
-    return f"{said}; hpctl differs: {row.differs}" if row.differs else said
+    source = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
+    return f"{source}; hpctl differs: {row.differs}" if row.differs else source
 
 
 def _fault_class(row: FaultRow, rule: RuleId) -> FaultClass:

@@ -96,8 +96,8 @@ def encode(report: JobReport) -> bytes:
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
     )
-    said = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
-    return msgspec.json.encode(_Envelope(wire.VERSION, said))
+    shaped = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
+    return msgspec.json.encode(_Envelope(wire.VERSION, shaped))
 
 
 def _shaped(shape: type[_S], value: object, **changes: object) -> _S:
@@ -124,18 +124,18 @@ def decode(body: bytes) -> JobReport:
     with wire.refusing("job report"):
         envelope = _decoder.decode(body)
     wire.check_version(envelope.v)
-    said = envelope.job_report
-    fields = msgspec.structs.asdict(said)
-    fields["job"] = JobId(said.job)
-    fields["exclude"] = tuple(NodeName(name) for name in said.exclude)
-    fields["trouble"] = None if said.trouble is None else _to_model(said.trouble)
+    report = envelope.job_report
+    fields = msgspec.structs.asdict(report)
+    fields["job"] = JobId(report.job)
+    fields["exclude"] = tuple(NodeName(name) for name in report.exclude)
+    fields["trouble"] = None if report.trouble is None else _to_model(report.trouble)
     return JobReport(**fields)
 
 
-def _to_model(said: _Trouble) -> Trouble:
-    fields = msgspec.structs.asdict(said)
-    fields["at"] = in_utc(said.at)
-    fields["node"] = NodeName(said.node) if said.node else None
+def _to_model(trouble: _Trouble) -> Trouble:
+    fields = msgspec.structs.asdict(trouble)
+    fields["at"] = in_utc(trouble.at)
+    fields["node"] = NodeName(trouble.node) if trouble.node else None
     return Trouble(**fields)
 
 

@@ -6,11 +6,11 @@ Finding with their limits, so that msgspec names the place of whatever is wrong
 (`$.report.findings[3].evidence`). A field that we do not know is an error: within one version the
 two ends say the same things.
 
-Who sent a body is said by the Authorization header: `MUNGE <credential>` over the body's digest,
+Who sent a body stands in the Authorization header: `MUNGE <credential>` over the body's digest,
 or `HPCTL <session>:<HMAC-SHA256 of the body>` with the key of a session that a body with
 `open_session` and a MUNGE credential has opened (docs/adr/0015).
 
-Who answers is said by the HPCTL-Proof header, made like the Authorization that it answers: a MUNGE
+Who answers stands in the HPCTL-Proof header, made like the Authorization that it answers: a MUNGE
 credential for the asker's uid alone, or the HMAC with the session's key (docs/adr/0042).
 """
 
@@ -125,7 +125,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
     """The agent lives, its findings are still those that have this digest; its gauges of now.
 
     Reading a heartbeat is the busiest thing that a head node does, so this is what was read
-    itself, and no copy in other words. `seq` and `agent_start` are as in a Report.
+    itself, and no copy. `seq` and `agent_start` are as in a Report.
     """
 
     node: _Node
@@ -230,8 +230,8 @@ def digest(findings: Iterable[Finding]) -> str:
     Over what a finding is, what it says and how it clears; not over counts, times and evidence,
     which grow with every repeat and of which no rule needs each value (see agent/send.py).
     """
-    said = sorted((*key(f), f.verdict.value, f.clears.value) for f in findings)
-    return hashlib.sha256(_encoder.encode(said)).hexdigest()
+    content = sorted((*key(f), f.verdict.value, f.clears.value) for f in findings)
+    return hashlib.sha256(_encoder.encode(content)).hexdigest()
 
 
 def encode(report: Report, *, open_session: bool = False) -> bytes:
@@ -263,8 +263,8 @@ def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> byt
     return _body("heartbeat", heartbeat, open_session)
 
 
-def _body(kind: str, said: Report | Heartbeat, open_session: bool) -> bytes:
-    envelope: dict[str, Any] = {"v": VERSION, kind: said}
+def _body(kind: str, content: Report | Heartbeat, open_session: bool) -> bytes:
+    envelope: dict[str, Any] = {"v": VERSION, kind: content}
     if open_session:
         envelope["open_session"] = True
     return _encoder.encode(envelope)
@@ -279,10 +279,10 @@ def _with_evidence(report: Report, limit: int) -> Report:
 
 def decode(body: bytes) -> Report:
     """The report that a body holds. Raises MalformedReportError or one of its kinds."""
-    said = read(body).said
-    if not isinstance(said, Report):
+    content = read(body).said
+    if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
-    return said
+    return content
 
 
 def read(body: bytes) -> Message:

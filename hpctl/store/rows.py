@@ -82,11 +82,11 @@ def utc(stamp: float) -> datetime:
 
 
 @contextmanager
-def _row(place: str, mend: str) -> Iterator[None]:
+def _row(place: str, hint: str) -> Iterator[None]:
     try:
         yield
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError, OSError) as error:
-        raise JournalCorrupt(f"{place} cannot be read: {error}", mend) from error
+        raise JournalCorrupt(f"{place} cannot be read: {error}", hint) from error
 
 
 def health_row(health: Health) -> dict[str, object]:
@@ -102,8 +102,8 @@ def health_row(health: Health) -> dict[str, object]:
 
 def health_of(row: Any) -> Health:
     """What an agent said last. Raises JournalCorrupt."""
-    mend = "delete that row of hpctl_agents: the agent reports again by itself"
-    with _row(f"the stored findings of node {row.node}", mend):
+    hint = "delete that row of hpctl_agents: the agent reports again by itself"
+    with _row(f"the stored findings of node {row.node}", hint):
         return Health(
             Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
             utc(row.last_heard),

@@ -40,7 +40,7 @@ from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.store import engine as t
-from hpctl.store.engine import make_engine, reading, said, writing
+from hpctl.store.engine import make_engine, message_of, reading, writing
 from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
@@ -337,7 +337,7 @@ class Store:
                 return int(number)
         except SQLAlchemyError as error:
             raise HpctlError(
-                f"the request cannot be written: {said(error)}",
+                f"the request cannot be written: {message_of(error)}",
                 "run this as the daemon's user (try sudo)",
             ) from error
 
