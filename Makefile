@@ -124,8 +124,8 @@ package: setup ## Build a wheel and a .deb that needs no network, under dist/
 	$(BIN)/python debian/build.py $(if $(MACHINE),--machine $(MACHINE))
 
 .PHONY: corpus
-corpus: setup ## Play the fault corpus: precision, recall, and which class is taken for what
-	$(BIN)/python -m tests.corpus
+corpus: setup ## Play the fault corpus: each case gets the verdict that is right for it
+	$(BIN)/pytest -q tests/corpus
 
 # Strict: a broken link, or a command, key or view that is not documented, fails. The Material theme
 # is installed by the first run; nothing else needs it.

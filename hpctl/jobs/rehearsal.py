@@ -1,21 +1,20 @@
 """What a policy would do in a made-up run: the very `decide` of supervisor and daemon, on paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Struct, field
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta, Struct, field
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
+from hpctl.core.policy import Seconds, SecondsOrNone
 from hpctl.core.run_policy import RESTARTS, Action, Means, Past, RunPolicy, decide, worth_growing
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.policies import Count, Seconds, SecondsOrNone
+from hpctl.policies import Count
 from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml import structs
 from hpctl.yaml.errors import FileProblems
 
 
@@ -25,11 +24,7 @@ class ScenarioError(FileProblems):
     hint_text = "see docs/policies.md"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ScenarioEvent(_Section):
+class ScenarioEvent(Struct, frozen=True):
     """A trouble (`kind`), nodes that are back in service, or a hold that is released."""
 
     at: SecondsOrNone
@@ -42,22 +37,21 @@ class ScenarioEvent(_Section):
     step: Count | None = None
     progress: Count | None = None
     alive: bool | None = None
-    repeat: Annotated[int, Field(ge=1, le=1000)] = 1
+    repeat: Annotated[int, Meta(ge=1, le=1000)] = 1
     every_s: Seconds = 60.0
     returned: tuple[str, ...] = ()
     released: bool = False
 
-    @model_validator(mode="after")
-    def _one_thing(self) -> ScenarioEvent:
+    def __post_init__(self) -> None:
         if (self.kind is not None) + bool(self.returned) + self.released != 1:
             raise ValueError("is one of: kind, returned, released")
-        return self
 
 
-class Scenario(_Section):
+class Scenario(Struct, frozen=True):
     """A job on a cluster, and what happens to it. `pool`: nodes beside the job's and its spares."""
 
-    nodes: Annotated[int, Field(ge=1, le=10_000)]
+    nodes: Annotated[int, Meta(ge=1, le=10_000)]
+    events: Annotated[tuple[ScenarioEvent, ...], Meta(min_length=1, max_length=1000)]
     spares: Count = 0
     pool: Count | None = None
     names: tuple[str, ...] = ()
@@ -66,10 +60,8 @@ class Scenario(_Section):
     start: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     remaining_s: SecondsOrNone = 7 * 86400.0
     restart_cost_s: SecondsOrNone = 120.0
-    events: Annotated[tuple[ScenarioEvent, ...], Field(min_length=1, max_length=1000)]
 
-    @model_validator(mode="after")
-    def _names_are_known(self) -> Scenario:
+    def __post_init__(self) -> None:
         known = self.cluster
         if len(known) < self.nodes + self.spares:
             raise ValueError(f"names has fewer than nodes + spares = {self.nodes + self.spares}")
@@ -81,7 +73,6 @@ class Scenario(_Section):
         ]
         if problems:
             raise ValueError("; ".join(problems))
-        return self
 
     @property
     def cluster(self) -> tuple[NodeName, ...]:
@@ -98,7 +89,7 @@ def read(path: str | Path) -> Scenario:
 
 def parse(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return yaml_errors.validated(Scenario, text, place, ScenarioError)
+    return structs.read(Scenario, text, place, ScenarioError)
 
 
 class Played(Struct, frozen=True):
@@ -106,14 +97,14 @@ class Played(Struct, frozen=True):
 
     at_s: float
     event: str
-    node: str
-    rank: int | None
-    action: str
-    after_s: float
-    save_first_s: float
-    exclude: tuple[str, ...]
-    nodes: int
-    why: str
+    node: str = ""
+    rank: int | None = None
+    action: str = "none"
+    after_s: float = 0.0
+    save_first_s: float = 0.0
+    exclude: tuple[str, ...] = ()
+    nodes: int = 0
+    why: str = ""
     signature: str = ""
 
 
@@ -151,13 +142,14 @@ def _one(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
     if event.returned:
         return _nodes_returned(run, at_s, event)
     if event.released:
-        if not run.past or run.past[-1].action is not Action.HOLD:
-            return _played(run, at_s, "released", why="nothing is held")
-        why, run.over = run.over, ""
-        _fresh(run, ())
-        return _played(run, at_s, "released", why=f"let go again: {why}")
+        why = "nothing is held"
+        if run.past and run.past[-1].action is Action.HOLD:
+            why, run.over = f"let go again: {run.over}", ""
+            _fresh(run, ())
+        return Played(at_s, "released", nodes=len(run.running), why=why)
     if run.over or event.kind is None:
-        return _played(run, at_s, str(event.kind), event, why=f"nothing runs: {run.over}")
+        why = f"nothing runs: {run.over}"
+        return Played(at_s, str(event.kind), event.node or "", event.rank, why=why)
     return _trouble(run, at_s, event, event.kind)
 
 
@@ -236,37 +228,29 @@ def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Pl
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
+    action, why = _after_return(run)
+    node = event.node or ",".join(event.returned)
+    return Played(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
+
+
+def _after_return(run: _RehearsedRun) -> tuple[str, str]:
+    """What the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
         _fresh(run, ())
-        return _played(run, at_s, "returned", event, why="the job that waited for nodes starts")
+        return "none", "the job that waited for nodes starts"
     have, size = len(run.running), run.scenario.nodes
     inside = min(size, len(_means(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
     if not have or not worth_growing(run.policy, have, could, left, cost):
-        return _played(run, at_s, "returned", event, why="nothing to do")
+        return "none", "nothing to do"
     how = "at its next checkpoint"
     if inside < could:
         # Slurm gives a running job no further node: it has to come back.
         _fresh(run, ())
         how += ", by a requeue"
     run.running = [n for n in run.allocation if n not in run.down][:could]
-    why = f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
-    return _played(run, at_s, "returned", event, why=why, action="grow")
-
-
-def _played(
-    run: _RehearsedRun,
-    at_s: float,
-    what: str,
-    event: ScenarioEvent | None = None,
-    *,
-    why: str,
-    action: str = "none",
-) -> Played:
-    node = "" if event is None else event.node or ",".join(event.returned)
-    rank = None if event is None else event.rank
-    return Played(at_s, what, node, rank, action, 0.0, 0.0, (), len(run.running), why)
+    return "grow", f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
 
 
 def restarts(played: Sequence[Played]) -> int:

@@ -121,8 +121,10 @@ def _trouble(trouble: Trouble | None) -> _Trouble | None:
 def decode(body: bytes) -> JobReport:
     """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
     wire.check_size(body, MAX_BODY)
-    with wire.refusing("job report"):
+    try:
         envelope = _decoder.decode(body)
+    except wire.UNREADABLE as error:
+        raise wire.refused(error, "job report") from error
     wire.check_version(envelope.v)
     report = envelope.job_report
     fields = msgspec.structs.asdict(report)

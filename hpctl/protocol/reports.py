@@ -17,8 +17,7 @@ credential for the asker's uid alone, or the HMAC with the session's key (docs/a
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -288,7 +287,7 @@ def decode(body: bytes) -> Report:
 def read(body: bytes) -> Message:
     """What a body holds. Raises MalformedReportError or one of its kinds."""
     check_size(body, MAX_BODY)
-    with refusing("report"):
+    try:
         try:
             envelope = _envelope.decode(body)
         except msgspec.ValidationError:
@@ -296,6 +295,8 @@ def read(body: bytes) -> Message:
             check_version(_version.decode(body).v)
             raise
         check_version(envelope.v)
+    except UNREADABLE as error:
+        raise refused(error, "report") from error
     if envelope.report is not None and envelope.heartbeat is None:
         return Message(_to_model(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
@@ -310,8 +311,10 @@ def encode_request(verb: str, target: str, by: str) -> bytes:
 
 def read_request(body: bytes) -> Asked:
     """The request that a body holds. Raises MalformedReportError or one of its kinds."""
-    with refusing("request"):
+    try:
         asked = _asked.decode(body)
+    except UNREADABLE as error:
+        raise refused(error, "request") from error
     check_version(asked.v)
     if not (asked.target + asked.by).isprintable():
         raise InvalidReportError("not a valid request: control characters in a name")
@@ -338,22 +341,22 @@ def check_size(body: bytes, most: int) -> None:
         raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {most}")
 
 
-@contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Turn what a decoder raises into MalformedReportError or InvalidReportError."""
-    try:
-        yield
-    except msgspec.ValidationError as error:
-        raise InvalidReportError(f"not a valid {what}: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not JSON: {error}") from error
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises."""
+
+
+def refused(error: Exception, what: str) -> MalformedReportError:
+    """What it means that a body cannot be decoded."""
+    if isinstance(error, msgspec.ValidationError):
+        return InvalidReportError(f"not a valid {what}: {error}")
+    return MalformedReportError(f"not JSON: {error}")
 
 
 def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """What the head node answered with 200. Raises MalformedReportError."""
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MalformedReportError(f"not an answer of a head node: {error}") from error
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,12 @@ class Sandbox:
         """What runs. Raises Unavailable."""
         return self._ask({"op": "status"})
 
+    def calls(self, operation: str = "") -> list[dict[str, Any]]:
+        """The calls that the emulated API has got, of one operation where it is named."""
+        url = f"{self.endpoint_url}/_emulator/calls/{operation}".rstrip("/")
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, loopback
+            return list(json.load(answer)["calls"])
+
     # --- using it -----------------------------------------------------------------------------
 
     def command(self, arguments: Sequence[str]) -> list[str]:
@@ -194,8 +201,8 @@ class Sandbox:
             **more,
         )
         if check and done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()
-            raise HpctlError(f"{' '.join(arguments)} exited with {done.returncode}: {said}")
+            output = (done.stderr or done.stdout).strip()
+            raise HpctlError(f"{' '.join(arguments)} exited with {done.returncode}: {output}")
         return done
 
     def scontrol(self, *arguments: str) -> str:
@@ -307,8 +314,8 @@ class Sandbox:
             seen = len(lines)
             if over:
                 log = wanted.layout.logs / "supervisor.log"
-                said = log.read_text().strip().splitlines() or ["(nothing)"]
-                raise HpctlError(f"the supervisor died: {said[-1]}", f"Its log: {log}")
+                output = log.read_text().strip().splitlines() or ["(nothing)"]
+                raise HpctlError(f"the supervisor died: {output[-1]}", f"Its log: {log}")
             time.sleep(0.05)
 
     def _detach(self) -> None:

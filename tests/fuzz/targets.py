@@ -6,13 +6,14 @@ one input of at most MOST bytes.
 
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl import config, policies
 from hpctl.agent import kmsg
@@ -29,7 +30,7 @@ from hpctl.core.run_policy import RunPolicy, registration
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, job_comment, sbatch_options
-from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
+from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.follow import LineCutter
@@ -42,6 +43,7 @@ from hpctl.protocol.heads import explained
 from hpctl.slurm import cli, parse
 from hpctl.slurm.records import Hostlists
 from hpctl.store.rows import decode
+from tests import intakes
 from tests.contract.journal.events import signal, taken
 from tests.fuzz import intake
 from tests.stubs.ras.job import Job, as_json, as_text, job
@@ -92,7 +94,7 @@ def _crash(raw: bytes) -> object:
 
 def _metadata(directory: Path, name: str) -> object:
     with files.opened(directory, name) as file:
-        return torch_dcp.data_files(file)
+        return torch_files.data_files(file)
 
 
 def _log(raw: bytes) -> object:
@@ -105,18 +107,8 @@ def _iso(raw: bytes) -> object:
 
 
 def _report() -> model.Report:
-    generation = ("ip-10-0-0-7", "i-0abc", "boot-1")
     found = model.Finding("kernel.xid", model.Verdict.FAIL, NOW, NOW, "gpu0", "79", "gone", "NVRM")
-    node, instance, boot = generation
-    return model.Report(
-        node=model.NodeName(node),
-        instance=model.InstanceId(instance),
-        boot=model.BootId(boot),
-        seq=1,
-        sent_at=NOW,
-        agent_start=NOW - timedelta(hours=1),
-        findings=(found,),
-    )
+    return replace(intakes.report(), findings=(found,))
 
 
 def _ras(release: str, say: Callable[[Job, str], str]) -> bytes:
@@ -248,7 +240,9 @@ TARGETS: dict[str, Target] = {
         (b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0',),
     ),
     "torch-zip": Target(
-        _on_file("a.pt", torch_file.prove), (NotWhole,), (checkpoint_files.torch_save({"step": 4}),)
+        _on_file("a.pt", torch_files.prove_archive),
+        (NotWhole,),
+        (checkpoint_files.torch_save({"step": 4}),),
     ),
     "dcp-metadata": Target(
         _on_file(".metadata", _metadata),

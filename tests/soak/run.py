@@ -16,9 +16,9 @@ from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
-from tests.soak.faults import FAULTS, Fault, Scene, Struck
+from tests.soak.faults import FAULTS, Scene
 from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
-from tests.soak.said import NAMED_S, Said, Verdict, Watched
+from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict
 from tests.soak.watch import Writers
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
@@ -64,7 +64,7 @@ class Account(Struct):
     twice: list[str] = field(default_factory=list)
     other_weights: list[str] = field(default_factory=list)
     handed_over: list[str] = field(default_factory=list)
-    said: Verdict = field(default_factory=lambda: Verdict([]))
+    status: Verdict = field(default_factory=lambda: Verdict([]))
 
     @property
     def effective(self) -> float:
@@ -86,8 +86,8 @@ class Account(Struct):
             f"soak: effective training time ratio {self.effective:.3f}"
             f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
             *(f"soak: handed over to a person: {line}" for line in self.handed_over),
-            f"soak: what `hpctl status` named; missed: {len(self.said.misses)}",
-            *self.said.text(),
+            f"soak: what `hpctl status` named; missed: {len(self.status.misses)}",
+            *self.status.text(),
         ]
 
 
@@ -97,15 +97,12 @@ def soak(
     steps: int,
     pause_s: tuple[float, float],
     say: Say,
-    *,
-    even: bool = False,
     named_s: float = NAMED_S,
 ) -> Account:
     """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
 
     `steps` is each job's length; `pause_s` the least and the most seconds between two faults;
-    `even` has every kind come as often as the others; `named_s` is how soon `status` must
-    name a fault.
+    `named_s` is how soon `status` must name a fault.
     """
     account = Account(seed, minutes)
     with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
@@ -115,18 +112,18 @@ def soak(
         with (
             cluster(SITE, slurm_conf=SLURM, **HMA) as live,
             Writers() as writers,
-            Said(live, named_s) as said,
+            StatusWatch(live, named_s) as status,
         ):
-            soaker = _Soaker(live, base, steps, account, writers, said, say, even)
+            soaker = _Soaker(live, base, steps, account, writers, status, say)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
-                account.said = said.verdict(fault.name for fault in FAULTS)
+                account.status = status.verdict(fault.name for fault in FAULTS)
                 account.handed_over = _handed_over(live)
                 live.settle()
             except BaseException:
                 print(_last_words(base), file=sys.stderr)
-                print("\n".join(said.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
+                print("\n".join(status.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
                 raise
             account.twice = writers.twice
         for job in account.jobs:
@@ -161,9 +158,8 @@ class _Soaker(Struct):
     _steps: int
     _account: Account
     _writers: Writers
-    _said: Said
+    _status: StatusWatch
     _say: Say
-    _even: bool
     _running: dict[str, Job] = field(default_factory=dict)
     _struck: list[Struck] = field(default_factory=list)
 
@@ -171,21 +167,21 @@ class _Soaker(Struct):
         """Keep one job of every shape going, and break something now and then."""
         following = time.time() + pause_s[1]
         while time.time() < until:
-            self._mend(time.time())
+            self._end_faults(time.time())
             self._operate()
             for shape in SHAPES:
                 self._keep_going(shape)
             if time.time() >= following and self._running:
                 self._strike(chance)
                 following = time.time() + chance.uniform(*pause_s)
-            self._said.look()
+            self._status.look()
             time.sleep(0.2)
 
     def calm(self) -> None:
         """End what is broken, and wait for the jobs, and for what is still open."""
-        self._mend(float("inf"))
+        self._end_faults(float("inf"))
         limit, soon = time.time() + CALM_S, time.time() + CALM_S / 2
-        while self._running or (self._said.open() and time.time() < soon):
+        while self._running or (self._status.open() and time.time() < soon):
             self._operate()
             for name, job in list(self._running.items()):
                 if job.look(self._live):
@@ -193,7 +189,7 @@ class _Soaker(Struct):
             left = ", ".join(f"{j.number} ({j.shape.name})" for j in self._running.values())
             late = f"not complete {CALM_S:g} s after the last fault: {left}"
             assert not left or time.time() < limit, late
-            self._said.look()
+            self._status.look()
             time.sleep(0.3)
 
     def _keep_going(self, shape: Shape) -> None:
@@ -220,40 +216,34 @@ class _Soaker(Struct):
     def _strike(self, chance: random.Random) -> None:
         kinds = [f for f in FAULTS if not (self._struck and f.name in ("slurmctld", "daemon"))]
         fault = chance.choices(kinds, [f.weight for f in kinds])[0]
-        turns = [fault]
-        if self._even:
-            turns = sorted(kinds, key=lambda f: (self._account.struck[f.name], chance.random()))
-        any(self._done(fault, chance) for fault in turns if self._up())
-
-    def _done(self, fault: Fault, chance: random.Random) -> bool:
-        """Do it; whether there was anything to break."""
+        if not self._up():
+            return
         struck, began = None, time.time()
         # A node that was hit a moment ago may have nothing left that could break.
         with contextlib.suppress(HpctlError):
             struck = fault.strike(Scene(self._live, list(self._running.values()), chance))
         if struck is None:
-            return False
+            return
         self._account.struck[fault.name] += 1
         self._say(f"fault: {struck.line}")
         if struck.end is not None:
             self._struck.append(struck)
-        line = f"{time.strftime('%H:%M:%S')} {struck.line}"
-        over = struck.over or (lambda _: struck not in self._struck)
-        watched = Watched(fault.name, struck.subject, began, over, line, latent=fault.latent)
-        self._said.watch(watched)
-        return True
+        struck.line = f"{time.strftime('%H:%M:%S')} {struck.line}"
+        struck.kind, struck.began, struck.latent = fault.name, began, fault.latent
+        struck.over = struck.over or (lambda _: struck not in self._struck)
+        self._status.watch(struck)
 
     def _operate(self) -> None:
         """What an operator does whom `status` tells that a node waits for a person, or that its
         replacement found no capacity."""
         if any("no-capacity" in struck.line for struck in self._struck):
             return
-        for node in self._said.for_an_operator():
+        for node in self._status.for_an_operator():
             self._say(f"the operator orders {node} again")
             self._live.hpctl("cancel", node, check=False)
             self._live.hpctl("replace", node, "--yes", "--now", check=False)
 
-    def _mend(self, now: float) -> None:
+    def _end_faults(self, now: float) -> None:
         for struck in [s for s in self._struck if s.until <= now]:
             assert struck.end is not None
             struck.end()

@@ -1,12 +1,15 @@
 """The bounding module at the extremes of each type, and the terminal that it keeps clean."""
 
+import io
 import json
 import math
 from datetime import datetime, timedelta, timezone
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
+from hpctl.cli import output
 from hpctl.core.bounds import (
     EARLIEST,
     LATEST,
@@ -93,3 +96,12 @@ def test_json_stays_the_same_document(text: str) -> None:
     safe = json_safe(json.dumps(text, ensure_ascii=False))
     assert json.loads(safe) == text
     assert printable(safe, lines=True) == safe
+
+
+def test_what_users_wrote_reaches_no_terminal_uncleaned_and_colours_stay() -> None:
+    terminal = io.StringIO()
+    made = output._clean_console()(file=terminal, force_terminal=True, color_system="standard")
+    made.print(Text(HOSTILE, "red"))
+    made.print(HOSTILE, markup=False)
+    assert "\x1b[31m" in terminal.getvalue()
+    assert "\x1b[2J" not in terminal.getvalue()

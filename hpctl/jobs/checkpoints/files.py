@@ -186,10 +186,6 @@ class Remote:
             raise FileNotFoundError(errno.ENOENT, "there is no object there", str(self))
         return Remote(self.objects, self.key, ObjectSnapshot(listed))
 
-    def of(self, listed: ObjectInfo) -> Remote:
-        """An object that a listing of this place showed, with that as its snapshot."""
-        return Remote(self.objects, listed.key, ObjectSnapshot({listed.key: listed}))
-
     def names(self) -> frozenset[str] | None:
         """What lies directly below, None for a single object. Raises as taken."""
         snapshot = self._snapshot()
@@ -210,7 +206,7 @@ class Remote:
                 if each.key != inside and (name := each.key.removeprefix(inside).strip("/")):
                     found.append(Remote(self.objects, _joined(self.key, name)))
             else:
-                found.append(self.of(each))
+                found.append(Remote(self.objects, each.key, ObjectSnapshot({each.key: each})))
         return found
 
     def has(self, name: str) -> bool:
@@ -434,6 +430,17 @@ def exists(root: Place, name: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def need_last(root: Place, name: str) -> None:
+    """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
+    if not exists(root, name):
+        raise Unfinished(f"{name} is missing: it is written last")
+
+
+def saved_over(name: str, since: str) -> NotWhole:
+    """A file that is written before another is newer than that one."""
+    return NotWhole(f"{name} is newer than {since}: saved over, or copied without its times")
 
 
 def names_in(root: Place) -> frozenset[str] | None:

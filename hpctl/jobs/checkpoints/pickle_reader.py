@@ -125,7 +125,7 @@ class PickleReader:
     # fmt: off
     def run(self) -> object:
         """The top object. Raises ValueError, IndexError, KeyError for a pickle that is none."""
-        stack, recent, remembered = self.stack, self.recent, 0
+        stack, recent, memoized = self.stack, self.recent, 0
         buffer, position, limit = b"", 0, -1
         while True:
             if position > limit:
@@ -133,8 +133,8 @@ class PickleReader:
             code = buffer[position]
             if code == 0x94:  # MEMOIZE
                 if type(value := stack[-1]) is str:
-                    self.remember(remembered, value)
-                position, remembered = position + 1, remembered + 1
+                    self.memoize(memoized, value)
+                position, memoized = position + 1, memoized + 1
             elif code == 0x68 or code == 0x6A:  # BINGET, LONG_BINGET
                 after = position + (2 if code == 0x68 else 5)
                 place = int.from_bytes(buffer[position + 1 : after], "little")
@@ -145,12 +145,12 @@ class PickleReader:
                 position += 2
             elif code == 0x86 and buffer[position : position + 6] == _SIZE:
                 stack[-3:] = [OTHER]
-                position, remembered = position + 6, remembered + 3
+                position, memoized = position + 6, memoized + 3
             elif code == 0x29 and buffer[position : position + 6] == _NEW:
                 stack[-1:] = [OTHER, {}]
                 self.below.append(stack)
                 stack = []
-                position, remembered = position + 6, remembered + 2
+                position, memoized = position + 6, memoized + 2
             elif code == 0x8C and buffer[position + 1] + position + 2 <= len(buffer):
                 after = position + 2 + buffer[position + 1]  # SHORT_BINUNICODE
                 stack.append(buffer[position + 2 : after].decode("utf-8", "surrogatepass"))
@@ -287,7 +287,7 @@ class PickleReader:
         elif isinstance(target, Sink):
             target.add(items[1::2])
 
-    def remember(self, place: int, text: str) -> None:
+    def memoize(self, place: int, text: str) -> None:
         """MEMOIZE: places count up."""
         self.places.append(place)
         self.which.append(self.text_number(text))
@@ -378,60 +378,37 @@ def _forget(reader: PickleReader) -> None:
 
 
 RARE: dict[int, Callable[[PickleReader], None]] = {
-    opcode[0]: action
-    for opcode, action in {
-        b"\x80": lambda m: m.skip(1),  # PROTO
-        b"\x95": lambda m: m.skip(8),  # FRAME
-        b"(": lambda m: m.mark(),
-        b"0": _pop,
-        b"1": _forget,  # POP_MARK
-        b"2": lambda m: m.stack.append(m.stack[-1]),  # DUP
-        b"N": _push(None),
-        b"\x88": _push(True),
-        b"\x89": _push(False),
-        b")": _push(OTHER),  # EMPTY_TUPLE
-        b"]": _push(OTHER),  # EMPTY_LIST
-        b"\x8f": _push(OTHER),  # EMPTY_SET
-        b"}": lambda m: m.new_dict(),
-        b"d": _new_filled_dict,
-        b"s": _set_item,
-        b"\x85": lambda m: m.drop(1),  # TUPLE1
-        b"\x86": lambda m: m.drop(2),
-        b"\x87": lambda m: m.drop(3),
-        b"\x81": _make,  # NEWOBJ
-        b"\x92": lambda m: m.drop(3),  # NEWOBJ_EX
-        b"R": _make,  # REDUCE
-        b"b": _build,
-        b"\x93": lambda m: m.drop(2),  # STACK_GLOBAL
-        b"Q": lambda m: m.drop(1),  # BINPERSID
-        b"a": _pop,  # APPEND
-        b"e": _forget,  # APPENDS
-        b"\x90": _forget,  # ADDITEMS
-        b"t": lambda m: m.collapse(),
-        b"l": lambda m: m.collapse(),
-        b"\x91": lambda m: m.collapse(),  # FROZENSET
-        b"c": _global,
-        b"P": _wordy,
-        b"S": _wordy,
-        b"F": _wordy,
-        b"V": lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),
-        b"I": _integer,
-        b"L": _integer,
-        b"g": lambda m: m.stack.append(m.recall(int(m.line()))),
-        b"p": lambda m: m.put_in(int(m.line())),
-        b"q": lambda m: m.put_in(m.number(1)),
-        b"r": lambda m: m.put_in(m.number(4)),
-        b"X": lambda m: m.text(m.number(4)),
-        b"\x8c": lambda m: m.text(m.number(1)),
-        b"\x8d": lambda m: m.text(m.number(8)),
-        b"\x8a": lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
-        b"\x8b": _skipping(4),  # LONG4: no offset has more than 255 bytes
-        b"G": _skipping(0, 8),
-        b"U": _skipping(1),
-        b"T": _skipping(4),
-        b"C": _skipping(1),
-        b"B": _skipping(4),
-        b"\x8e": _skipping(8),
-        b"\x96": _skipping(8),
-    }.items()
+    **dict.fromkeys(b")]\x8f", _push(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
+    **{code: _push(value) for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)},
+    **dict.fromkeys(b"0a", _pop),  # POP, APPEND
+    **dict.fromkeys(b"1e\x90", _forget),  # POP_MARK, APPENDS, ADDITEMS
+    **dict.fromkeys(b"tl\x91", lambda m: m.collapse()),  # TUPLE, LIST, FROZENSET
+    **dict.fromkeys(b"\x81R", _make),  # NEWOBJ, REDUCE
+    **dict.fromkeys(b"PSF", _wordy),  # PERSID, STRING, FLOAT
+    **dict.fromkeys(b"IL", _integer),
+    **dict.fromkeys(b"UC", _skipping(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
+    **dict.fromkeys(b"TB\x8b", _skipping(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
+    **dict.fromkeys(b"\x8e\x96", _skipping(8)),  # BINBYTES8, BYTEARRAY8
+    **dict.fromkeys(b"\x85Q", lambda m: m.drop(1)),  # TUPLE1, BINPERSID
+    **dict.fromkeys(b"\x86\x93", lambda m: m.drop(2)),  # TUPLE2, STACK_GLOBAL
+    **dict.fromkeys(b"\x87\x92", lambda m: m.drop(3)),  # TUPLE3, NEWOBJ_EX
+    0x80: lambda m: m.skip(1),  # PROTO
+    0x95: lambda m: m.skip(8),  # FRAME
+    0x28: lambda m: m.mark(),
+    0x32: lambda m: m.stack.append(m.stack[-1]),  # DUP
+    0x7D: lambda m: m.new_dict(),
+    0x64: _new_filled_dict,  # DICT
+    0x73: _set_item,
+    0x62: _build,
+    0x63: _global,
+    0x56: lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),  # UNICODE
+    0x67: lambda m: m.stack.append(m.recall(int(m.line()))),  # GET
+    0x70: lambda m: m.put_in(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
+    0x71: lambda m: m.put_in(m.number(1)),
+    0x72: lambda m: m.put_in(m.number(4)),
+    0x58: lambda m: m.text(m.number(4)),  # BINUNICODE, and with 1 and 8 bytes of length
+    0x8C: lambda m: m.text(m.number(1)),
+    0x8D: lambda m: m.text(m.number(8)),
+    0x8A: lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
+    0x47: _skipping(0, 8),  # BINFLOAT
 }

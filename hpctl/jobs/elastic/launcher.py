@@ -12,9 +12,11 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import RESULT, SECRET, group, wire
@@ -121,11 +123,6 @@ class RankProcesses:
         adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
-    def start(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start one rank for each environment."""
-        for local, environment in enumerate(environments):
-            self._spawn(local, environment)
-
     def signal_who_catch(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
@@ -163,7 +160,8 @@ class RankProcesses:
     def _left(self) -> set[int]:
         return descendants(os.getpid()) | set(self._alive)
 
-    def _spawn(self, local: int, environment: Mapping[str, str]) -> None:
+    def start(self, local: int, environment: Mapping[str, str]) -> None:
+        """Start one rank."""
         parent = os.getpid()
         try:
             self._program.check()
@@ -248,6 +246,8 @@ def rank_environment(
     return fresh
 
 
+STOP_GRACE_S = 25.0
+"""From SIGTERM to SIGKILL where the step itself is ended; Slurm's KillWait is 30 s."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 """Between two tries to reach the first node's launcher."""
 
@@ -303,9 +303,7 @@ class NodeLauncher:
                     self._send({"stopped": self._generation})
                 elif "end" in order:
                     stopped = order["end"] == "stopped"
-                    await self._stop(
-                        self._options.stop_grace_s if stopped else self._options.grace_s
-                    )
+                    await self._stop(STOP_GRACE_S if stopped else self._options.grace_s)
                     return int(order["code"])
                 elif "lost" in order:
                     say(f"{self._place.host}: {order['lost']}")
@@ -313,7 +311,7 @@ class NodeLauncher:
                     return LOST
                 elif "signal" in order:
                     self._send({"leaving": order["signal"]})
-                    await self._stop(self._options.stop_grace_s)
+                    await self._stop(STOP_GRACE_S)
                     return STOPPED
             except UnkillableProcesses as error:
                 say(f"{self._place.host}: processes that SIGKILL does not end: {error}")
@@ -322,20 +320,17 @@ class NodeLauncher:
     async def _start(self, order: wire.Message) -> None:
         self._generation, self._base = int(order["start"]), int(order["base"])
         self._stopping = False
-        environments = []
         for local in range(self._options.nproc):
             self._error_file(local).unlink(missing_ok=True)
-            environments.append(
-                rank_environment(
-                    self._environment,
-                    order,
-                    self._place,
-                    local=local,
-                    locals_=self._options.nproc,
-                    error_file=self._error_file(local),
-                )
+            environment = rank_environment(
+                self._environment,
+                order,
+                self._place,
+                local=local,
+                locals_=self._options.nproc,
+                error_file=self._error_file(local),
             )
-        self._ranks.start(environments)
+            self._ranks.start(local, environment)
 
     async def _stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -351,7 +346,7 @@ class NodeLauncher:
             rank, self._place.host, code, time.time(), self._error_file(local)
         )
         if not self._stopping or failed.exception:
-            self._send({"failed": group.to_json(failed), "generation": self._generation})
+            self._send({"failed": msgspec.to_builtins(failed), "generation": self._generation})
 
     def _error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
