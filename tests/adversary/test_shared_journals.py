@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpctl.core.journal import RequestTaken
-from hpctl.store.audit import broken
+from hpctl.store.sql import broken
 from tests.adversary.bed import STRANGER
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.conftest import database as database
