@@ -17,7 +17,7 @@ import yaml
 from click.testing import Result
 
 from hpctl.errors import HpctlError
-from tests.clusters.bed import CLUSTER, AwsBed
+from tests.clusters.bed import CLUSTER
 from tests.clusters.legacy import FILE, KEY, SCRIPTS, Account, LegacyBed
 from tests.clusters.played import Extensions, Plans
 from tests.clusters.shell import FAST, SPEC, Shell
@@ -66,8 +66,8 @@ class Stage:
             files = {"file": str(self.shell.file), "settings": str(self.settings)}
             of, *words = shlex.split(Template(step["run"]).substitute(WORDS | files))
             self.result = self.shell.run(*words, of=of, stdin=step.get("type", ""))
-            said = f"{self.result.output}\n{self.result.exception!r}"
-            assert self.result.exit_code == step.get("exit", 0), said
+            output = f"{self.result.output}\n{self.result.exception!r}"
+            assert self.result.exit_code == step.get("exit", 0), output
         for name in (n for n in step if n in CHECKS):
             getattr(self, name)(step[name])
 
@@ -114,7 +114,7 @@ class Stage:
     def do_fault(self, fault: Mapping[str, Any]) -> None:
         self.bed.emulator.faults.add(**fault)
 
-    def do_described(self, fields: Mapping[str, Any]) -> None:
+    def do_description(self, fields: Mapping[str, Any]) -> None:
         before = self.bed.emulator.handlers["DescribeCluster"]
 
         def other(body: Any) -> dict[str, Any]:
