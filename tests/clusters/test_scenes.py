@@ -5,9 +5,10 @@ what must be true then (Stage's methods of the names in CHECKS). Each of `with` 
 step, and is a scene of its own.
 """
 
+import itertools
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -30,6 +31,7 @@ WORDS = {
     "add": f"cluster extension add sagemaker-observability --cluster {CLUSTER}",
     "offers": "--type ml.p5.48xlarge --count 16 --duration 7d",
 }
+Body = dict[str, Any]
 LONG = ("$long", "x" * (1 << 20))
 SCENES = [
     (name, [{**scene["steps"][0], **case}, *scene["steps"][1:]], scene.get("stage", "cluster"))
@@ -114,14 +116,41 @@ class Stage:
     def do_fault(self, fault: Mapping[str, Any]) -> None:
         self.bed.emulator.faults.add(**fault)
 
+    def do_others(self, _: str) -> None:
+        """Somebody else deletes a node, after a few looks at Slurm."""
+        request = {"ClusterName": CLUSTER, "NodeIds": [self.bed.worker()]}
+        self.slurm.at_look += [lambda: None] * 3
+        self.slurm.at_look.append(
+            lambda: self.bed.emulator.handle("BatchDeleteClusterNodes", request)
+        )
+
     def do_description(self, fields: Mapping[str, Any]) -> None:
-        before = self.bed.emulator.handlers["DescribeCluster"]
+        def other(before: Body) -> Body:
+            return {k: v for k, v in {**before, **fields}.items() if v is not None}
 
-        def other(body: Any) -> dict[str, Any]:
-            whole = {**before(body), **fields}
-            return {k: v for k, v in whole.items() if v is not None}
+        self._describes(other)
 
-        self.shell.patch.setitem(self.bed.emulator.handlers, "DescribeCluster", other)
+    def do_stale(self, _: bool) -> None:
+        """DescribeCluster goes on to show what is there now."""
+        before = self.bed.emulator.handlers["DescribeCluster"]({"ClusterName": CLUSTER})
+        self._describes(lambda _: before)
+
+    def do_restless(self, _: bool) -> None:
+        """The controller's group has another count at each look."""
+        looks = itertools.count()
+
+        def other(before: Body) -> Body:
+            counts = dict.fromkeys(("TargetCount", "CurrentCount"), next(looks))
+            before["InstanceGroups"][0] |= counts
+            return before
+
+        self._describes(other)
+
+    def _describes(self, other: Callable[[Body], Body]) -> None:
+        handlers = self.bed.emulator.handlers
+        before = handlers["DescribeCluster"]
+        self.shell.patch.setattr("hpctl.clusters.progress.LAG_S", 0.0)
+        self.shell.patch.setitem(handlers, "DescribeCluster", lambda body: other(before(body)))
 
     def do_played(self, fields: Mapping[str, Any]) -> None:
         """What the played service, or the bucket, is from now on."""
@@ -208,6 +237,16 @@ class Stage:
     @property
     def is_groups(self) -> list[str]:
         return list(self.bed.emulator.world.cluster(CLUSTER).groups)
+
+    @property
+    def is_workers(self) -> int:
+        """How many there are when what was ordered is done: two at the least."""
+        assert self.bed.emulator.wait_until(lambda: len(self.bed.instances()) <= 2, 10)
+        return len(self.bed.instances())
+
+    @property
+    def is_drained(self) -> list[str]:
+        return [name for name, node in self.slurm.nodes.items() if node.drained]
 
     @property
     def is_checked(self) -> list[int]:
