@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
 
-from hpctl.cli.arguments import complete_rules
+from hpctl.cli.arguments import as_typed, complete_rules
 from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
     from hpctl.jobs.logs.rules import RuleSet
@@ -69,7 +68,7 @@ def run(
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.policies import merged
 
-    with _as_typed():
+    with as_typed():
         asked, own = parse_srun(words), _policy(policy)
         watched = _rules((*merged(own).log_rules, *log_rules))
     given = settings(
@@ -88,21 +87,10 @@ def run(
     raise SystemExit(StepSupervisor(given, launcher, classify, _say).run())
 
 
-@contextmanager
-def _as_typed() -> Iterator[None]:
-    """What is wrong with the command line, or with a file named in it, is an error of usage."""
-    from hpctl.errors import HpctlError
-
-    try:
-        yield
-    except HpctlError as error:
-        raise click.UsageError("\n".join(filter(None, (str(error), error.hint)))) from error
-
-
 def _ranks_a_node() -> int:
-    """What the batch script said of tasks a node means ranks; 0 where it said nothing."""
-    said = os.environ.get("SLURM_NTASKS_PER_NODE", "")
-    return int(said) if said.isdecimal() and int(said) > 1 else 0
+    """What the batch script tasks of tasks a node means ranks; 0 where it tasks nothing."""
+    tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 
 
 def _policy(path: Path | None) -> list[PolicyFile]:
@@ -111,9 +99,9 @@ def _policy(path: Path | None) -> list[PolicyFile]:
     from hpctl.policies import PolicyFile, read
 
     files = []
-    if told := os.environ.get("HPCTL_POLICY"):
+    if given := os.environ.get("HPCTL_POLICY"):
         try:
-            files.append(PolicyFile.model_validate(json.loads(told)))
+            files.append(PolicyFile.model_validate(json.loads(given)))
         except ValueError as error:
             raise HpctlError(
                 f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."

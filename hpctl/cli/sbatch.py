@@ -148,8 +148,8 @@ def tell(submission: Submission, *, quiet: bool = False) -> None:
 
 def found(line: CommandLine) -> str:
     """The sbatch that is to be used. Raises HpctlError."""
-    said = line.own.get("slurm-bin")
-    where = said[-1].value if said else os.environ.get("HPCTL_SLURM_BIN")
+    given = line.own.get("slurm-bin")
+    where = given[-1].value if given else os.environ.get("HPCTL_SLURM_BIN")
     program = shutil.which("sbatch", path=where or None)
     if program is None:
         raise HpctlError(
@@ -267,12 +267,12 @@ def _show(
     if script is None and submission.copy is not None:
         tail = ["<the script above>"]
     command = [program, *submission.options, *tail]
-    said = submission.registered.fields() if submission.registered else {}
+    registered = submission.registered.fields() if submission.registered else {}
     if "json" in line.own:
         document = {
             "command": command,
             "script": text,
-            "registered": said,
+            "registered": registered,
             "notes": submission.notes,
             "warnings": submission.warnings,
         }
@@ -281,7 +281,7 @@ def _show(
     tell(submission)
     if text:
         output.exact(text, nl=not text.endswith("\n"))
-    if said:
-        pretty = json.dumps(said, indent=1).replace("\n", "\n# ")
+    if registered:
+        pretty = json.dumps(registered, indent=1).replace("\n", "\n# ")
         output.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")
     output.echo(f"# {shlex.join(command)}")
