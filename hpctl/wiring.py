@@ -134,15 +134,11 @@ def make_provider(config: Config) -> Provider:
 
 def make_rules(config: Config) -> Rules:
     """The catalogue with the site's overrides. Raises HpctlError for a rule it does not have."""
-    from hpctl.core.catalogue import Override, UnknownRuleError
+    from hpctl.core.catalogue import UnknownRuleError
     from hpctl.core.catalogue import rules as catalogue_rules
 
-    overrides = {
-        rule: Override(o.urgency, o.ladder, o.settle_s, o.escalate_window_s, o.meaning)
-        for rule, o in config.catalogue.items()
-    }
     try:
-        return catalogue_rules(overrides, silent_after_s=config.ages.silent_s)
+        return catalogue_rules(config.catalogue, silent_after_s=config.ages.silent_s)
     except UnknownRuleError as error:
         raise HpctlError(f"catalogue: {error}", error.hint) from error
     except ValueError as error:

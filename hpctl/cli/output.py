@@ -214,7 +214,7 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
-    """`did you mean a or b?`, of what there is; what is said `otherwise` where nothing is near."""
+    """`did you mean a or b?`, of what there is; `otherwise` where nothing is near."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, [*known], n=n)

@@ -177,14 +177,14 @@ def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
                 return name
         return "default"
 
-    plain = [name for name in PolicyFile.model_fields if name not in ("backoff", "on")]
+    plain = [name for name in PolicyFile.__struct_fields__ if name not in ("backoff", "on")]
     keys = [PolicyKey(name, _text(getattr(whole, name)), source(name)) for name in plain]
-    for name in BackoffSection.model_fields:
+    for name in BackoffSection.__struct_fields__:
         value = _text(getattr(whole.backoff, name))
         keys.append(PolicyKey(f"backoff.{name}", value, source("backoff", name)))
     for kind in Kind:
         treatment = asdict(whole.treatment(kind))
-        for name in TreatmentSection.model_fields:
+        for name in TreatmentSection.__struct_fields__:
             where = source("on", kind, name)
             if name == "ladder" or treatment[name] or where != "default":
                 keys.append(PolicyKey(f"on.{kind}.{name}", _text(treatment[name]), where))

@@ -149,7 +149,7 @@ def _span(text: str) -> tuple[float, float]:
 
 
 def _yaml(file: str | None) -> dict[str, Any]:
-    """The agent's file, so that a slip is state here and not in six agents' logs."""
+    """The agent's file, so that a mistake shows here and not in six agents' logs."""
     if not file:
         return {}
     import yaml

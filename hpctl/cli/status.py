@@ -186,7 +186,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
 
 
 def _restarting(w: World) -> list[tuple[JobId, str]]:
-    """The jobs whose own supervisor reports a moment ago that it restarts them, and why.
+    """The jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
     That they run again is reports by nobody: for as long as the daemon would wait for a supervisor.
     """

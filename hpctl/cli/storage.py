@@ -196,7 +196,7 @@ class Preload(Struct, frozen=True):
     under_way: int = 0
     loaded_bytes: int = 0
     failed: tuple[tuple[str, str], ...] = ()
-    """Files that would not load, each with what lfs shown; the first hundred."""
+    """Files that would not load, each with the error of lfs; the first hundred."""
 
     @property
     def done(self) -> bool:
@@ -234,7 +234,7 @@ class Lfs(Struct):
         return found
 
     def restore(self, files: Sequence[str]) -> dict[str, str]:
-        """Ask for the contents of some files; what lfs shown of those that it would not load."""
+        """Ask for the contents of some files; the error of lfs for those that it would not load."""
         done = self._run("hsm_restore", files)
         if done.returncode == 0:
             return {}

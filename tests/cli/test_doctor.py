@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from hpctl.cli import doctor as checks
 from hpctl.cli.doctor import CheckView, read_config
 from hpctl.cli.output import load_config
-from hpctl.config import AutoscaleSection, Config, GroupScale
+from hpctl.config import Config, Slurm
 from hpctl.core.model import Instance, InstanceGroup, InstanceId, InstanceStatus, ProviderView
-from hpctl.core.policy import Mode
+from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode
 from hpctl.errors import Unavailable
 from tests import munged
 from tests.cli import worlds
@@ -35,7 +35,7 @@ def verdicts(found: object) -> dict[str, str]:
 
 
 def with_(head: Head, **change: object) -> Config:
-    return load_config(str(head.config)).model_copy(update=change)
+    return replace(load_config(str(head.config)), **change)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         config = with_(history)
-        intake = config.intake.model_copy(update={"listen": f"0.0.0.0:{port}"})
-        config = config.model_copy(update={"intake": intake})
+        intake = replace(config.intake, listen=f"0.0.0.0:{port}")
+        config = replace(config, intake=intake)
         found = verdicts(checks.daemon(config, worlds.NOW))
     assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
     assert verdicts(checks.daemon(config, worlds.NOW))["intake"] == "fail"
@@ -95,10 +95,10 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
 
 def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
     config = with_(head)
-    slurm = config.slurm.model_copy(update={"bin": tmp_path})
+    slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
     (tmp_path / "scontrol").chmod(0o755)
-    (check,) = checks.commands(config.model_copy(update={"slurm": slurm}), worlds.NOW)
+    (check,) = checks.commands(replace(config, slurm=slurm), worlds.NOW)
     assert check.verdict == "fail"
     assert "squeue, sinfo, sbatch" in check.what
     assert "scontrol" not in check.what
@@ -129,8 +129,8 @@ def test_exactly_one_replaces() -> None:
 def test_autoscaled_groups_are_there_and_can_grow(
     head: Head, change: dict[str, Any], said: str
 ) -> None:
-    groups = {"workers": GroupScale(min_count=1, max_count=8)}
-    section = AutoscaleSection(enabled=True, groups=groups)
+    groups = {"workers": GroupLimits(min_count=1, max_count=8)}
+    section = AutoscalePolicy(enabled=True, groups=groups)
     known = {"workers": InstanceGroup("workers", target=4)}
     view = ProviderView(worlds.NOW, True, groups=known, continuous=True)
     (check,) = checks.scaled(replace(view, **change), with_(head, autoscale=section))
@@ -218,7 +218,7 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     }.items():
         (there / name).write_text(f"#!/bin/sh\n{text}\n")
         (there / name).chmod(0o755)
-    config = Config(slurm={"bin": there, "adapter": "cli"})  # type: ignore[arg-type]
+    config = Config(slurm=Slurm(bin=there, adapter="cli"))
     found: list[CheckView] = []
     with pytest.raises(Unavailable, match="Insane"):
         found.extend(checks.controller(config, worlds.NOW))

@@ -20,7 +20,8 @@ WRONG = "cluster.yaml"
 @pytest.fixture
 def good(tmp_path: Path, account: Account) -> Path:
     """A small file with which the account agrees."""
-    account["ec2"]["describe_security_groups"] = [world.group("sg-nodes")]
+    groups = world.ACCOUNT["network"]["security_groups"]
+    account["ec2"]["describe_security_groups"] = [*groups.values()]
     account["iam"]["simulate_principal_policy"] = simulated()
     account["ec2"]["describe_instance_type_offerings"] = [
         {"InstanceType": "m5.4xlarge", "Location": "us-east-1a"}
@@ -62,7 +63,8 @@ def test_calls_that_failed_are_3_and_one_reason_is_told_once(good: Path, account
 
 
 def test_a_warning_is_1_only_with_strict(good: Path, account: Account) -> None:
-    account["ec2"]["describe_route_tables"] = [world.routes("subnet-a")]
+    (table,) = world.ACCOUNT["network"]["route_tables"].values()
+    account["ec2"]["describe_route_tables"] = [{**table, "Routes": table["Routes"][:1]}]
     assert run("cluster", "validate", good).exit_code == 0
     assert run("cluster", "validate", good, "--strict").exit_code == 1
 

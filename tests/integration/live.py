@@ -1,8 +1,7 @@
 """What the live tests share: one cluster with its daemon, jobs on it, and its journal."""
 
-import json
+import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,11 +74,7 @@ class Live:
 
     def calls(self, operation: str) -> int:
         """How many of these calls the cloud has accepted or refused."""
-        url = f"{self.sandbox.endpoint_url}/_emulator/calls"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            document = json.load(answer)
-        calls = document["calls"] if isinstance(document, dict) else document
-        return sum(c["operation"] == operation for c in calls)
+        return len(self.sandbox.calls(operation))
 
     def instance(self, node: str) -> str:
         rows = [n for n in self.sandbox.status()["nodes"] if n["node"] == node]
@@ -87,8 +82,6 @@ class Live:
 
     def hpctl(self, *words: str, check: bool = True) -> str:
         """Run `hpctl` as an operator would."""
-        import sys
-
         done = self.sandbox.run([sys.executable, "-m", "hpctl", *words], check=check)
         return done.stdout
 

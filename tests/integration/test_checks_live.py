@@ -36,13 +36,7 @@ AGENT: dict[str, Any] = {
         "gpu.slowdown": {"every_s": 1},
     },
 }
-LINK = "/sys/class/infiniband/rdmap79s0/ports/1"
 REBOOT = "BatchRebootClusterNodes"
-OOM = (
-    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,"
-    "oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,"
-    "task=python,pid=4321,uid=1000"
-)
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +59,6 @@ def live(shared: Chaos) -> Iterator[Chaos]:
     shared.settle()
 
 
-def shown(live: Chaos, node: str) -> dict[str, Any]:
-    """The node's row of `hpctl nodes`."""
-    (row,) = json.loads(live.hpctl("nodes", node, "--no-cloud", "--json", check=False))["nodes"]
-    return dict(row)
-
-
 def explained(live: Chaos, target: str) -> dict[str, Any]:
     return dict(json.loads(live.hpctl("explain", target, "--json")))
 
@@ -82,11 +70,6 @@ def health(live: Chaos, node: str) -> Health:
         return store.health()[NodeName(node)]
     finally:
         store.close()
-
-
-def reports(live: Chaos, node: str, *codes: str) -> bool:
-    """Whether these codes are among what the node's agent says now."""
-    return set(codes) <= {f"{f.check}-{f.code}" for f in health(live, node).findings}
 
 
 def agent_of(live: Chaos, node: str) -> int:
@@ -139,18 +122,6 @@ def test_a_lost_efa_device_moves_the_job_and_reboots_the_node(live: Chaos) -> No
 
 
 @pytest.mark.nightly
-def test_a_device_that_no_reboot_brings_back_is_replaced(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    old = live.instance(victim)
-    live.mark(victim)
-    live.sandbox.inject(victim, "hardware", device="efa", count=0, lasting=True)
-    until(lambda: live.accepted(old) == 1, 35, "replaced")
-    until(lambda: live.of(victim)[-1].ended, 20, "back")
-    assert live.accepted(old, REBOOT) == 1
-    assert live.instance(victim) != old
-
-
-@pytest.mark.nightly
 def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> None:
     """One node's driver asks for a reboot, the other's does not come back from a call."""
     silent, asking = under_a_job(live), under_a_job(live)
@@ -169,26 +140,3 @@ def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> Non
     assert children == 1, "and started nothing beside the child that hangs"
     healed(live, asking, "gpu-recovery-reboot")
     healed(live, silent, "gpu-hung-hung")
-
-
-@pytest.mark.nightly
-def test_a_check_that_half_of_the_nodes_fail_takes_none_of_them(live: Chaos) -> None:
-    live.reconfigure(
-        budgets={"correlated_min": 3, "correlated_fraction": 0.1}, node={"remedy_after_s": 60.0}
-    )
-    sick = live.victims(3)
-    live.mark(*sick)
-    before = [live.calls(REBOOT), live.calls("BatchReplaceClusterNodes")]
-    for victim in sick:
-        live.sandbox.inject(victim, "hardware", device="efa", count=EFAS - 1)
-    until(lambda: set(sick) <= set(live.state().holds), 20, "every one is held")
-    holds = [live.state().holds[victim] for victim in sick]
-    assert {h.gate for h in holds} == {"correlated"}
-    assert all("of 6 nodes report efa-devices-fewer" in h.why for h in holds)
-    until(lambda: not any(live.node(n).drained for n in sick), 10, "no drain remains")
-    assert {r.phase for n in sick for r in live.of(n)} <= {"cancelled"}
-    assert explained(live, sick[0])["kind"] == "hold"
-    for victim in sick:
-        live.sandbox.inject(victim, "hardware", device="efa", count=EFAS)
-    until(lambda: not live.state().holds, 20, "the check is mended, and nothing is held")
-    assert [live.calls(REBOOT), live.calls("BatchReplaceClusterNodes")] == before

@@ -15,18 +15,6 @@ __all__ = ["with_torch"]
 STEPS = 40
 WORDS = (f"--steps={STEPS}", "--checkpoint-every=7", "--step-s=0.02")
 
-TROUBLED = """
-calm = train.batch
-def batch(seed, step, rank, world):
-    if (life, rank, step) == (0, 3, 12):
-        raise ValueError("row 7 of the batch is broken")
-    if (life, rank, step) == (1, 2, 20):
-        print("rank 2 sits down", flush=True)
-        time.sleep(600)
-    return calm(seed, step, rank, world)
-train.batch = batch
-"""
-
 
 @pytest.fixture
 def launchers(tmp_path: Path) -> Iterator[list[Launchers]]:

@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.hma import Mode, play
 from hpctl.daemon.main import MARKS_S
-from tests.conftest import SandboxFactory
 from tests.integration.chaos import REPLACE, Chaos, cluster
-from tests.integration.live import Live, until
+from tests.integration.live import until
 
 pytestmark = pytest.mark.slurm
 HUNG = "trap '' TERM; while :; do sleep 1; done"
@@ -185,30 +184,6 @@ def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
             until(lambda v=victim: bool(live.of(v)), 25, "a recovery")  # type: ignore[misc]
             assert time.monotonic() - marked < MARKS_S + 3.0
             live.returned(victim)
-
-
-@pytest.mark.nightly
-def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(
-    sandbox_factory: SandboxFactory,
-) -> None:
-    """By the kernel's log, once in a boot, some time after the fault; and now and then wrongly."""
-    given = {"hma": True, "hma_latency": (0.5, 1.0), "hma_false_marks": 900.0}
-    live = Live(sandbox_factory(nodes=4, **given))
-    first, second, third, _ = live.sandbox.nodes
-    live.sandbox.inject(third, "xid", code=31)
-    live.sandbox.inject(first, "xid", code=79)
-    live.sandbox.inject(second, "xid", code=95)
-    assert live.node(first).in_service, "not at once"
-    until(lambda: "FAIL" in live.node(first).flags, 5, "it is marked")
-    assert live.node(first).reason == "Action:Replace"
-    until(lambda: live.node(second).reason == "Action:Reboot", 5, "and so is the other")
-    assert "HealthEvent" in (live.sandbox.node_dir(first) / "hma.log").read_text()
-    live.sandbox.scontrol("update", f"NodeName={first}", "State=RESUME")
-    live.sandbox.inject(first, "xid", code=64)
-    well = live.sandbox.nodes[2:]
-    until(lambda: any(not live.node(n).in_service for n in well), 40, "one is marked wrongly")
-    assert live.node(first).in_service, "once in a boot"
-    assert live.sandbox.inject(well[0], "hma-replace").endswith("Reason=Action:Replace")
 
 
 @pytest.mark.nightly

@@ -16,7 +16,7 @@ from hpctl.agent.checks import check_host_filesystems, check_host_processes
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.agent.procs import Scan
 from hpctl.agent.runner import load, look
-from hpctl.core.faults.host import CHECKS as HOST
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import Verdict
 from tests.waiting import until
 
@@ -83,7 +83,7 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(
     (tmp_path / "proc/self/mountinfo").write_text(FSX + EFS)
     monkeypatch.setattr(check_host_filesystems, "_mount_probes", probes)
     monkeypatch.setattr(check_host_filesystems, "_turns", iter([(str(stand_in),)] * 20))
-    check = load(next(spec for spec in HOST if spec.name == "host.mounts"), {"silent_s": 0.5})
+    check = load(next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 0.5})
     before = children()
     began = time.monotonic()
     (row,) = look([check], Machine(tmp_path))
@@ -189,7 +189,10 @@ def test_a_task_in_state_d_is_seen_with_its_age_and_place(
 
 def test_this_machine_passes_every_host_check() -> None:
     """As `hpctl agent check` runs them. A WARN may be so; nothing here is broken."""
-    rows = {row.check: row for row in look([load(spec) for spec in HOST], Machine())}
+    rows = {
+        row.check: row
+        for row in look([load(spec) for spec in CHECKS if spec.name.startswith("host.")], Machine())
+    }
     assert [row for row in rows.values() if row.state == Verdict.FAIL.value] == []
     assert "absent" not in {
         rows[name].state for name in ("host.disk", "host.zombies", "host.memory")

@@ -16,7 +16,7 @@ import pytest
 from hpctl.agent.outside import local
 from hpctl.agent.outside.ask import Refused, ask
 from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
-from hpctl.agent.outside.reported import MAX_REPORTED, Reported
+from hpctl.agent.outside.reported import Reported
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
@@ -134,13 +134,6 @@ def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node: Node) -> None:
     assert told.stdout.startswith("n1 is faulty: Xid 79: GPU fell off the bus")
 
 
-def test_what_a_script_reported_keeps_no_job_off_the_node_by_itself(node: Node) -> None:
-    node.hpctl("report", "--check", "nhc", "--code", "1")
-    told = node.hpctl("agent", "verdict")
-    assert told.returncode == 0
-    assert "n1 is suspect: report.nhc 1" in told.stdout
-
-
 def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
     node.server._verdict = lambda: judge(NODE, (), long_ago, rules(), datetime.now(UTC))
@@ -186,18 +179,6 @@ def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node: Node) -> None:
     assert node.server._peers == {}
 
 
-def test_too_many_peers_are_told_so(node: Node) -> None:
-    links = [socket.socket(socket.AF_UNIX) for _ in range(MAX_PEERS)]
-    for link in links:
-        link.connect(str(node.path))
-    with pytest.raises(Refused, match="others are being served"):
-        node.ask({"op": "verdict"})
-    for link in links:
-        link.close()
-    time.sleep(0.1)
-    assert "verdict" in node.ask({"op": "verdict"})
-
-
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -213,16 +194,6 @@ def test_what_is_no_request_is_refused(node: Node, line: bytes, code: str) -> No
         link.sendall(line)
         assert json.loads(link.recv(65536))["error"] == code
     assert "verdict" in node.ask({"op": "verdict"})
-
-
-def test_a_full_table_says_so_to_the_script(node: Node) -> None:
-    request = {"op": "report", "check": "report.many", "verdict": "fail"}
-    for number in range(MAX_REPORTED):
-        node.ask({**request, "code": str(number)})
-    told = node.hpctl("report", "--check", "many", "--code", "more")
-    assert told.returncode == 0
-    assert "failures are reported already" in told.stderr
-    assert node.hpctl("report", "--check", "many", "--code", "x", "--strict").returncode == 1
 
 
 def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node: Node) -> None:

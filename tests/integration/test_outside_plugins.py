@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine, Observation
-from hpctl.agent.outside import plugins, trust
+from hpctl.agent.outside import plugins
 from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
@@ -213,16 +213,6 @@ def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> N
     assert not proof.exists()
 
 
-def test_another_user_s_files_are_never_run(
-    checks_d: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(checks_d, "mine", printing({"findings": []}))
-    monkeypatch.setattr(trust, "owners", lambda: frozenset({os.geteuid() + 1}))
-    found, directory = load(checks_d)
-    assert found == []
-    assert "not to root" in refused(directory)["checks.d"]
-
-
 @pytest.mark.parametrize("above", [False, True])
 def test_nothing_in_a_directory_that_others_can_change_is_run(tmp_path: Path, above: bool) -> None:
     parent = tmp_path / "parent"
@@ -246,7 +236,7 @@ def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d: Pat
     with pytest.raises(CannotTell, match="can be written by others"):
         plugin.gather(MACHINE)
     put(checks_d, "fresh", printing({"findings": []}))
-    assert refused(directory) == {"fresh": "is new or was mended: restart the agent to run it"}
+    assert refused(directory) == {"fresh": "is new or was corrected: restart the agent to run it"}
 
 
 def test_two_of_one_name_and_a_name_that_no_finding_can_have(checks_d: Path) -> None:

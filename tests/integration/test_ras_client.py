@@ -1,15 +1,12 @@
 """The RAS client against a service on a socket, in all releases and all kinds of trouble."""
 
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.ras.client import Address, address, address_of_job, query
+from hpctl.jobs.ras.client import Address, address, query
 from hpctl.jobs.ras.report import RasError
 from tests.stubs.ras.job import RELEASES, job
 from tests.stubs.ras.service import Fault, Service
@@ -81,28 +78,3 @@ def test_addresses_as_nccl_has_them() -> None:
     for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
         with pytest.raises(RasError, match="HOST:PORT"):
             address(wrong)
-
-
-def test_each_job_has_an_address_of_its_own() -> None:
-    ports = {address_of_job(job).port for job in range(4000, 4000 + 2600)}
-    assert len(ports) == 2600
-    assert max(ports) < 32768
-    assert address(str(address_of_job(7))) == address_of_job(7)
-
-
-def test_the_command_says_what_it_finds() -> None:
-    told = job()
-    told.communicators[0].step(but=(5,))
-
-    def ran(port: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpctl.jobs.ras", f"localhost:{port}", "--apart", "0.1"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, env=env, timeout=60, capture_output=True, text=True)
-
-    with Service(told) as service:
-        done = ran(service.port)
-    assert done.returncode == 1, done.stderr
-    assert "behind: rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 0 AllReduce" in done.stdout
-    done = ran(service.port)
-    assert done.returncode == 3
-    assert "cannot ask the RAS service" in done.stderr
