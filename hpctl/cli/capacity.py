@@ -180,8 +180,12 @@ _searching = output.together(
     click.option(
         "--ultraserver-type", "ultra_type", type=ULTRA, help="Whole UltraServers of this type."
     ),
-    click.option("--after", type=_DAY, help="It starts after this day or time (UTC)."),
-    click.option("--before", type=_DAY, help="It ends before this day or time (UTC)."),
+    click.option(
+        "--after", type=_DAY, metavar="DATE", help="It starts after this day or time (UTC)."
+    ),
+    click.option(
+        "--before", type=_DAY, metavar="DATE", help="It ends before this day or time (UTC)."
+    ),
 )
 """What SearchTrainingPlanOfferings is asked for: give the values to `_request`."""
 
