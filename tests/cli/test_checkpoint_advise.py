@@ -64,28 +64,3 @@ def test_without_a_journal_the_published_rate_is_taken_and_said(head: Head, tmp_
     assert result.exit_code == 0, result.output
     assert "there is no journal" in result.stdout
     assert "6.50 per 1000 node-days" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("ckpt",), "--nodes"),
-        (("4242",), "does not say where its checkpoints are"),
-        (("777",), "Slurm does not know job 777"),
-        (("nowhere", "--nodes", "2"), "cannot read"),
-        (("empty", "--nodes", "2"), "--save-cost"),
-        (("ckpt", "--nodes", "2", "--mtbf", "soon"), "30min"),
-    ],
-)
-def test_what_is_missing_is_said_with_the_mend(
-    history: Head,
-    checkpoints: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    args: tuple[str, ...],
-    says: str,
-) -> None:
-    monkeypatch.chdir(history.dir)
-    (history.dir / "empty").mkdir()
-    result = history.run("checkpoint", "advise", *args)
-    assert result.exit_code != 0
-    assert says in result.output + str(result.exception)
