@@ -321,12 +321,6 @@ class Emulator:
         """DeleteCluster without HTTP. Raises ApiError."""
         self._checked("DeleteCluster", {"ClusterName": cluster})
 
-    def machines_of(self, cluster: str) -> tuple[Machine, ...]:
-        """The machines of a cluster that have an instance, in the order of their creation."""
-        with self.world.lock:
-            nodes = self.world.cluster(cluster).nodes.values()
-            return tuple(n.machine() for n in nodes if n.state.instance_id)
-
     def cluster_of(self, logical_id: str) -> Cluster | None:
         """The cluster of a node, by its logical id. Hold the world's lock."""
         for cluster in self.world.clusters.values():
