@@ -24,22 +24,13 @@ def launchers(tmp_path: Path) -> Iterator[list[Launchers]]:
         each.close()
 
 
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Launchers]:
-    """Undisturbed runs of four ranks and of two."""
-    four, two = (tmp_path_factory.mktemp(name) for name in ("calm4", "calm2"))
-    runs = {
-        4: Launchers(four, [*program(four), *WORDS], nodes=1, nproc=4),
-        2: Launchers(two, [*program(two), *WORDS], nodes=1),
-    }
-    try:
-        for run in runs.values():
-            assert set(run.wait(120)) == {0}, run.text()
-            assert sorted(run.curve()) == list(range(1, STEPS + 1))
-    finally:
-        for run in runs.values():
-            run.close()
-    return runs
+@pytest.fixture
+def calm(tmp_path: Path, launchers: list[Launchers]) -> Launchers:
+    """An undisturbed run of two ranks."""
+    launchers.append(Launchers(tmp_path / "calm", [*program(tmp_path), *WORDS], nodes=1))
+    assert launchers[0].wait(120) == [0], launchers[0].text()
+    assert sorted(launchers[0].curve()) == list(range(1, STEPS + 1))
+    return launchers[0]
 
 
 def kill_one(run: Launchers, rank: int, step: int) -> None:
@@ -49,7 +40,7 @@ def kill_one(run: Launchers, rank: int, step: int) -> None:
 
 
 def test_a_killed_rank_changes_no_bit(
-    calm: dict[int, Launchers], launchers: list[Launchers], tmp_path: Path
+    calm: Launchers, launchers: list[Launchers], tmp_path: Path
 ) -> None:
     run = Launchers(tmp_path, [*program(tmp_path), *WORDS], nproc=1)
     launchers.append(run)
@@ -58,8 +49,8 @@ def test_a_killed_rank_changes_no_bit(
     kill_one(run, 1, step)
     assert run.wait(120) == [0, 0], run.text()
     assert run.account().restarts == 1, run.text()
-    assert run.curve() == calm[2].curve()
-    assert run.weights() == calm[2].weights()
+    assert run.curve() == calm.curve()
+    assert run.weights() == calm.weights()
     assert until_gone(run) == []
 
 

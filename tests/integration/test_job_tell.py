@@ -3,9 +3,9 @@
 import http.client
 import json
 import os
-import re
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -32,9 +32,7 @@ from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
-from tests.intakes import Sink
+from tests.intakes import Sink, credential
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
@@ -103,14 +101,6 @@ class Head:
         connection.close()
         return response.status, answer
 
-    def refused(self) -> dict[str, int]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        found = re.findall(r'^hpctl_job_reports_refused_total\{code="(\w+)"\} (\S+)$', text, re.M)
-        return {code: int(float(count)) for code, count in found}
-
 
 @pytest.fixture
 def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
@@ -125,10 +115,6 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
     return replace(JobReport(JobId(job), restarts, TROUBLE), **changes)
-
-
-def credential(munged: Path, body: bytes) -> str:
-    return f"MUNGE {munge.encode(wire.payload(body), munged)}"
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
@@ -174,7 +160,8 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
     assert believed == DaemonReply(True, acts=True)
     assert send_report(report()) == DaemonReply(True, acts=True)  # root, of another's job
     assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
-    assert head.refused() == {"forbidden_uid": 1}
+    with urllib.request.urlopen(f"{head.server.url}/metrics", timeout=10) as metrics:
+        assert b'job_reports_refused_total{code="forbidden_uid"} 1.0' in metrics.read()
 
 
 def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
@@ -199,9 +186,6 @@ def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> Non
         (b'{"v":1}', 422, "invalid_report"),
         (b'{"v":2,"job_report":{"job":7,"restarts":0}}', 400, "unsupported_version"),
         (b'{"v":1,"job_report":{"job":0,"restarts":0}}', 422, "invalid_report"),
-        (b'{"v":1,"job_report":{"job":7,"restarts":0,"more":1}}', 422, "invalid_report"),
-        (b'{"v":1,"job_report":{"job":7,"restarts":0,"wish":"kill"}}', 422, "invalid_report"),
-        (b'{"v":1,"job_report":{"job":7,"restarts":0,"after_s":-1}}', 422, "invalid_report"),
         (b'{"v":1,"job_report":{"job":7,"restarts":0,"exclude":["a b"]}}', 422, "invalid_report"),
         (b"x" * (job_wire.MAX_BODY + 1), 413, "too_large"),
     ],

@@ -1,6 +1,5 @@
 """hpctl sbatch against the real sbatch: every option reaches it, and what is added works."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,15 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.core.run_policy import parted
 from hpctl.jobs import sbatch_options as scripts
-from hpctl.jobs.job_comment import LONGEST, decode
+from hpctl.jobs.job_comment import LONGEST
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
 from hpctl.jobs.submit import plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 from hpctl.sandbox.api import Sandbox
-from tests.conftest import SandboxFactory
-from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
+from tests.integration.test_training_slurm import field, requeue, wait_for_text
 
 pytestmark = pytest.mark.slurm
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -114,46 +111,6 @@ def hpctl_sbatch(
     )
 
 
-def test_a_job_is_registered_and_told(slurm: Sandbox, shared: Path) -> None:
-    script, policy = shared / "job.sh", shared / "policy.yaml"
-    policy.write_text("restarts: 3\non:\n  hang: hold\n")
-    script.write_text(
-        "#!/bin/sh -eu\n#SBATCH --nodes=2\n"
-        f"#HPCTL --checkpoint-dir {shared}/{{job_id}} --spares 1\n"
-        f"#HPCTL --policy {policy} --log-rules megatron\n"
-        f'#HPCTL --tier "local:/nvme/it\'s"  # a local disk\n'
-        "#HPCTL --save-signal USR2@90\n"
-        'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_TIERS" "$HPCTL_SPARES" "$HPCTL_SAVE_SIGNAL" '
-        '"$HPCTL_CHECKPOINT_DIR" "$SLURM_NNODES"\n'
-        "# hpctl run -- train\n"
-    )
-    out = shared / "out"
-    done = hpctl_sbatch(slurm, "--comment", "what I do", "-o", str(out), "--spares=2", str(script))
-    job = done.stdout.strip()
-    comment = field_with_spaces(slurm, job, "Comment")
-    ticket = decode(comment)
-    assert ticket.fields() == {
-        "ckpt": f"{shared}/{{job_id}}",
-        "tiers": ["local:/nvme/it's"],
-        "policy": {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "log_rules": ["megatron"]},
-        "spares": 2,
-        "save_signal": "USR2",
-    }
-    registered = parted(comment)
-    assert registered[1] == "what I do"
-    assert field(slurm, job, "Requeue") == "1"
-    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
-    lines = out.read_text().splitlines()[-6:]
-    assert json.loads(lines[0]) == dict(ticket.policy)
-    assert json.loads(lines[1]) == ["local:/nvme/it's"]
-    assert lines[2:] == ["2", "USR2", f"{shared}/{job}", "4"]
-
-
-def field_with_spaces(slurm: Sandbox, job: str, name: str) -> str:
-    text = slurm.run(["scontrol", "show", "job", job]).stdout
-    return re.findall(rf"^ +{name}=(.*?) *$", text, re.MULTILINE)[0]
-
-
 def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Path) -> None:
     script = shared / "array.sh"
     script.write_text(
@@ -169,19 +126,6 @@ def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Pat
     for task in ("1", "2"):
         wait_for_text(shared / f"out-{task}", "done: 30 steps", timeout=30)
     assert "resuming" not in (shared / "out-1").read_text()
-
-
-@pytest.mark.nightly
-def test_requeue_is_expedited_where_the_controller_can(sandbox_factory: SandboxFactory) -> None:
-    """From 25.11 on, where it is enabled; older releases pass over the parameter."""
-    conf = "SlurmctldParameters=enable_expedited_requeue\n"
-    slurm = sandbox_factory(nodes=1, agents=False, emulator=False, slurm_conf=conf)
-    version = slurm.run(["sbatch", "--version"]).stdout.split()[-1]
-    expedites = tuple(map(int, version.split(".")[:2])) >= (25, 11)
-    done = hpctl_sbatch(slurm, "--hold", "--wrap", "true")
-    wanted = "--requeue=expedite" if expedites else "--requeue"
-    assert f"hpctl: added {wanted} --open-mode=append" in done.stderr.splitlines()
-    assert field(slurm, done.stdout.strip(), "Requeue") == "1"
 
 
 @pytest.mark.nightly
