@@ -61,16 +61,18 @@ def bed(directory: Path) -> Iterator[Bed]:
         os.mkfifo(directory / "kmsg")
         kmsg = os.open(directory / "kmsg", os.O_RDWR | os.O_NONBLOCK)
         stack.callback(os.close, kmsg)
-        words = [
+        arguments = [
             *(sys.executable, "-m", "hpctl", "agent", "run", "--node=n1", "--instance-id=i-1"),
             *(f"--head=http://127.0.0.1:{port}", f"--munge-socket={socket}"),
             *(f"--root={root}", f"--kmsg={directory / 'kmsg'}", f"--spool={directory / 'spool'}"),
             *(f"--socket={directory / 'socket'}", f"--plugins={directory / 'no plugins'}"),
         ]
-        told = {name: text for name, text in os.environ.items() if not name.startswith("HPCTL_")}
+        environment = {
+            name: text for name, text in os.environ.items() if not name.startswith("HPCTL_")
+        }
         with (directory / "agent.log").open("wb") as log:
             agent = subprocess.Popen(
-                words, env={**told, **stub.env()}, cwd=REPOSITORY, stdout=log, stderr=log
+                arguments, env={**environment, **stub.env()}, cwd=REPOSITORY, stdout=log, stderr=log
             )
         try:
             child = _child_of(agent, reports, directory / "agent.log")
