@@ -121,9 +121,6 @@ class Launchers:
                 raise AssertionError(f"no {what}:\n{self.text()}")
             time.sleep(0.01)
 
-    def await_text(self, text: str, timeout: float = 60.0) -> None:
-        self.await_(lambda: text in self.text(), text, timeout)
-
     def pids(self, **wanted: str) -> list[int]:
         """Every live process of this group, whoever its parent is, with that in its environment."""
         needles = [f"{name}={value}" for name, value in wanted.items()] + [self.marker]

@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.hma import Mode, play
 from hpctl.daemon.main import MARKS_S
-from tests.conftest import SandboxFactory
 from tests.integration.chaos import REPLACE, Chaos, cluster
-from tests.integration.live import Live, until
+from tests.integration.live import until
 
 pytestmark = pytest.mark.slurm
 HUNG = "trap '' TERM; while :; do sleep 1; done"
@@ -71,45 +70,17 @@ def test_a_mark_after_our_own_drain_ends_no_recovery(live: Chaos) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("state", ["FAIL", "DRAIN"])
-def test_a_mark_alone_is_enough(live: Chaos, state: str) -> None:
+def test_a_mark_alone_is_enough(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     victim = str(live.job(job).nodes[-1])
     before = live.instance(victim)
     live.mark(victim)
-    mark(live, victim, state=state)
+    mark(live, victim, state="DRAIN")
     until(lambda: live.running(job, restarts=1), 20, "the job runs elsewhere")
     healed(live, victim, before)
     (recovery,) = live.of(victim)
     assert recovery.rule == "hma-replace"
     assert "Action:Replace" in live.hpctl("explain", recovery.id)
-
-
-@pytest.mark.nightly
-def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    live.mark(victim)
-    mark(live, victim, "Reboot")
-    live.returned(victim)
-    assert live.node(victim).in_service
-    assert live.instance(victim) == before
-    assert live.accepted(before, "BatchRebootClusterNodes") == 1
-
-
-@pytest.mark.nightly
-def test_a_mark_that_asks_for_more_than_our_rung_gets_it(live: Chaos) -> None:
-    """Xid 95 would be a reboot; the agent knows better: one replacement, and no reboot."""
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    job = live.start("sleep 600", f"--nodelist={victim}", "--no-requeue")
-    live.xid(victim, code=95)
-    until(lambda: live.node(victim).drained, 10, "drained")
-    mark(live, victim)
-    until(lambda: live.node(victim).drained, 10, "drained again, in our name")
-    live.sandbox.run(["scancel", str(job)])
-    healed(live, victim, before)
-    assert live.accepted(before, "BatchRebootClusterNodes") == 0
 
 
 def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None:
@@ -185,30 +156,6 @@ def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
             until(lambda v=victim: bool(live.of(v)), 25, "a recovery")  # type: ignore[misc]
             assert time.monotonic() - marked < MARKS_S + 3.0
             live.returned(victim)
-
-
-@pytest.mark.nightly
-def test_the_sandbox_s_health_agent_marks_what_a_real_one_does(
-    sandbox_factory: SandboxFactory,
-) -> None:
-    """By the kernel's log, once in a boot, some time after the fault; and now and then wrongly."""
-    given = {"hma": True, "hma_latency": (0.5, 1.0), "hma_false_marks": 900.0}
-    live = Live(sandbox_factory(nodes=4, **given))
-    first, second, third, _ = live.sandbox.nodes
-    live.sandbox.inject(third, "xid", code=31)
-    live.sandbox.inject(first, "xid", code=79)
-    live.sandbox.inject(second, "xid", code=95)
-    assert live.node(first).in_service, "not at once"
-    until(lambda: "FAIL" in live.node(first).flags, 5, "it is marked")
-    assert live.node(first).reason == "Action:Replace"
-    until(lambda: live.node(second).reason == "Action:Reboot", 5, "and so is the other")
-    assert "HealthEvent" in (live.sandbox.node_dir(first) / "hma.log").read_text()
-    live.sandbox.scontrol("update", f"NodeName={first}", "State=RESUME")
-    live.sandbox.inject(first, "xid", code=64)
-    well = live.sandbox.nodes[2:]
-    until(lambda: any(not live.node(n).in_service for n in well), 40, "one is marked wrongly")
-    assert live.node(first).in_service, "once in a boot"
-    assert live.sandbox.inject(well[0], "hma-replace").endswith("Reason=Action:Replace")
 
 
 @pytest.mark.nightly

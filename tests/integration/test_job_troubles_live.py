@@ -31,24 +31,7 @@ from tests.integration.test_training import ROOT, final
 
 pytestmark = pytest.mark.slurm
 CONFIG = {**FAST, "job": {**FAST["job"], "supervisor_grace_s": 2.0}}
-REGISTERED = 'hpctl:{"ckpt":"/nowhere"}'
 PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
-TELLER = f"""
-PYTHONPATH={ROOT} {sys.executable} - <<'END'
-import os
-from datetime import datetime
-from hpctl.core.compat import UTC
-from hpctl.core.job_recovery import JobReport
-from hpctl.core.run_policy import Action, Answer
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.daemon_client import send_report
-job, run = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT", 0))
-trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang in all_reduce")
-if run == 0:
-    reply = send_report(JobReport.of(job, run, trouble, Answer(Action.REQUEUE, "no spare is left")))
-    print("told:", reply, flush=True)
-END
-"""
 
 
 @pytest.fixture(scope="module")
@@ -142,24 +125,6 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert 4.0 <= waited <= 5.0
     (again,) = [m for m in third.trail if m.signal == "running_seen" or m.signal == "finished"][:1]
     assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
-
-
-@pytest.mark.nightly
-def test_what_a_supervisor_wishes_is_granted_at_once(live: Live) -> None:
-    job = live.submit(TELLER + "sleep 600", registered(), header=PLAIN)
-    until(lambda: live.running(job, restarts=1), 40, "the job runs again")
-    until(lambda: recoveries(live, job)[0].phase in ("proving", "resumed"), 10, "seen running")
-    (recovery,) = recoveries(live, job)
-    assert recovery.trouble.kind is Kind.HANG
-    assert "no spare is left" in recovery.why
-    (told,) = live.state().reports[JobId(job)]
-    (seen,) = [m for m in recovery.trail if m.signal == "running_seen"]
-    assert (seen.at - told.at).total_seconds() < 8
-    story = unwrapped(live.hpctl("explain", str(job)))
-    assert "reported hang: rank 3 stands still; requests a requeue (no spare is left)" in story
-    shown = json.loads(live.hpctl("jobs", "--json"))
-    assert [r["wish"] for r in shown["reports"] if r["job"] == job] == ["requeue"]
-    live.sandbox.run(["scancel", str(job)])
 
 
 def test_a_lost_batch_host_of_a_no_kill_job(live: Live) -> None:

@@ -132,32 +132,6 @@ def _migrates(old: Sandbox, directory: Path, parameters: bytes, there: Callable[
     assert "there is nothing to do" in same.stdout
 
 
-def test_an_edited_slurm_conf_rolls_a_managed_update_back(old: Sandbox, tmp_path: Path) -> None:
-    """The guide: with Managed "the next UpdateCluster fails and rolls back, and DescribeCluster
-    reports the drift"; Overwrite undoes the edit. Here the edit is a real one.
-    """
-    file = tmp_path / "new.yaml"
-    managed = cluster_file(old, slurm_config="api", slurm_config_strategy="Managed")
-    write(file, managed)
-    hpctl(old, "cluster", "create", str(file), *LOOK)
-    conf = Path(old.exports["SLURM_CONF"])
-    conf.write_text(conf.read_text() + "PartitionName=mine Nodes=ip-127-0-1-1 State=UP\n")
-    managed["instance_groups"][1]["count"] = 3
-    write(file, managed)
-    told = hpctl(old, "cluster", "update", str(file), *LOOK, check=False)
-    assert told.returncode == 1
-    said = " ".join(told.stdout.split())
-    assert "Partition configuration drift detected." in said
-    assert "Merge keeps that, Overwrite undoes it" in said
-    assert counts(old)["h100"] == (2, 2)
-    write(file, {**managed, "slurm_config_strategy": "Overwrite"})
-    hpctl(old, "cluster", "update", str(file), *LOOK)
-    assert counts(old)["h100"] == (3, 3)
-    assert "PartitionName=mine" not in conf.read_text()
-    until(lambda: len(states(old, "train")) == 3, "three nodes")
-    hpctl(old, "cluster", "delete", NAME, *LOOK)
-
-
 def _nodes(sagemaker: Any) -> list[dict[str, Any]]:
     told = sagemaker.list_cluster_nodes(ClusterName=NAME)
     return list(told["ClusterNodeSummaries"])
