@@ -1,7 +1,6 @@
 """A head node's webhook on a port of its own, and what Alertmanager posts to it."""
 
 import copy
-import http.client
 import json
 from collections.abc import Callable, Set
 from datetime import datetime
@@ -14,6 +13,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.daemon.alerts import AlertStore, Webhook, routes
 from hpctl.daemon.server import IntakeServer
+from tests.intakes import post
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -123,14 +123,9 @@ class Head:
         self, document: Any, token: str | None = TOKEN, **headers: str
     ) -> tuple[int, dict[str, Any]]:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=15)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        connection.request("POST", "/v1/alerts", body, headers)
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        connection.close()
-        return response.status, answer
+        return post(self.server.port, "/v1/alerts", body, headers)
 
     def findings(self, node: NodeName = N1) -> tuple[Finding, ...]:
         return self.with_alerts()[node].findings

@@ -1,9 +1,6 @@
 """A supervisor's word over real HTTP with real munged: who is believed, what is refused, how."""
 
-import http.client
-import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -32,9 +29,7 @@ from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
-from tests.intakes import Sink
+from tests.intakes import Sink, credential, post, refused
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
@@ -96,20 +91,7 @@ class Head:
         self.poked += 1
 
     def post(self, body: bytes, authorization: str) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        connection.request("POST", job_wire.PATH, body, {"Authorization": authorization})
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        connection.close()
-        return response.status, answer
-
-    def refused(self) -> dict[str, int]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        found = re.findall(r'^hpctl_job_reports_refused_total\{code="(\w+)"\} (\S+)$', text, re.M)
-        return {code: int(float(count)) for code, count in found}
+        return post(self.server.port, job_wire.PATH, body, {"Authorization": authorization})
 
 
 @pytest.fixture
@@ -125,10 +107,6 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
     return replace(JobReport(JobId(job), restarts, TROUBLE), **changes)
-
-
-def credential(munged: Path, body: bytes) -> str:
-    return f"MUNGE {munge.encode(wire.payload(body), munged)}"
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
@@ -163,18 +141,18 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
     "host".encode("idna")  # imported now: the other user may not be able to read Python's files
     os.seteuid(65534)
     try:
-        refused = send_report(report())
+        denied = send_report(report())
         head.uid = 65534
         head.sees(7)
         believed = send_report(report())
     finally:
         os.seteuid(0)
-    assert refused.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
-    assert not refused.again
+    assert denied.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
+    assert not denied.again
     assert believed == DaemonReply(True, acts=True)
     assert send_report(report()) == DaemonReply(True, acts=True)  # root, of another's job
     assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
-    assert head.refused() == {"forbidden_uid": 1}
+    assert refused(head.server.port, "hpctl_job_reports_refused") == {"forbidden_uid": 1}
 
 
 def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
