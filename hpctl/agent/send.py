@@ -392,9 +392,9 @@ class Pace:
 
     burst: int = BURST
     every_s: float = EVERY_S
-    _left: float = field(init=False)
-    _at: float = field(init=False, default=0.0)
-    _news: bool = field(init=False, default=False)
+    _left: float = 0.0
+    _at: float = 0.0
+    _news: bool = False
 
     def __post_init__(self) -> None:
         self._left = float(self.burst)

@@ -9,6 +9,9 @@ import re
 from datetime import datetime, timedelta
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from hpctl.core.compat import UTC
 
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,20 +46,20 @@ def in_utc(at: datetime) -> datetime:
     return at if at.tzinfo is UTC else at.astimezone(UTC)
 
 
-def keep(value: object, *names: str) -> None:
+def keep(value: Struct, *names: str) -> None:
     """Bring these times of a frozen value in bounds; for its `__post_init__`."""
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            object.__setattr__(value, name, in_utc(at))
+            force_setattr(value, name, in_utc(at))
 
 
-def clean(value: object, *names: str) -> None:
+def clean(value: Struct, *names: str) -> None:
     """Make these texts of a frozen value printable; for its `__post_init__`."""
     for name in names:
         text: str = getattr(value, name)
         if _BUT_LINES.search(text):
-            object.__setattr__(value, name, printable(text, lines=True))
+            force_setattr(value, name, printable(text, lines=True))
 
 
 def later(at: datetime, seconds: float) -> datetime:

@@ -139,7 +139,7 @@ class Report:
     sent_at: datetime
     agent_start: datetime
     findings: tuple[Finding, ...] = ()
-    gauges: Mapping[str, float] = field(default_factory=dict, hash=False)
+    gauges: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def generation(self) -> Generation:

@@ -580,7 +580,7 @@ class Registration:
     save_signal: str = ""
     spares: int = 0
     supervised: bool = False
-    policy: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    policy: Mapping[str, Any] = field(default_factory=dict)
     flaw: str = ""
 
 

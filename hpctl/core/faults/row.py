@@ -16,7 +16,7 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpctl.core.model import Clears, RuleId
@@ -48,7 +48,6 @@ class FaultRow:
     meaning: str
     nvidia: str = ""
     differs: str = ""
-    _: KW_ONLY
     settle_s: float = 0.0
     window_s: float = WEEK
     watch: bool = False

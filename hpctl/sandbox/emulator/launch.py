@@ -76,7 +76,7 @@ class Launches:
     threads: Threads
     timings: Timings
     parallel_boots: int = 4
-    _booting: threading.Semaphore = field(init=False)
+    _booting: threading.Semaphore = field(default_factory=threading.Semaphore)
     _retrying: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
