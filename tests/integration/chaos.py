@@ -1,12 +1,10 @@
 """What the chaos tests share: a cluster with room for many faults, and what must always hold."""
 
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,13 +115,6 @@ class Chaos(Live):
         recovery = self.last(node)
         assert recovery.phase == "returned", recovery.trail
         return recovery
-
-    def call_log(self) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(
-            f"{self.sandbox.endpoint_url}/_emulator/calls", timeout=10
-        ) as answer:
-            document = json.load(answer)
-        return list(document["calls"] if isinstance(document, dict) else document)
 
     def asked(self, instance: str, operation: str = REPLACE) -> list[dict[str, Any]]:
         """The calls that named an instance."""

@@ -1,10 +1,12 @@
 """What the live tests share: one cluster with its daemon, jobs on it, and its journal."""
 
 import json
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpctl.config import load
 from hpctl.core.job_recovery import JobRecovery
@@ -73,13 +75,15 @@ class Live:
     def job_recoveries(self) -> list[JobRecovery]:
         return list(self.state().jobs.values())
 
-    def calls(self, operation: str) -> int:
-        """How many of these calls the cloud has accepted or refused."""
+    def call_log(self) -> list[dict[str, Any]]:
         url = f"{self.sandbox.endpoint_url}/_emulator/calls"
         with urllib.request.urlopen(url, timeout=10) as answer:
             document = json.load(answer)
-        calls = document["calls"] if isinstance(document, dict) else document
-        return sum(c["operation"] == operation for c in calls)
+        return list(document["calls"] if isinstance(document, dict) else document)
+
+    def calls(self, operation: str) -> int:
+        """How many of these calls the cloud has accepted or refused."""
+        return sum(c["operation"] == operation for c in self.call_log())
 
     def instance(self, node: str) -> str:
         rows = [n for n in self.sandbox.status()["nodes"] if n["node"] == node]
@@ -87,8 +91,6 @@ class Live:
 
     def hpctl(self, *words: str, check: bool = True) -> str:
         """Run `hpctl` as an operator would."""
-        import sys
-
         done = self.sandbox.run([sys.executable, "-m", "hpctl", *words], check=check)
         return done.stdout
 

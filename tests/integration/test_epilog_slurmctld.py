@@ -49,21 +49,6 @@ def submit(sandbox: Sandbox, mark: Path, seconds: float = 0.0) -> int:
     return int(sandbox.run(words).stdout)
 
 
-def since_the_end(sandbox: Sandbox, job: int, mark: Path) -> float:
-    """Seconds from the job's last act until slurmctld has done with it, epilogs included."""
-    until(mark.exists, 20, "the job's last act")
-    shown = ""
-
-    def done() -> bool:
-        nonlocal shown
-        shown = sandbox.scontrol("show", "job", str(job))
-        return "JobState=COMPLETED" in shown
-
-    until(done, 20, "the job has completed")
-    assert "ExitCode=0:0" in shown
-    return time.time() - mark.stat().st_mtime
-
-
 @pytest.mark.slurm
 def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> None:
     before = asleep(cluster)
@@ -76,37 +61,7 @@ def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> Non
     until(lambda: cycles(cluster) > before, AT_ONCE_S, "the daemon looks, 30 s too early")
 
 
-@pytest.mark.nightly
-@pytest.mark.slurm
-@pytest.mark.parametrize("left", ["the FIFO", "no FIFO", "a file", "a daemon that is stopped"])
-def test_without_a_daemon_a_job_ends_as_ever(cluster: Sandbox, tmp_path: Path, left: str) -> None:
-    fifo = cluster.spec.layout.daemon / "wake"
-    if left == "a daemon that is stopped":
-        cluster.signal_service("daemon", "SIGSTOP")
-    else:
-        cluster.kill_daemon()
-        assert fifo.is_fifo()
-    try:
-        if left in ("no FIFO", "a file"):
-            fifo.unlink()
-        if left == "a file":
-            fifo.touch()
-        mark = tmp_path / "mark"
-        job = submit(cluster, mark)
-        assert since_the_end(cluster, job, mark) < AT_ONCE_S
-        submit(cluster, tmp_path / "next")
-        until((tmp_path / "next").exists, AT_ONCE_S + 5, "the node is free for the next job")
-        assert not fifo.is_file() or fifo.read_bytes() == b""
-        assert fifo.exists() == (left != "no FIFO")
-    finally:
-        if left == "a daemon that is stopped":
-            cluster.signal_service("daemon", "SIGCONT")
-        else:
-            cluster.start_daemon()
-    assert fifo.is_fifo(), "the daemon makes it again"
-
-
-@pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "no directory"])
+@pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "a file", "no directory"])
 def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
     from hpctl.daemon.wake import Waker
 
@@ -116,6 +71,9 @@ def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
             waker.poke()
     else:
         waker.close()
+    if listening == "a file":
+        waker.path.unlink()
+        waker.path.touch()
     state = tmp_path / "none" if listening == "no directory" else tmp_path
     begun = time.monotonic()
     done = subprocess.run(

@@ -16,12 +16,11 @@ import pytest
 from hpctl.agent.outside import local
 from hpctl.agent.outside.ask import Refused, ask
 from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
-from hpctl.agent.outside.reported import MAX_REPORTED, Reported
+from hpctl.agent.outside.reported import Reported
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
 from hpctl.errors import Unavailable
-from tests.cli.test_json_contract import PARTS
 
 ROOT = Path(__file__).parents[2]
 NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
@@ -149,14 +148,6 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
     assert (told.returncode, "n1 is unknown" in told.stdout) == (3, True)
 
 
-def test_the_verdict_as_json_is_what_the_page_says(node: Node) -> None:
-    node.sees("kernel.xid", "79")
-    document = json.loads(node.hpctl("agent", "verdict", "--json").stdout)
-    assert set(document) == set(PARTS["hpctl.verdict/1"])
-    assert set(document["findings"][0]) == set(PARTS["ShownFinding"])
-    assert document["schema"] == "hpctl.verdict/1"
-
-
 # --- peers ------------------------------------------------------------------------------------
 
 
@@ -213,16 +204,6 @@ def test_what_is_no_request_is_refused(node: Node, line: bytes, code: str) -> No
         link.sendall(line)
         assert json.loads(link.recv(65536))["error"] == code
     assert "verdict" in node.ask({"op": "verdict"})
-
-
-def test_a_full_table_says_so_to_the_script(node: Node) -> None:
-    request = {"op": "report", "check": "report.many", "verdict": "fail"}
-    for number in range(MAX_REPORTED):
-        node.ask({**request, "code": str(number)})
-    told = node.hpctl("report", "--check", "many", "--code", "more")
-    assert told.returncode == 0
-    assert "failures are reported already" in told.stderr
-    assert node.hpctl("report", "--check", "many", "--code", "x", "--strict").returncode == 1
 
 
 def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node: Node) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine, Observation
-from hpctl.agent.outside import plugins, trust
 from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
@@ -213,16 +212,6 @@ def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> N
     assert not proof.exists()
 
 
-def test_another_user_s_files_are_never_run(
-    checks_d: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(checks_d, "mine", printing({"findings": []}))
-    monkeypatch.setattr(trust, "owners", lambda: frozenset({os.geteuid() + 1}))
-    found, directory = load(checks_d)
-    assert found == []
-    assert "not to root" in refused(directory)["checks.d"]
-
-
 @pytest.mark.parametrize("above", [False, True])
 def test_nothing_in_a_directory_that_others_can_change_is_run(tmp_path: Path, above: bool) -> None:
     parent = tmp_path / "parent"
@@ -275,17 +264,3 @@ def test_one_that_describes_itself_badly_is_refused(checks_d: Path, body: str, s
     found, directory = load(checks_d)
     assert found == []
     assert says in refused(directory)["odd"]
-
-
-def test_those_that_hang_at_describe_are_asked_at_the_same_time(
-    checks_d: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins, "DESCRIBE_S", 0.5)
-    for number in range(8):
-        put(checks_d, f"hang{number}", "exec sleep 64")
-    put(checks_d, "well", printing({"findings": []}))
-    begun = time.monotonic()
-    found, directory = load(checks_d)
-    assert time.monotonic() - begun < 3
-    assert [plugin.path.name for plugin in found] == ["well"]
-    assert all("not done within 0.5 s" in why for why in refused(directory).values())

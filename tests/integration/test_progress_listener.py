@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.errors import HpctlError
 from hpctl.jobs.progress.notes import NoteFileReader, listen
-from tests.integration.progress_talk import heard, python, sender
+from tests.integration.progress_talk import heard, sender
 
 
 def test_without_the_secret_nothing_counts() -> None:
@@ -63,20 +62,6 @@ def test_what_is_not_taken_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         while listener.dropped < 40 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [one.note.step for one in listener.take()] == list(range(40, 50))
-
-
-def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    with listen(directory=deep) as listener:
-        python("from hpctl import progress; progress.step(4)", listener.address)
-        assert heard(listener, 1)[0].step == 4
-
-
-def test_peers_that_do_not_resolve_are_an_error_with_a_mend() -> None:
-    with pytest.raises(HpctlError, match="cannot listen") as caught:
-        listen(["no-such-node.invalid"])
-    assert "getent" in caught.value.hint
 
 
 # --- the file form ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.ras.client import Address, address, address_of_job, query
+from hpctl.jobs.ras.client import Address, address, query
 from hpctl.jobs.ras.report import RasError
 from tests.stubs.ras.job import RELEASES, job
 from tests.stubs.ras.service import Fault, Service
@@ -81,13 +81,6 @@ def test_addresses_as_nccl_has_them() -> None:
     for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
         with pytest.raises(RasError, match="HOST:PORT"):
             address(wrong)
-
-
-def test_each_job_has_an_address_of_its_own() -> None:
-    ports = {address_of_job(job).port for job in range(4000, 4000 + 2600)}
-    assert len(ports) == 2600
-    assert max(ports) < 32768
-    assert address(str(address_of_job(7))) == address_of_job(7)
 
 
 def test_the_command_says_what_it_finds() -> None:

@@ -10,7 +10,6 @@ from hpctl.jobs.save_interval import measure
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
 from tests.integration.test_run_inside import job as job
-from tests.integration.test_run_inside import slurm as slurm
 from tests.integration.test_run_live import SETTLED_S, Job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]

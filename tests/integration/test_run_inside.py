@@ -10,21 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.live import EAGER
 from tests.integration.test_run_live import Job
 from tests.integration.test_training import ROOT
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Sandbox]:
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    settings = {"nodes": 3, "agents": False, "emulator": False}
-    with Sandbox("inside", state_dir=base / "s", slurm_conf=EAGER, **settings) as sandbox:
-        yield sandbox
-    shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture

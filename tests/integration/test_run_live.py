@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.live import EAGER, until
+from tests.integration.live import until
 from tests.integration.test_training import ROOT, Run, final
 
 pytestmark = pytest.mark.slurm
@@ -27,16 +27,6 @@ echo "$SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_NODELIST $SLURM_NNODES" \\
 SETTLED_S = 30.0
 UNKILLED_S = 90.0
 """Enough for a run whose rank Slurm does not end: see `unkilled`."""
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Sandbox]:
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    settings = {"nodes": 4, "agents": False, "emulator": False}
-    with Sandbox("run", state_dir=base / "s", slurm_conf=EAGER, **settings) as sandbox:
-        yield sandbox
-    shutil.rmtree(base, ignore_errors=True)
 
 
 @dataclass

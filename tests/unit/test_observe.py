@@ -180,12 +180,18 @@ def test_a_reading_that_blocks_something_is_taken_again_once(
         cloud.stop()
 
 
+def observing(
+    slurm: Any, place: Path, cloud: ProviderView | None = None, *told: Health
+) -> tuple[CloudWatch, Observer]:
+    """An observer of this Slurm, and of nodes whose agents said that."""
+    watch = CloudWatch(slurm, lambda: None, 30)
+    watch.view = cloud or watch.view
+    health = NodeHealthStore({h.generation.node: h for h in told}, Rows(), lambda: None, slurm)
+    return watch, Observer(slurm, watch, health, slurm, place / "STOP")
+
+
 def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:
-    still = Still()
-    cloud = CloudWatch(still, lambda: None, 30)  # type: ignore[arg-type]
-    cloud.view = ProviderView(T0)
-    book = NodeHealthStore({told.generation.node: told}, Rows(), lambda: None, still)
-    observer = Observer(still, cloud, book, still, tmp_path / "STOP")  # type: ignore[arg-type]
+    _, observer = observing(Still(), tmp_path, ProviderView(T0), told)
     taken = []
     if returned is not None:
         taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
@@ -210,9 +216,7 @@ def test_what_hindered_it_counts_when_it_lasted(
 ) -> None:
     """A slurmctld that misses a question now and then puts no deadline off."""
     world = Flaky()
-    cloud = CloudWatch(world, lambda: None, 30)  # type: ignore[arg-type]
-    book = NodeHealthStore({}, Rows(), lambda: None, world)
-    observer = Observer(world, cloud, book, world, tmp_path / "STOP")  # type: ignore[arg-type]
+    _, observer = observing(world, tmp_path)
 
     def able_since(up: bool, after: float) -> datetime | None:
         world.up, world.at = up, T0 + timedelta(seconds=after)
@@ -268,19 +272,14 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     assert state.nodes[rid].node == node.name
     slurm = Restarted()
     slurm.view = lambda: SchedulerView(T0, {node.name: node})  # type: ignore[method-assign]
-    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
-    book = NodeHealthStore({}, Rows(), lambda: None, slurm)
-    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    _, observer = observing(slurm, tmp_path)
     view = observer.look(state, rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
 
 
 def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> None:
     slurm = Marked()
-    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
-    cloud.view = ProviderView(T0, present=True)
-    book = NodeHealthStore({}, Rows(), lambda: None, slurm)
-    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    cloud, observer = observing(slurm, tmp_path, ProviderView(T0, present=True))
     observer.look(replay([]), rules())
     assert not observer.marked()
     slurm.reason = "bad fan, Ann"
