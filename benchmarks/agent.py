@@ -8,8 +8,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks import agent_machine
 from benchmarks.agent_bed import Bed, bed
@@ -33,8 +34,7 @@ CPU_BAR_S = CPU_PERCENT / 100 * 3600
 _EXPORTER, _USUAL, _NHC = "node_exporter", "node_exporter, all", "NHC"
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """The agent, its NVML child, and the exporters by name."""
 
     agent: Cost

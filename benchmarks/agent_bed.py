@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
@@ -27,8 +28,7 @@ NOISE = "audit: type=1400 audit(1714824000.123:{}): apparmor=ALLOWED operation=o
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-@dataclass(slots=True)
-class Bed:
+class Bed(Struct):
     """A running agent: its process, its NVML child's, and what the head node took from it.
 
     `start_s`: processor seconds of both until the first report.

@@ -3,16 +3,16 @@
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MB = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One process at one time: seconds of processor time, MB, and voluntary context switches.
 
     `children_s` is the time of the children that it has waited for, and of theirs.
@@ -26,8 +26,7 @@ class Reading:
     switches: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Between two readings: processor seconds an hour, wakeups a second; the peak is the last."""
 
     own_s_per_hour: float

@@ -14,8 +14,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.agent_process import tree_mb
 
@@ -41,8 +42,7 @@ NHC_CHECKS = (
 """What both look at: disks, mounts, memory, processes, services, the kernel's log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run of a program with all that it ran: processor seconds, and MB at the peak."""
 
     cpu_s: float

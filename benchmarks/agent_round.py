@@ -5,8 +5,10 @@ import os
 import resource
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.table import median
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
@@ -20,8 +22,7 @@ APART_S = 120.0
 """By what the machine's clock goes on between two rounds: nothing that is shared is fresh."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looks:
+class Looks(Struct, frozen=True):
     """Processor seconds of one look of each check and its programs; and whether it is here."""
 
     cost_s: Mapping[str, float]

@@ -9,8 +9,9 @@ each, and the same bytes to the bare web server, which shows how much of a wait 
 import asyncio
 import resource
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.fleet import Deed, Member, beat, cpu_seconds, join_all
 from benchmarks.intake import Intake, running
@@ -24,8 +25,7 @@ CPU_BAR = 25.0
 P99_BAR_MS = 50.0
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What was seen while all agents sent heartbeats."""
 
     taken: list[float]

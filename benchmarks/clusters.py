@@ -12,7 +12,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.clusters_at import CLUSTER, LATENCY_S, NODES, REGION
 from benchmarks.table import Outcome, Row, median
@@ -42,8 +43,7 @@ print(time.perf_counter() - begun)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """One command: from its start to its end, its processor time, its peak memory, its output."""
 
     seconds: float

@@ -15,9 +15,10 @@ import random
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median, p99
@@ -86,8 +87,7 @@ def _measure(lab: Lab, plain: _Plain) -> Outcome:
     return _told(idle, stock, eager, plain.wait())
 
 
-@dataclass(frozen=True, slots=True)
-class _Restarts:
+class _Restarts(Struct, frozen=True):
     """The restarts of one setting of slurmctld, and the floor beside them."""
 
     floors: list[float]

@@ -16,8 +16,10 @@ import random
 import time
 import urllib.request
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 from benchmarks.heal import EAGER, SITE
 from benchmarks.lab import Lab, NotSeen
@@ -65,8 +67,7 @@ class Fault:
     healed: float = 0.0
 
 
-@dataclass(slots=True)
-class Account:
+class Account(Struct):
     """What one mode amounts to."""
 
     mode: Mode

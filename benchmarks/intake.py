@@ -12,8 +12,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.fleet import Deed, Member, cpu_seconds, join_all, munged, new_key, rush
 from benchmarks.table import Outcome, Row, median
@@ -25,8 +26,7 @@ AGENTS = 64
 BAR = 5000.0
 
 
-@dataclass(frozen=True)
-class Intake:
+class Intake(Struct, frozen=True):
     """A running daemon, its intake and the two munged, of its node and of the agents'."""
 
     process: subprocess.Popen[str]
@@ -82,8 +82,7 @@ def _pin(pid: int, core: set[int]) -> None:
         os.sched_setaffinity(int(thread), core)
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Messages by the clock, and by the processor time of intake and munged."""
 
     a_second: float

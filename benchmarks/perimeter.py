@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.agents import memory_mb
 from benchmarks.fleet import Member, beat, join_all
@@ -32,8 +33,7 @@ BAR = 1.5
 MEMORY_BAR_MB = 300.0
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """Heartbeats in milliseconds, and times round the loop in a second, of one round."""
 
     p99: float

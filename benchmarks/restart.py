@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from benchmarks.lab import NotSeen
 from benchmarks.table import Outcome, Row, median
@@ -56,8 +57,7 @@ def _torchrun(restarts: int, program: str = "-m torch.distributed.run") -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """One way to come back. `hpctl`: submitted with `hpctl sbatch`, its `options` included."""
 
     name: str
@@ -84,8 +84,7 @@ FT = Way(
 PROCESS = Way("hpctl process restart", f"{_TORCH} -- {WORDS}", hpctl=True)
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(Struct):
     """What came of one way: seconds to the first new step, and steps trained again."""
 
     seconds: list[float] = field(default_factory=list)

@@ -4,16 +4,16 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One figure. `bar`: at most this, in the unit of `ours`; None where there is none.
 
     `least` turns the bar round: at least. `ratio` is ours over the rival's.
@@ -41,8 +41,7 @@ class Row:
         return {**asdict(self), "ratio": self.ratio, "met": self.met}
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """One benchmark's rows and what a reader must know beside them."""
 
     name: str

@@ -1,8 +1,9 @@
 """A made-up cluster of any size: what the ports answer, without Slurm and without a cloud."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hpctl.core.model import (
     Attempt,

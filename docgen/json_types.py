@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import enum
 import importlib
 import inspect
@@ -16,6 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 import hpctl.agent
@@ -99,16 +99,15 @@ def _classes() -> dict[str, type]:
 
 
 def _is_part(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _block(view: type, notes: Mapping[str, str], todo: list[type]) -> Iterator[str]:
+def _block(view: type[msgspec.Struct], notes: Mapping[str, str], todo: list[type]) -> Iterator[str]:
     hints = typing.get_type_hints(view, None, _for_type_checkers(view.__module__))
-    fields = [f.name for f in dataclasses.fields(view)]
-    if unknown := notes.keys() - set(fields):
+    if unknown := notes.keys() - set(view.__struct_fields__):
         raise ValueError(f"notes on fields that {view.__name__} has not: {', '.join(unknown)}")
     yield "```"
-    for field in fields:
+    for field in view.__struct_fields__:
         yield from _field(f"{field}: {_kind(hints[field], todo)}", notes.get(field, ""))
     yield "```"
 

@@ -4,7 +4,6 @@ Every key may be left out: what a file does not say, the one before it says, and
 defaults of `hpctl.core.run_policy`. `docs/policies.md` tells what the keys mean.
 """
 
-import dataclasses
 import json
 import re
 import shlex
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from msgspec.structs import asdict, replace
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -217,13 +217,13 @@ def merged(files: Iterable[PolicyFile]) -> RunPolicy:
         for kind, section in (file.on or {}).items():
             before = treatments.get(kind) or policy.treatment(kind)
             treatments[kind] = _over(before, section)
-        policy = dataclasses.replace(policy, backoff=backoff, **numbers)
-    return dataclasses.replace(policy, treatments=treatments)
+        policy = replace(policy, backoff=backoff, **numbers)
+    return replace(policy, treatments=treatments)
 
 
 def _over(base: _T, section: _Section | None) -> _T:
     changes = {} if section is None else section.model_dump(exclude_none=True)
-    return dataclasses.replace(base, **changes)
+    return replace(base, **changes)
 
 
 def example() -> str:
@@ -244,7 +244,7 @@ def example() -> str:
                 "# nodes: 6-8",
             ]
         else:
-            plain = dataclasses.asdict(value) if isinstance(value, Backoff) else value
+            plain = asdict(value) if isinstance(value, Backoff) else value
             out.append(_flow({name: plain})[1:-1])
     return "\n".join(out) + "\n"
 

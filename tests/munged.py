@@ -7,8 +7,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.protocol import munge
 
@@ -16,8 +17,7 @@ ADDRESSES = {"n1": "127.0.1.2", "n2": "127.0.1.3"}
 """What Slurm would say the nodes' addresses are."""
 
 
-@dataclass(frozen=True)
-class Realm:
+class Realm(Struct, frozen=True):
     """A head node's munged, two nodes' with the same key, and a stranger's with another."""
 
     head: Path

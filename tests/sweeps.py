@@ -1,9 +1,10 @@
 """Sweeps of the NVML child as literals, and what the table's checks say of them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, Expected, Machine, Observation
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.core.model import Clears, Verdict
@@ -54,8 +53,7 @@ class NotHere(Exception):
     """This machine has no such thing (no GPU, no EFA): the check says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """What is so now, by one judge: the finding without its times.
 
     `clears` and `gone_s` are for the one thing that ends otherwise than its Spec says.
@@ -99,8 +97,7 @@ class Expected(Struct, frozen=True, forbid_unknown_fields=True):
     metadata_url: Annotated[str, Meta(pattern=r"^http://[^\s/]+$")] = METADATA_URL
 
 
-@dataclass(frozen=True, slots=True)
-class Functions:
+class Functions(Struct, frozen=True):
     """What the runner calls of a check.
 
     `gauges(seen, before)` are numbers that the head node compares with those of a job's other
@@ -113,8 +110,7 @@ class Functions:
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The machine as a gather sees it. `root` is put before every path: `/` but for tests.
 
     `nvml` gives the newest sweep of the NVML child; it raises CannotTell, or NotHere where there

@@ -7,12 +7,12 @@ msgspec names the place of what is wrong, and near misses are looked up here.
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from hpctl.agent import runner
 from hpctl.agent.check import Expected
@@ -137,8 +137,7 @@ KERNEL_LOG = Path("/dev/kmsg")
 SPOOL = Path("/var/lib/hpctl/agent")
 
 
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
+class AgentSettings(Struct, frozen=True):
     """One agent's settings. `heads` are tried in turn; the first that answers is kept.
 
     `root` is put before every path that a timed check reads, for a machine that is played;

@@ -10,8 +10,10 @@ Of the checks `Conditions` keeps N of M, grace, and how findings end.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
 from hpctl.core.compat import UTC
@@ -174,8 +176,7 @@ MAX_THINGS = 128
 _Thing_Key = tuple[str, str, str]
 
 
-@dataclass(slots=True)
-class _Thing:
+class _Thing(Struct):
     """One code on one device (and job): its last runs, and the finding once it is one."""
 
     runs: deque[bool]

@@ -17,9 +17,10 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
@@ -39,8 +40,7 @@ _STAMP = re.compile(rb"\d+,\d+,(\d+),[^;]*;")
 _HEADER = re.compile(r"(\d+),(\d+),(\d+),[^;]*;")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One kernel message. `at` is when it was logged, on the wall clock of now."""
 
     facility: int

@@ -16,12 +16,12 @@ In plain text anybody may have written `kernel:`; that is for the reader of the 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from hpctl.agent import kmsg
 from hpctl.core.bounds import EARLIEST, bounded
@@ -63,8 +63,7 @@ _MEMBER = re.compile(r"\s+[\"\[\]\d]")
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One message: the number of its line in the file, counted from 1, and its record.
 
     `record.facility` is 0 where the kernel wrote it, by what the form tells; `raw` is the line.

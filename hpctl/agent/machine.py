@@ -2,10 +2,10 @@
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 import hpctl
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
@@ -15,8 +15,7 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 # How many devices an instance type has: what a machine is held against if nobody said.
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """What one instance type has; None is not known here, and is then not checked."""
 
     efa_devices: int | None = None

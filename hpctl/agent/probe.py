@@ -10,7 +10,8 @@ is gone. So however long a mount hangs, there is one sleeper for it and not one 
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, NotHere
 
@@ -19,8 +20,7 @@ _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a child said before it ended. `exit_code` is negative for a signal."""
 
     exit_code: int
@@ -28,15 +28,13 @@ class Answer:
     err: str
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """No answer yet; the first question without one is `age_s` old, however many were asked."""
 
     age_s: float
 
 
-@dataclass(slots=True)
-class _Child:
+class _Child(Struct):
     process: subprocess.Popen[str]
     started: float
     given_up: bool = False

@@ -5,9 +5,10 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, Machine
 
@@ -19,8 +20,7 @@ _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat (include/linux/sched.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One task. `start` is in clock ticks after boot: with the pid it names one task for good."""
 
     pid: int
@@ -139,8 +139,7 @@ def job_of_cgroup(path: str) -> str:
     return match["job"] if match else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     job: str
     began: float
     until: float

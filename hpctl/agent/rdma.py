@@ -5,8 +5,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from hpctl.agent.check import CannotTell, Machine, NotHere
 
@@ -20,8 +21,7 @@ MOST_DEVICES = 128
 """RDMA devices that are looked at: no machine has so many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One RDMA device by its kernel name (`rdmap79s0`, `mlx5_0`), and where it is in sysfs."""
 
     name: str
@@ -107,8 +107,7 @@ def _word(path: str) -> str:
         return file.read(64).decode("ascii", "replace").strip().lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """One port's state as the kernel words it, without its number: `ACTIVE`, `LinkUp`."""
 
     device: str
@@ -184,8 +183,7 @@ Identity = tuple[int, int]
 """A folder's inode and how often one was opened: another one is another life of the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The counters of one folder at one time.
 
     `failed`: files that are there and do not answer, or are left alone because they did not.
@@ -209,8 +207,7 @@ def rise(now: Reading | None, then: Reading | None, name: str) -> int | None:
     return None if new is None or old is None or new < old else new - old
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """The files of one folder: they answer, or fail, together.
 
     `why` says how the last attempt failed; for `left_out` readings none is made.
@@ -254,8 +251,7 @@ class _Group:
         return {name: self.why for name in names if name not in values}
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     """The open files of one life of one device, by the folder they are in."""
 
     identity: Identity
@@ -350,8 +346,7 @@ class CounterFiles:
         return there
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """What the counters of some devices said at one time; a device may be missing from it.
 
     `at` is in seconds that never go back.
@@ -361,8 +356,7 @@ class Sweep:
     devices: Mapping[str, Reading]
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """The newest sweep and a few earlier ones, oldest first: a sample for a judge."""
 
     now: Sweep

@@ -12,10 +12,11 @@ import os
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, Observation
 from hpctl.agent.checks import (
@@ -70,8 +71,7 @@ FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in mo
 """All checks that run at intervals, by their names in `hpctl.core.faults`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
 
     spec: CheckSpec
@@ -88,8 +88,7 @@ def load(spec: CheckSpec, limits: Limits | None = None) -> Check:
     return Check(spec, its.gather, its.judge, {**shipped, **(limits or {})}, its.gauges)
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     """A check, what it saw last, and what is made of it. Before `believe_at` it is too early."""
 
     check: Check
@@ -247,8 +246,7 @@ LOG = "kernel"
 _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRow:
+class CheckRow(Struct, frozen=True):
     """One check: `state` is ok, warn, fail, unknown, or absent where it is not for this machine.
 
     `why` says what it looks at, or why it is absent or unknown.
@@ -317,8 +315,7 @@ CALM_WINDOWS = 10
 _MB = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What the process has used: CPU seconds so far, resident memory now in MB."""
 
     cpu_s: float

@@ -24,12 +24,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.config import AgentSettings
 from hpctl.core.compat import UTC
@@ -227,16 +228,14 @@ class Answer(Enum):
     """A heartbeat's digest names findings that the head node does not hold: send them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """The answer and the head node's own words for it."""
 
     answer: Answer
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(Struct, frozen=True):
     head: Head
     id: str
     secret: bytes
@@ -386,8 +385,7 @@ def _code(text: bytes) -> str:
 # --- when the sender is woken ---
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """A bucket of `burst` wakes that fills by one in `every_s`. Times are monotonic seconds."""
 
     burst: int = BURST
@@ -435,8 +433,7 @@ class Pace:
 # written costs the spool, never the agent.
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(Struct, frozen=True):
     """What a former run left: the findings that still count, and when that run started."""
 
     findings: tuple[Finding, ...] = ()

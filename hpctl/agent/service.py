@@ -7,9 +7,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from types import FrameType
+
+from msgspec.structs import replace
 
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.config import AgentSettings, apply

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent import config as defaults
 from hpctl.agent.config import CONFIG
@@ -173,8 +174,7 @@ FIRST_SWEEP_S = 30.0
 """How long a driver may take to say its first word: initialising eight GPUs takes seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentCheckView:
+class AgentCheckView(Struct, frozen=True):
     """One run of the checks: `lost` counts records that the kernel's log had dropped."""
 
     as_of: datetime

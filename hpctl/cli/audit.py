@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.core.journal import ConfigurationTaken, RequestTaken
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from hpctl.store.audit import AuditRow
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Struct, frozen=True):
     """One row. `what`: the request, or the settings that changed. `digest` chains it to those
     before it."""
 
@@ -33,15 +32,13 @@ class AuditEntry:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class AuditView:
+class AuditView(Struct, frozen=True):
     """What `hpctl audit` shows, oldest first."""
 
     entries: tuple[AuditEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditVerifyView:
+class AuditVerifyView(Struct, frozen=True):
     """What `hpctl audit verify` found. `broken_at`: the first row that does not follow from the
     rows before it. `expected`: whether the digest that was asked for is in the chain."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from hpctl.core.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class GroupScaleView:
+class GroupScaleView(Struct, frozen=True):
     """One group of the configuration. What nobody could say is None.
 
     `answer` is what autoscaling answers now: up, down or hold; `rule` the check that holds.
@@ -46,8 +46,7 @@ class GroupScaleView:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingView:
+class WaitingView(Struct, frozen=True):
     """A job that waits for nodes and for nothing else."""
 
     job: int
@@ -56,8 +55,7 @@ class WaitingView:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class AutoscaleView:
+class AutoscaleView(Struct, frozen=True):
     """What `hpctl autoscale` shows. `adds_left` and `hours_left`: of these 24 hours' budget.
 
     `waiting` and the older `changes` are there with explain alone. `unknown`: what could not be

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import DurationType, NameType, WordType, aws_options, open_aws
@@ -149,8 +149,7 @@ ULTRA = NameType("type", r"ml\.u-[a-z0-9.-]+", "an UltraServer type such as ml.u
 OFFER = NameType("offer", r"[a-z0-9-]{1,256}", "an offering's id (`hpctl capacity offers`)")
 
 
-@dataclass(frozen=True, slots=True)
-class OffersView:
+class OffersView(Struct, frozen=True):
     """What `hpctl capacity offers` shows. `request` is SearchTrainingPlanOfferings'."""
 
     as_of: datetime
@@ -158,8 +157,7 @@ class OffersView:
     offers: tuple[Offer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPlansView:
+class TrainingPlansView(Struct, frozen=True):
     """What `hpctl capacity plans` shows. `whole`: one, with all its parts."""
 
     as_of: datetime
@@ -168,8 +166,7 @@ class TrainingPlansView:
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPlanOrderView:
+class TrainingPlanOrderView(Struct, frozen=True):
     """What `buy` and `extend` show. `outcome`: dry_run, ordered, done, unchanged, failed, deadline.
 
     `offer` is null where it was bought before; `status` is the plan's, or the extension's.

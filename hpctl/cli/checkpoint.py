@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_file
@@ -31,8 +32,7 @@ _WORLD = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@dataclass(frozen=True, slots=True)
-class Aws:
+class Aws(Struct, frozen=True):
     """How to reach S3, as elsewhere with AWS."""
 
     profile: str | None
@@ -303,8 +303,7 @@ def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
     sys.exit(3)
 
 
-@dataclass(frozen=True, slots=True)
-class RowView:
+class RowView(Struct, frozen=True):
     """One checkpoint, or one that is none; docs/cli-json.md says what each field means."""
 
     path: str
@@ -318,16 +317,14 @@ class RowView:
     fetched_from: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnseenView:
+class UnseenView(Struct, frozen=True):
     """A place that could not be looked at."""
 
     place: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LsView:
+class LsView(Struct, frozen=True):
     """What `hpctl checkpoint ls` and `verify` found. `why`: nothing could be looked at."""
 
     place: str
@@ -335,8 +332,7 @@ class LsView:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LastView:
+class LastView(Struct, frozen=True):
     """What `hpctl checkpoint last` found."""
 
     verdict: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import DurationType, complete_file
@@ -31,8 +31,7 @@ RESTART_S = 300.0
 """Taken where no restart was ever seen: requeue, start of the program and loading."""
 
 
-@dataclass(frozen=True, slots=True)
-class AtView:
+class AtView(Struct, frozen=True):
     """One interval of the table. `ratio`: the effective training time ratio."""
 
     interval_s: float
@@ -40,8 +39,7 @@ class AtView:
     ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class AdviceView:
+class AdviceView(Struct, frozen=True):
     """What `hpctl checkpoint advise` shows; docs/checkpoints.md says what each means."""
 
     directory: str
@@ -157,8 +155,7 @@ def _steps(steps: int | None) -> str:
     return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """The command line. None: to be measured."""
 
     target: str
@@ -169,8 +166,7 @@ class Asked:
     newest: int
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """What the journal says: since when, failures of nodes, and how long restarts took."""
 
     since: datetime | None = None

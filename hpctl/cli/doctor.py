@@ -14,12 +14,12 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
@@ -125,8 +125,7 @@ def unit_user() -> str | None:
 # --- the checks -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CheckView:
+class CheckView(Struct, frozen=True):
     """One check: `verdict` is ok, note, warn, fail or unknown; `mend` says what to do about it.
 
     `source` says where a fact about Slurm comes from.
@@ -139,8 +138,7 @@ class CheckView:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorView:
+class DoctorView(Struct, frozen=True):
     """What `hpctl doctor` shows."""
 
     as_of: datetime

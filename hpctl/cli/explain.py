@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_any
@@ -59,8 +60,7 @@ if TYPE_CHECKING:
     from hpctl.jobs.job_comment import JobRegistration
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceView:
+class EvidenceView(Struct, frozen=True):
     """One finding: `text` in words, `evidence` the raw line that it comes from."""
 
     first: datetime
@@ -75,8 +75,7 @@ class EvidenceView:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class RuleView:
+class RuleView(Struct, frozen=True):
     """The row of the catalogue that decided, and where the row comes from."""
 
     id: str
@@ -86,8 +85,7 @@ class RuleView:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class GateView:
+class GateView(Struct, frozen=True):
     """One gate, in order. `result`: passed, waved, held or not_reached."""
 
     name: str
@@ -96,8 +94,7 @@ class GateView:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainView:
+class ExplainView(Struct, frozen=True):
     """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, change.
 
     `trouble`: what went wrong with the run, for a job that no node's fault explains.

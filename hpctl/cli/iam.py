@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import BUCKET, ROLE_ARN, aws_options, open_aws, usage
@@ -24,8 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
 
 
-@dataclass(frozen=True, slots=True)
-class IamView:
+class IamView(Struct, frozen=True):
     """What `hpctl iam head-node` and its siblings show."""
 
     who: str
@@ -33,24 +32,21 @@ class IamView:
     trust: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeniedView:
+class DeniedView(Struct, frozen=True):
     """An action that a role does not allow."""
 
     action: str
     resource: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnsureView:
+class UnsureView(Struct, frozen=True):
     """An action that a role allows under conditions on what only a real request has."""
 
     action: str
     keys: str
 
 
-@dataclass(frozen=True, slots=True)
-class IamCheckView:
+class IamCheckView(Struct, frozen=True):
     """What `hpctl iam check` shows. `error`: why nobody can say."""
 
     who: str
@@ -194,9 +190,9 @@ def _open(to: Scope, policy: dict[str, Any]) -> list[str]:
     uses = {"bucket": ":s3:::*", "role": ":role/*", "cluster": "/aws/sagemaker/Clusters/*"}
     uses |= {"cluster_id": ":cluster/*", "region": "arn:", "account": "arn:"}
     return [
-        options.get(field.name, f"--{field.name}")
-        for field in fields(to)
-        if getattr(to, field.name) == "*" and uses.get(field.name, "\0") in text
+        options.get(name, f"--{name}")
+        for name in to.__struct_fields__
+        if getattr(to, name) == "*" and uses.get(name, "\0") in text
     ]
 
 

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from itertools import chain
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+from msgspec import Struct
 
 from hpctl import __version__
 from hpctl.cli import output
@@ -71,8 +71,7 @@ KEPT = ("/etc/hpctl", "/var/lib/hpctl", "/var/log/hpctl")
 SLURM_FILES = ("slurm.conf", "plugstack.conf")
 
 
-@dataclass(frozen=True, slots=True)
-class StepView:
+class StepView(Struct, frozen=True):
     """One step. `state` is already, done, would (`--dry-run`), skipped or failed."""
 
     name: str
@@ -80,8 +79,7 @@ class StepView:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What is to be so, whether it is, and how it becomes so. `absent`: why it cannot be here."""
 
     name: str
@@ -130,8 +128,7 @@ _DELAY = "batch_sched_delay=0"
 _ADDED = "# batch_sched_delay: added by hpctl install"
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """What the command line asks for. `head` is the daemon's URL, for nodes.
 
     `eager`: batch_sched_delay=0 is added to the SchedulerParameters that a site has set.
@@ -466,8 +463,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 PORT = 8470
 
 
-@dataclass(frozen=True, slots=True)
-class InstallView:
+class InstallView(Struct, frozen=True):
     """What was done, and what doctor says of it."""
 
     dry_run: bool

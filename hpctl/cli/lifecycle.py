@@ -6,11 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from hpctl.cli import output
 from hpctl.cli.arguments import PrefixType, ThereType, aws_options, open_aws
@@ -52,8 +53,7 @@ DIRECTORY = ThereType(path_type=Path, exists=True, file_okay=False)
 DEFAULT_SPEC = "cluster.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class BundleView:
+class BundleView(Struct, frozen=True):
     """What `hpctl lifecycle bundle` shows."""
 
     directory: str
@@ -213,8 +213,7 @@ def _view(
     return BundleView(*made, found, tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class PushView:
+class PushView(Struct, frozen=True):
     """What `hpctl lifecycle push` shows. `dry_run`: nothing was sent."""
 
     source_s3_uri: str
@@ -279,8 +278,7 @@ def push(
     leave(Exit.FINE)
 
 
-@dataclass(frozen=True, slots=True)
-class TestView:
+class TestView(Struct, frozen=True):
     """What `hpctl lifecycle test` shows. `slurm`: how a real instance fared, or why none did."""
 
     digest: str

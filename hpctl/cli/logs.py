@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_preset
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from hpctl.jobs.logs.rules import RuleSet
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
+class RuleRow(Struct, frozen=True):
     """One rule over the whole log."""
 
     name: str
@@ -35,8 +34,7 @@ class RuleRow:
     due: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictRow:
+class VerdictRow(Struct, frozen=True):
     """One time that a rule fired."""
 
     at: datetime | None
@@ -48,8 +46,7 @@ class VerdictRow:
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogsTestView:
+class LogsTestView(Struct, frozen=True):
     """What `hpctl logs test` shows."""
 
     as_of: datetime

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_node
@@ -22,8 +22,7 @@ UNKNOWN = "UNKNOWN"
 NOT_FOUND = "NOT_FOUND"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Struct, frozen=True):
     """One node. `slurm_state` and `instance_status` are UNKNOWN where nobody could be asked."""
 
     name: str
@@ -44,8 +43,7 @@ class NodeView:
     held_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodesView:
+class NodesView(Struct, frozen=True):
     """What `hpctl nodes` shows."""
 
     as_of: datetime

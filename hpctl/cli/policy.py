@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from hpctl.policies import PolicyFile
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyTestView:
+class PolicyTestView(Struct, frozen=True):
     """What `hpctl policy test` shows."""
 
     policies: tuple[str, ...]
@@ -31,8 +30,7 @@ class PolicyTestView:
     held: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
+class CheckedFile(Struct, frozen=True):
     """One file that was looked at. `notes`: what it says, laid over the defaults, that can never
     happen."""
 
@@ -41,15 +39,13 @@ class CheckedFile:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyCheckView:
+class PolicyCheckView(Struct, frozen=True):
     """What `hpctl policy check` shows."""
 
     files: tuple[CheckedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyKey:
+class PolicyKey(Struct, frozen=True):
     """One key, what it is, and which file says so last."""
 
     key: str
@@ -57,8 +53,7 @@ class PolicyKey:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyShowView:
+class PolicyShowView(Struct, frozen=True):
     """What `hpctl policy show` shows."""
 
     partition: str
@@ -192,7 +187,7 @@ def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
         value = _text(getattr(whole.backoff, name))
         keys.append(PolicyKey(f"backoff.{name}", value, source("backoff", name)))
     for kind in Kind:
-        treatment = dataclasses.asdict(whole.treatment(kind))
+        treatment = asdict(whole.treatment(kind))
         for name in TreatmentSection.model_fields:
             where = source("on", kind, name)
             if name == "ladder" or treatment[name] or where != "default":

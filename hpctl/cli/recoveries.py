@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output, views
 from hpctl.cli.gather import World, gather
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveriesView:
+class RecoveriesView(Struct, frozen=True):
     """What `hpctl recoveries` shows. `ended_not_shown` counts the closed recoveries left out that
     are not past; `holds` are what a gate keeps from beginning or going on."""
 
@@ -85,8 +84,7 @@ def draw_recoveries(out: Console, view: RecoveriesView) -> None:
     views.left_out(out, view.ended_not_shown)
 
 
-@dataclass(frozen=True, slots=True)
-class JobsView:
+class JobsView(Struct, frozen=True):
     """What `hpctl jobs` shows. `ended_not_shown` counts the closed recoveries left out that
     are not past.
 
@@ -155,8 +153,7 @@ def _report_table(out: Console, rows: Sequence[views.JobReportView], now: dateti
     out.print(table)
 
 
-@dataclass(frozen=True, slots=True)
-class LemonView:
+class LemonView(Struct, frozen=True):
     """One instance's history. `rules` counts its recoveries by rule."""
 
     node: str
@@ -172,8 +169,7 @@ class LemonView:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LemonsView:
+class LemonsView(Struct, frozen=True):
     """What `hpctl lemons` shows. `not_shown` counts instances with a history below `limit`."""
 
     as_of: datetime

@@ -12,11 +12,11 @@ import pwd
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_hold, complete_node, complete_open, now_option
@@ -39,8 +39,7 @@ LOOK_S = 0.05
 SEND_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(Struct, frozen=True):
     """One request. `answered` is false while it is still queued; `ok` means nothing then."""
 
     id: int
@@ -52,8 +51,7 @@ class RequestView:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestsView:
+class RequestsView(Struct, frozen=True):
     """What a request command shows."""
 
     requests: tuple[RequestView, ...]
@@ -173,8 +171,7 @@ def _line(row: RequestView, waited: bool) -> str:
     return f"{queued} (none answered: hpctl status)" if waited else queued
 
 
-@dataclass(frozen=True, slots=True)
-class JobHere:
+class JobHere(Struct, frozen=True):
     """A job that holds the node. `recoverable`: Slurm would run it again."""
 
     id: int
@@ -185,8 +182,7 @@ class JobHere:
     recoverable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewView:
+class PreviewView(Struct, frozen=True):
     """One node before a reboot or replacement. `answer`: what the daemon would say now. `now`: its
     jobs are not waited for."""
 
@@ -200,8 +196,7 @@ class PreviewView:
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewsView:
+class PreviewsView(Struct, frozen=True):
     """What `--dry-run` shows."""
 
     as_of: datetime

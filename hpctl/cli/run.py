@@ -6,11 +6,11 @@ import json
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from hpctl.cli.arguments import complete_rules
 from hpctl.core.bounds import printable

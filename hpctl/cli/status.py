@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output, views
 from hpctl.cli.gather import World, cloud_says, gather, waits_for_cloud, with_cloud
@@ -33,8 +33,7 @@ LATELY = timedelta(hours=1)
 _INSIDE = (Action.PROCESS, Action.STEP)
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonView:
+class DaemonView(Struct, frozen=True):
     """The daemon by its own word. `alive`: its lease still lasts."""
 
     alive: bool
@@ -48,8 +47,7 @@ class DaemonView:
     trouble: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCounts:
+class NodeCounts(Struct, frozen=True):
     """How many nodes: by Slurm's state (null where unreadable) and by assessment."""
 
     slurm_total: int | None
@@ -57,8 +55,7 @@ class NodeCounts:
     by_condition: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class FactsView:
+class FactsView(Struct, frozen=True):
     """How old the facts are."""
 
     slurm_as_of: datetime | None
@@ -69,8 +66,7 @@ class FactsView:
     newest_report: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class StatusView:
+class StatusView(Struct, frozen=True):
     """What `hpctl status` shows. `problems` make exit code 1, `unknowns` alone 3.
 
     `changes` of capacity: autoscaling and spares, under way or ended within the last hour.

@@ -13,11 +13,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import FILE_SYSTEM, DurationType, ThereType, aws_options, open_aws, usage
@@ -48,8 +49,7 @@ def storage() -> None:
     """Link file systems to S3, and load files ahead of use."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkView:
+class LinkView(Struct, frozen=True):
     """What `hpctl storage link` shows. `made`: by this call; false where it was there already.
 
     `dry_run`: nothing was asked for; a `link` without an id is what would be.
@@ -138,8 +138,7 @@ def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
     return known
 
 
-@dataclass(frozen=True, slots=True)
-class LinksView:
+class LinksView(Struct, frozen=True):
     """What `hpctl storage ls` shows. `file_system`: the one that was asked for, empty for all."""
 
     links: tuple[Link, ...]
@@ -195,8 +194,7 @@ STALLED_S: Final = 900.0
 _STATE = re.compile(r": \(0x([0-9a-f]+)\)(.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Preload:
+class Preload(Struct, frozen=True):
     """How far it is. `files` were found, `released` of them had no contents here at first."""
 
     path: str
@@ -214,8 +212,7 @@ class Preload:
         return self.loaded + len(self.failed) >= self.released and not self.under_way
 
 
-@dataclass(slots=True)
-class Lfs:
+class Lfs(Struct):
     """The `lfs` program. Raises HpctlError where there is none."""
 
     program: str = field(default_factory=lambda: shutil.which("lfs") or "")

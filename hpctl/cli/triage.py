@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.checks import kernel_platform
 from hpctl.agent.checks.kernel_line import judge, of_a_process
@@ -45,8 +46,7 @@ _SHOWN = 2000
 """Most rows of the table; the summary counts all lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineView:
+class LineView(Struct, frozen=True):
     """One line that means something, as JSON has it. `device` is empty where it names none."""
 
     line: int
@@ -62,8 +62,7 @@ class LineView:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class BootView:
+class BootView(Struct, frozen=True):
     """What all lines of one boot amount to: `first` and `last` number its lines in the file."""
 
     first: int

@@ -5,10 +5,10 @@ The field names are the contract: add, never rename or drop (docs/cli-json.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, heading, styled, word, wrapped
 from hpctl.core.change import Change
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class StepView:
+class StepView(Struct, frozen=True):
     """One attempt at one effect. `outcome` is empty while no answer is on record."""
 
     kind: str
@@ -46,8 +45,7 @@ class StepView:
     in_doubt: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MoveView:
+class MoveView(Struct, frozen=True):
     """One change of phase."""
 
     at: datetime
@@ -56,8 +54,7 @@ class MoveView:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class TroubleView:
+class TroubleView(Struct, frozen=True):
     """What went wrong with a run. Texts are empty, numbers null, where nobody knows."""
 
     kind: str
@@ -73,8 +70,7 @@ class TroubleView:
     progress: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class JobReportView:
+class JobReportView(Struct, frozen=True):
     """What a job's supervisor told: the trouble, what it did, what it wished."""
 
     job: int
@@ -90,8 +86,7 @@ class JobReportView:
     progress: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecoveryView:
+class NodeRecoveryView(Struct, frozen=True):
     """A node recovery. `instance` and `boot` are the generation treated now."""
 
     id: str
@@ -115,8 +110,7 @@ class NodeRecoveryView:
     moves: tuple[MoveView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecoveryView:
+class JobRecoveryView(Struct, frozen=True):
     """A job recovery: of which attempt of which job, and because of which node recovery.
 
     Where the run itself went wrong, `cause` is empty and `trouble` says how; `action` is what its
@@ -147,8 +141,7 @@ class JobRecoveryView:
     start_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldView:
+class HoldView(Struct, frozen=True):
     """Something that hpctl wanted to treat and a gate held back."""
 
     target: str
@@ -159,8 +152,7 @@ class HoldView:
     approvable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeView:
+class ChangeView(Struct, frozen=True):
     """A change of capacity. `phase`: where it stands or how it ended, `why` what was seen last."""
 
     id: str
@@ -187,9 +179,9 @@ def change_view(change: Change) -> ChangeView:
     )
 
 
-def copied(view: Callable[..., V], source: object, **own: Any) -> V:
+def copied(view: type[V], source: object, **own: Any) -> V:
     """A view with the source's values for its fields of the same names, beside its `own`."""
-    names = [f.name for f in fields(view) if f.name not in own]  # type: ignore[arg-type]
+    names = [name for name in view.__struct_fields__ if name not in own]
     return view(**{name: getattr(source, name) for name in names}, **own)
 
 

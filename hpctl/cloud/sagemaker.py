@@ -27,7 +27,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -36,6 +35,7 @@ from typing import Any, TypeVar
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
+from msgspec.structs import replace
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from hpctl.cloud.aws import open_session

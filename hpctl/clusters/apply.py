@@ -12,8 +12,9 @@ order in doubt is looked for, and sent once more only where nothing of it is to 
 
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.clusters.diff import Diff, diff, filled, is_controller, request_of
 from hpctl.clusters.names import find_group, node_rows
@@ -39,8 +40,7 @@ _OUTDATED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How an order in doubt is looked for: `looks` times, `every_s` apart."""
 
     sleep: Callable[[float], None]
@@ -129,8 +129,7 @@ _UPDATABLE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True):
     """`adopted`: the cluster was there already, made from the same spec."""
 
     arn: str
@@ -184,8 +183,7 @@ def adopt(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
     return Created(str(found["ClusterArn"]), adopted=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The orders that make a cluster as its spec says, in this sequence.
 
     `update` is UpdateCluster's request, `shrink` how many instances go from a group, `leaving`

@@ -18,8 +18,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.errors import Absent, HpctlError, InDoubt
 from hpctl.ports import Aws, Service
@@ -53,8 +54,7 @@ PYTHON = "python.tar.gz"
 _LEFT_OUT = ("__pycache__", ".git", ".DS_Store", MANIFEST)
 
 
-@dataclass(frozen=True, slots=True)
-class BundleFile:
+class BundleFile(Struct, frozen=True):
     """One file: its path in the bundle, bytes and SHA-256."""
 
     path: str
@@ -62,8 +62,7 @@ class BundleFile:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """A bundle as it lies in a directory."""
 
     directory: Path
@@ -207,8 +206,7 @@ TRIES = 3
 _URI = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
 
-@dataclass(frozen=True, slots=True)
-class S3Prefix:
+class S3Prefix(Struct, frozen=True):
     """`s3://bucket/prefix`, without a slash at its end."""
 
     bucket: str
@@ -232,8 +230,7 @@ class S3Prefix:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
-class PushPlan:
+class PushPlan(Struct, frozen=True):
     """What a push sends, leaves and finds left over, by path."""
 
     send: tuple[str, ...]

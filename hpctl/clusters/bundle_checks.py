@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
@@ -26,8 +27,7 @@ LARGEST = 4 << 30
 """Bytes. Each new node downloads all of it before it does anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that would keep nodes from coming up, and where."""
 
     path: str
@@ -150,8 +150,7 @@ STATE = "var/lib/hpctl/lifecycle"
 LIMIT_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(Struct, frozen=True):
     """What became of a step of a node: done, failed, running, not_applicable or off, and why.
 
     `weight` is required, optional or off; `tries` counts processes, `seconds` waits as well.
@@ -166,8 +165,7 @@ class StepState:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """What became of a node's last run: done, failed or running. `bundle` is the digest."""
 
     node: str
@@ -212,8 +210,7 @@ def _object(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One run of a bundle: the node's states, and the last line of its log."""
 
     role: str

@@ -14,11 +14,11 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -38,8 +38,7 @@ GLIBC_MINOR = 35
 """Of Ubuntu 22.04: 2.35."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The Python (`3.10`) and the machine (`x86_64`) that wheels are for."""
 
     python: str = DEFAULT_PYTHON
@@ -73,8 +72,7 @@ class Target:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
+class Lack(Struct, frozen=True):
     """A requirement that no wheel meets, and why."""
 
     requirement: str

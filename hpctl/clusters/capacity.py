@@ -1,9 +1,10 @@
 """What a cluster has: reserved, running, spare, failed, by instance group and zone."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from hpctl.clusters.names import NodeRow
 from hpctl.core.capacity import RESERVATION
@@ -21,8 +22,7 @@ SHORT: Final = ("Failed", "Degraded")
 UNUSABLE: Final = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "MAINTENANCE", "MAINT"})
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneCapacity:
+class ZoneCapacity(Struct, frozen=True):
     """The instances of a group in one zone.
 
     `spare`: idle in hpctl's reservation. `idle`, `busy` and `out` (drained or down) are Slurm's,
@@ -43,8 +43,7 @@ class ZoneCapacity:
     out: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCapacity:
+class GroupCapacity(Struct, frozen=True):
     """A group as a whole. `target` is what was asked for; `plan` its training plan's name."""
 
     group: str
@@ -54,8 +53,7 @@ class GroupCapacity:
     plan: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCapacity:
+class PlanCapacity(Struct, frozen=True):
     """One reserved capacity of a training plan. `in_use` and so on are the whole plan's."""
 
     plan: str
@@ -70,8 +68,7 @@ class PlanCapacity:
     ends: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityView:
+class CapacityView(Struct, frozen=True):
     """What `hpctl capacity` shows. `unknown`: what could not be read, and why. `problems`: groups
     that the service calls Failed or Degraded, or that have failed instances.
     """

@@ -2,10 +2,10 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from msgspec import Struct
 from pydantic import BaseModel
 
 from hpctl.clusters.spec import ClusterSpec, GroupSpec, checked
@@ -37,8 +37,7 @@ OFFERS: Mapping[str, str] = {
 """Keys of a group that a first file leaves out, each with an example."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """What a first file says. `scripts` is the S3 prefix of the lifecycle scripts, "" for none.
 
     `entry` is the script that runs there once the AMI has set a node up; `lustre` is a file

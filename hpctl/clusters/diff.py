@@ -11,8 +11,10 @@ in a restated group as the service has it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.update_cluster import group_of
@@ -86,8 +88,7 @@ class Kind(StrEnum):
     IMPOSSIBLE = "impossible"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One difference. `old` and `new` are None where the thing is not there.
 
     `place` is the API's: `NodeRecovery`, or `workers.LifeCycleConfig.OnCreate` with the group's
@@ -101,8 +102,7 @@ class Change:
     consequence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Struct, frozen=True):
     """All differences between a spec and a cluster, in the order of the spec."""
 
     cluster: str

@@ -6,9 +6,11 @@ newest. Why something failed stands in DescribeClusterEvent alone, in one of sev
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError, Refused, Unavailable
@@ -18,8 +20,7 @@ AT_ONCE = 16
 LEVELS = ("Info", "Warn", "Error")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterEvent:
+class ClusterEvent(Struct, frozen=True):
     """One event. `failure` is its FailureMessage, `lifecycle` how its lifecycle script stood."""
 
     id: str

@@ -6,9 +6,11 @@ in the stream `LifecycleConfig/<instance group>/<instance id>`.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.clusters.names import NodeRow
 from hpctl.clusters.progress import (
@@ -37,8 +39,7 @@ _FAILED = re.compile(r"\b(fail(ed|ure)?|fatal|error)\b|Traceback|[A-Z]\w+(Error|
 _CLUES = re.compile(r"no such file|permission denied|not found|timed out|cannot|unable", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class LogPlace:
+class LogPlace(Struct, frozen=True):
     """Where an instance's lifecycle log is."""
 
     group: str
@@ -48,8 +49,7 @@ class LogPlace:
         return f"{self.group} {self.stream}"
 
 
-@dataclass(frozen=True, slots=True)
-class FailedLine:
+class FailedLine(Struct, frozen=True):
     """The line that says what failed, and the step it names. `unread`: why there is none.
 
     `unreachable`: nobody answered, and nobody will for another log either.

@@ -7,9 +7,10 @@ an order in doubt is looked for there; sent again, it would be answered with a c
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.errors import HpctlError, InDoubt, Refused, Unavailable
@@ -31,8 +32,7 @@ UPDATING = frozenset({"Pending", "InProgress", "RollbackInProgress"})
 CHECKING = "DeepHealthCheckInProgress"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupWork:
+class GroupWork(Struct, frozen=True):
     """How far one group is: its own status, and how many of its nodes are in which."""
 
     name: str
@@ -43,8 +43,7 @@ class GroupWork:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """One look. `done` is the last; `failed` says what went wrong, empty where nothing did."""
 
     status: str
@@ -197,8 +196,7 @@ def _running_checks(sagemaker: Service, cluster: str) -> bool:
 # --- following --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Following:
+class Following(Struct):
     """Looks at a cluster until an order for some of its groups is done.
 
     `before` is what DescribeCluster said before the order: what differs from it is the order's.

@@ -8,10 +8,11 @@ as before. Once it is through, there is no way back.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from hpctl.clusters.bundle import MANIFEST
 from hpctl.clusters.request import FILE, LARGEST, NODE_TYPES, places, read_back, read_object
@@ -22,8 +23,7 @@ TRIES = 3
 """An order for S3 that may have been taken is given again: the second is the same as the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Legacy:
+class Legacy(Struct, frozen=True):
     """One provisioning_parameters.json. `there`: it is in S3 now, not only in the backup."""
 
     bucket: str
@@ -35,8 +35,7 @@ class Legacy:
         return f"s3://{self.bucket}/{self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """The files of a cluster that migrates, and the directory of their backups."""
 
     backup: Path

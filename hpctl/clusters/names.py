@@ -9,9 +9,11 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.clusters.joining import joined_now
 from hpctl.core.hostlist import HostlistError, expand
@@ -42,8 +44,7 @@ PROTECTED = ("controller", "login")
 """Roles whose nodes no command here replaces, reboots or deletes."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(Struct, frozen=True):
     """One node. What nobody said is empty; Slurm's state is UNKNOWN where Slurm was not asked,
     NOT_FOUND where it should know the node and does not, empty for head nodes outside of it.
 
@@ -91,8 +92,7 @@ class NodeRow:
         return self.names[0] if self.names else f"(a new node of {self.group})"
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """A cluster as DescribeCluster tells of it, and its nodes in natural order."""
 
     described: Mapping[str, Any]

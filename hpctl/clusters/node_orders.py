@@ -11,8 +11,9 @@ by name.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.clusters.names import NOT_FOUND, UNKNOWN, NodeRow, natural
 from hpctl.clusters.progress import FAILURE, RUNNING
@@ -242,8 +243,7 @@ ALLOWED = {
 """The API's states in which a node takes an order; none named: any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """One node of an order. `refusal` says why it may not be; `warning` what to know before.
 
     `instance` is the one that the order is for: its id, or the logical id of a place without one.
@@ -266,8 +266,7 @@ class Target:
     slurmd: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """An order for nodes of a cluster. `refusal` is why none of it may be given."""
 
     verb: Verb
@@ -398,8 +397,7 @@ def _refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool) -> 
 GOING = ("ShuttingDown", "NotFound")
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Struct, frozen=True):
     """A node that is to go, and why it is this one. `rank` 0 goes first."""
 
     row: NodeRow

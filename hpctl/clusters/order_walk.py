@@ -6,7 +6,9 @@ is picked up by the same command again, and nobody else's drain is ever lifted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.clusters import failures
 from hpctl.clusters.names import NodeRow, node_rows, targets_of
@@ -51,8 +53,7 @@ ENDED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeProgress:
+class NodeProgress(Struct, frozen=True):
     """One node of an order. `code` is the service's word for a refusal, `mend` what to do then.
 
     `left_drained` is the Reason under which Slurm still has it closed, where that is ours.
@@ -75,8 +76,7 @@ class NodeProgress:
         return self.phase in ENDED
 
 
-@dataclass(slots=True)
-class Walk:
+class Walk(Struct):
     """One order on its way. Iterate over `looks`; on a Ctrl-C call `let_go`.
 
     With `now` nobody waits for jobs: slurmctld is told that the node is down as soon as the

@@ -11,9 +11,10 @@ them against the calls in the code, both ways: who adds a call adds its row.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 
@@ -183,8 +184,7 @@ _CLUSTER_ARN = re.compile(
 _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """What a policy is narrowed to. `*` is anything."""
 
     region: str = "*"
@@ -203,8 +203,7 @@ class Scope:
     """Name of the alarms that roll an update back, `*` for any; "" for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """One statement, in IAM's words."""
 
     sid: str

@@ -14,9 +14,10 @@ those of a training plan. Nothing here raises: what cannot be found out is left 
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import StrEnum
 from hpctl.errors import HpctlError
@@ -33,8 +34,7 @@ class Cause(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A failure, understood. `step` and `line` are of a lifecycle script's log.
 
     `unread` says why there is no line yet. `log` is where to read the rest: CloudWatch's log
@@ -84,8 +84,7 @@ def cause_of(message: str) -> Cause:
     return Cause.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """Where a group's instances are to come from: `types` in order, the zone of each subnet ("" for
     unknown), and the training plan with its status and the zones of its capacity.
     """
@@ -198,8 +197,7 @@ class Verdict(StrEnum):
     DEADLINE = "deadline"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeProgress:
+class NodeProgress(Struct, frozen=True):
     """One node. `since` is when it came into its status, as far as the watch can know.
 
     `instance_id` is "" while nothing was launched for it, `logical_id` unless the cluster's
@@ -237,8 +235,7 @@ class NodeProgress:
         return self.status in FAILURE or starved
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProgress:
+class GroupProgress(Struct, frozen=True):
     """An instance group: how many instances are in it, of how many that it shall have.
 
     `instance_types` are in the order of preference.
@@ -251,8 +248,7 @@ class GroupProgress:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class EventLine:
+class EventLine(Struct, frozen=True):
     """One of the cluster's events (Continuous provisioning only)."""
 
     at: datetime
@@ -262,8 +258,7 @@ class EventLine:
     instance_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """One look at a cluster.
 
     `waited_s` is since the watch began, `still_s` since anything changed but failed nodes; `seen`

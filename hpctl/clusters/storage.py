@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
+
+from msgspec import Struct
 
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused
 from hpctl.ports import Aws
@@ -24,8 +25,7 @@ UNLINKABLE: Final = ("SCRATCH_1",)
 """Deployment types without data repository associations (they know `ImportPath` only)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One association, in FSx's words. `path` is the directory below the file system's root."""
 
     id: str
@@ -44,8 +44,7 @@ class Link:
         return self.lifecycle in SETTLED
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A link that somebody wants. Raises HpctlError from `of` where it cannot be one."""
 
     file_system: str

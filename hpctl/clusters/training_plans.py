@@ -6,10 +6,11 @@ nothing of it, and an order without an answer is looked for and not repeated (AD
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
+
+from msgspec import Struct
 
 from hpctl.clusters.apply import Patience, seen
 from hpctl.clusters.capacity import plan_name
@@ -29,8 +30,7 @@ _MENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What can be bought, until it is gone. `extends`: the plan that it is for, "" for a new one.
 
     `fee` is in `currency`, up front. `parts`: how many reserved capacities it has; between them

@@ -6,9 +6,11 @@ minute does not end a wait of an hour.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.clusters import failures
 from hpctl.clusters.events import failure_message
@@ -79,8 +81,7 @@ def look(aws: Aws, cluster: str, now: datetime) -> Progress:
     return _View(aws, cluster, now).look(now)
 
 
-@dataclass(slots=True)
-class _View:
+class _View(Struct):
     """What is remembered from one look to the next."""
 
     aws: Aws

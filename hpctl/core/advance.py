@@ -1,7 +1,9 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
 from hpctl.core.capacity import change_facts
@@ -20,8 +22,7 @@ from hpctl.core.view import View, job_facts, jobs_on, node_facts
 from hpctl.core.walls import Flaw, each
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """A step that a recovery wants now. `attempt`: of the job, for a job's step."""
 
     recovery: RecoveryId
@@ -29,8 +30,7 @@ class Due:
     attempt: Attempt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """One pass over all open recoveries. While there are `moves`, another pass is needed."""
 
     moves: tuple[SignalSeen, ...] = ()
@@ -39,8 +39,7 @@ class Progress:
     flaws: tuple[Flaw, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Next:
+class _Next(Struct, frozen=True):
     """What one recovery answered. `generation`: the new one, where it saw one."""
 
     recovery: RecoveryId

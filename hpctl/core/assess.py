@@ -10,9 +10,11 @@ which code when, never how often.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later, span
 from hpctl.core.catalogue import Rules
@@ -36,8 +38,7 @@ _APPLICATIONS = frozenset({"13", "31"})
 """Codes that an application's own bug writes again and again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
+class Incident(Struct, frozen=True):
     """All bad findings of one check and code on one device, oldest first."""
 
     check: str
@@ -149,8 +150,7 @@ _CONTAINED = RuleId("xid-48-contained")
 _JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True):
     """An incident, the row that speaks for it, and when that row may be believed."""
 
     incident: Incident

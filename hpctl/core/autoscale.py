@@ -12,8 +12,10 @@ job of which nothing is known is taken whole.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
@@ -25,8 +27,7 @@ _MEMORY, _GRES = 1, 2
 """Before it stand CPUs and memory, of which zero means that Slurm does not count them."""
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     has: _Counts
     rest: _Counts
     free: bool = True
@@ -124,8 +125,7 @@ class Pool:
 DAY = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A job that waits for nodes and for nothing else.
 
     `nodes`: how many it needs at least, all its array's tasks together, each for itself. `asks`:
@@ -146,8 +146,7 @@ class Waiting:
         return self.asks or Demand(nodes=self.nodes, whole=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """A node that a job could have now: healthy, nobody's spare. `since` None: nobody knows."""
 
     node: NodeName
@@ -156,8 +155,7 @@ class Idle:
     has: Tres = NOTHING_KNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """An instance group as the provider and Slurm have it now.
 
     `target` is what the provider was last told, `alive` how many instances run, `arriving` how
@@ -188,8 +186,7 @@ class Direction(StrEnum):
     DOWN = "down"
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """A change of a group that was decided before. `ended` None: it is under way.
 
     `count`: how many instances it brought or took, 0 where the service refused it. `failed`: it
@@ -205,8 +202,7 @@ class Past:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleView:
+class ScaleView(Struct, frozen=True):
     """All that `decide` looks at. `stopped`: why nothing at all may be done."""
 
     groups: Mapping[str, Group]
@@ -215,8 +211,7 @@ class ScaleView:
     stopped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleUp:
+class ScaleUp(Struct, frozen=True):
     """Add `count` instances to a group; it has `size` then."""
 
     group: str
@@ -226,8 +221,7 @@ class ScaleUp:
     jobs: tuple[JobId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleDown:
+class ScaleDown(Struct, frozen=True):
     """Take these idle nodes out of a group."""
 
     group: str
@@ -235,8 +229,7 @@ class ScaleDown:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """Nothing is done about a group: `rule` says by which check, `why` in words."""
 
     group: str
@@ -247,8 +240,7 @@ class Hold:
 Decision = ScaleUp | ScaleDown | Hold
 
 
-@dataclass(slots=True)
-class _Left:
+class _Left(Struct):
     """What is left for the groups that come next: jobs that nothing there serves, and budget."""
 
     every: Sequence[Waiting]

@@ -7,10 +7,7 @@ which the core's arithmetic cannot overflow, and total: out of bounds becomes th
 
 import re
 from datetime import datetime, timedelta
-from typing import Final
-
-from msgspec import Struct
-from msgspec.structs import force_setattr
+from typing import Any, Final
 
 from hpctl.core.compat import UTC
 
@@ -46,20 +43,27 @@ def in_utc(at: datetime) -> datetime:
     return at if at.tzinfo is UTC else at.astimezone(UTC)
 
 
-def keep(value: Struct, *names: str) -> None:
+def keep(value: object, *names: str) -> None:
     """Bring these times of a frozen value in bounds; for its `__post_init__`."""
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            force_setattr(value, name, in_utc(at))
+            _set(value, name, in_utc(at))
 
 
-def clean(value: Struct, *names: str) -> None:
+def clean(value: object, *names: str) -> None:
     """Make these texts of a frozen value printable; for its `__post_init__`."""
     for name in names:
         text: str = getattr(value, name)
         if _BUT_LINES.search(text):
-            force_setattr(value, name, printable(text, lines=True))
+            _set(value, name, printable(text, lines=True))
+
+
+def _set(value: Any, name: str, to: object) -> None:
+    # A prolog's program bounds numbers too, and is not to pay for the import.
+    from msgspec.structs import force_setattr
+
+    force_setattr(value, name, to)
 
 
 def later(at: datetime, seconds: float) -> datetime:

@@ -3,9 +3,11 @@
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.bounds import span
 from hpctl.core.faults.row import FaultRow
@@ -45,8 +47,7 @@ class UnknownRuleError(ValueError):
             self.hint = f"{self.hint[:-1]}, or is it new? {own}" if near else own
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """What a site changes in one row, or a row of its own; None keeps what is shipped.
 
     Times in seconds. A row of its own needs `meaning`, `urgency` and `ladder`.
@@ -59,8 +60,7 @@ class Override:
     meaning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
+class Deviation(Struct, frozen=True):
     """One field of one rule that differs: `shipped` and `ours` as people read them."""
 
     rule: RuleId
@@ -69,8 +69,7 @@ class Deviation:
     ours: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """All that `assess` is told: the rows in force and how long it waits for what.
 
     `follows` are the rules that the driver's own word (Xid 154) replaces; `watched` make a node

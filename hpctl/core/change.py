@@ -11,9 +11,11 @@ change's id as its client token. So a repeat adds or removes nothing twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
@@ -128,8 +130,7 @@ TRANSITIONS: Final[Mapping[tuple[Kind, Phase, Signal], Phase]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeOpened:
+class ChangeOpened(Struct, frozen=True):
     """`plan_capacity` decided on a change.
 
     ADD: `count` instances more in `group`, which has `size` then. REMOVE: `node` and its
@@ -152,8 +153,7 @@ class ChangeOpened:
     cause: RecoveryId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One change as the journal tells it."""
 
     opened: ChangeOpened
@@ -208,8 +208,7 @@ def open_change(event: ChangeOpened) -> Change:
 RESERVE_DEADLINE_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeFacts:
+class ChangeFacts(Struct, frozen=True):
     """What is known now of what a change is about.
 
     `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.

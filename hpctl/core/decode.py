@@ -8,7 +8,8 @@ Pure text functions, total over any string. Line shapes as the drivers print the
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.core.bounds import natural
 from hpctl.core.model import RuleId
@@ -40,8 +41,7 @@ _APP_STATUS = {"RLW_REMAP": 0x3F, "RLW_SRC_TRACK": 0x0C}
 _RXPIPE_RESET = ((0x7FF, 0b10011000010), (0xFF, 0b10000110))
 
 
-@dataclass(frozen=True, slots=True)
-class NvLink5:
+class NvLink5(Struct, frozen=True):
     """An Xid 144-150 line. None means that the line does not say.
 
     `reason` is the six-bit link-down reason, `blame` what it points at (empty if it names none).

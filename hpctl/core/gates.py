@@ -8,8 +8,9 @@ the remediation must never be the outage.
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from hpctl.core.bounds import later, span
 from hpctl.core.catalogue import OWN_HARDWARE
@@ -31,8 +32,7 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.view import View, fresh
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A generation that somebody wants treated: the facts, or (`by`) an operator."""
 
     generation: Generation
@@ -49,8 +49,7 @@ class Candidate:
         return bool(self.by)
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Counts that the gates compare with the policy; grows as a plan opens recoveries."""
 
     nodes: int = 0
@@ -356,8 +355,7 @@ def observing(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime)
     return f"mode observe: would drain {c.node.name} and {c.fault.ladder[0]} it"
 
 
-@dataclass(frozen=True, slots=True)
-class GateRow:
+class GateRow(Struct, frozen=True):
     """A gate, and whom it lets pass: an approval (`approvable`), an operator's own order."""
 
     name: str

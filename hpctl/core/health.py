@@ -1,7 +1,8 @@
 """Folding an agent's reports into what is known of its node."""
 
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from hpctl.core.model import Clears, Finding, Health, Report
 

@@ -1,8 +1,10 @@
 """What moves a job recovery: facts in, a move, a step or a wait out. Total over open phases."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import EARLIEST, later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
@@ -22,8 +24,7 @@ from hpctl.core.recovery import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True):
     """What is known now of the job that a recovery treats.
 
     `cordoned`: its bad nodes are closed, so a requeue cannot land there again. `node_stops_it`:

@@ -9,9 +9,11 @@ daemon that dies half-way leaves a job that still starts by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
@@ -102,8 +104,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecovery:
+class JobRecovery(Struct, frozen=True):
     """One job recovery as the journal tells it. `cause` is the node recovery behind it, empty
     where the run's own `trouble` is; see `journal.JobRecoveryOpened`."""
 
@@ -167,8 +168,7 @@ class Wish(StrEnum):
 _WISHES = {Action.REQUEUE: Wish.REQUEUE, Action.HOLD: Wish.HOLD}
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(Struct, frozen=True):
     """One word of one run of a job. `restarts` is its SLURM_RESTART_COUNT.
 
     `trouble` None is a mere sign of life. `action` and `why` are what the supervisor did, or is

@@ -8,8 +8,10 @@ name. Where both addresses are known and differ, no name makes them one.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import Instance, InstanceId, InstanceStatus, NodeName, ProviderView
@@ -17,8 +19,7 @@ from hpctl.core.model import Instance, InstanceId, InstanceStatus, NodeName, Pro
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """`instances`: the one that stands for each node, its `node` set. `unjoined`: of a node or an
     instance id, why it is joined to nothing although something has its address or name.
     `unknown`: the NodeAddrs that are names, and that no instance is known to have.

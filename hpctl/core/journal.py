@@ -7,9 +7,11 @@ stands is corruption, and corruption stops the daemon.
 
 import gc
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core import change, job_recovery, node_recovery
 from hpctl.core.change import Change, ChangeOpened
@@ -36,8 +38,7 @@ REPORTS_KEPT = 64
 """Of each job, in memory: more than any policy's budgets look back on."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonStarted:
+class DaemonStarted(Struct, frozen=True):
     """A daemon took the lease."""
 
     at: datetime
@@ -47,8 +48,7 @@ class DaemonStarted:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecoveryOpened:
+class NodeRecoveryOpened(Struct, frozen=True):
     """`plan` decided to treat a generation, past all gates (`passed`, in order)."""
 
     at: datetime
@@ -67,8 +67,7 @@ class NodeRecoveryOpened:
     passed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecoveryOpened:
+class JobRecoveryOpened(Struct, frozen=True):
     """A job's attempt was hit by a node that is being treated, or (`trouble`) went wrong by itself.
 
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
@@ -96,8 +95,7 @@ class JobRecoveryOpened:
     ran_on: tuple[NodeName, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobReported:
+class JobReported(Struct, frozen=True):
     """A job's supervisor told something. `uid`: whose credential it came with."""
 
     at: datetime
@@ -105,8 +103,7 @@ class JobReported:
     uid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class HoldNoted:
+class HoldNoted(Struct, frozen=True):
     """A candidate was held by a gate. Written once per change of reason."""
 
     at: datetime
@@ -117,16 +114,14 @@ class HoldNoted:
     approvable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HoldLifted:
+class HoldLifted(Struct, frozen=True):
     """The candidate is gone or was opened."""
 
     at: datetime
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalSeen:
+class SignalSeen(Struct, frozen=True):
     """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN."""
 
     at: datetime
@@ -136,8 +131,7 @@ class SignalSeen:
     generation: Generation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(Struct, frozen=True):
     """Written before the effect. Without its StepResolved the step is in doubt."""
 
     at: datetime
@@ -148,8 +142,7 @@ class StepStarted:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResolved:
+class StepResolved(Struct, frozen=True):
     """Written after the effect: what came back."""
 
     at: datetime
@@ -159,8 +152,7 @@ class StepResolved:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationTaken:
+class ConfigurationTaken(Struct, frozen=True):
     """The daemon acts by another configuration from now on, its recovery policies included.
 
     `settings`: what differs from the defaults, by dotted name, passwords left out. `by`: the
@@ -172,8 +164,7 @@ class ConfigurationTaken:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTaken:
+class RequestTaken(Struct, frozen=True):
     """An operator's request was consumed. `answer` is what the operator is told.
 
     `proof`: how the daemon knows that it was `by` who asked.
@@ -211,8 +202,7 @@ class Corrupt(Exception):
     """An event that cannot follow those before it."""
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """All that the journal amounts to. Only `fold` changes it, and who sets `retired`."""
 
     nodes: dict[RecoveryId, NodeRecovery] = field(default_factory=dict)
@@ -367,7 +357,7 @@ class State:
 
 def _told(e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]) -> dict[str, Any]:
     """What an opening says of its recovery, under the recovery's own names."""
-    told = {f.name: getattr(e, f.name) for f in fields(kind) if hasattr(e, f.name)}
+    told = {name: getattr(e, name) for name in kind.__struct_fields__ if hasattr(e, name)}
     return {**told, "id": e.recovery, "opened": e.at, "since": e.at}
 
 

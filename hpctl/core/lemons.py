@@ -9,8 +9,9 @@ What counts is the instance and not the node's name: after a replacement the nam
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from hpctl.core.bounds import span
 from hpctl.core.journal import State
@@ -20,8 +21,7 @@ from hpctl.core.node_recovery import NodeRecovery, Phase
 CHECK = "history.lemon"
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """What one recovery adds to the score of its instance, and when the score is a lemon's.
 
     `limit` is about three recoveries by one rule within two weeks. A recovery is worth
@@ -47,8 +47,7 @@ class Weights:
 DEFAULT = Weights()
 
 
-@dataclass(frozen=True, slots=True)
-class Lemon:
+class Lemon(Struct, frozen=True):
     """One instance's history: its score, and what it is made of. `rules` by how often."""
 
     node: NodeName
@@ -73,8 +72,7 @@ class Lemon:
         return f"{treated}{within} ({causes}){moved}{asked}"
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     score: float = 0.0
     jobs: int = 0
     escalated: int = 0

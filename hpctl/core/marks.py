@@ -11,9 +11,10 @@ DOWN keeps FAIL; RESUME and UNDRAIN clear FAIL; FAIL stays when another instance
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec.structs import replace
 
 from hpctl.core.model import (
     BootId,

@@ -7,17 +7,17 @@ UNKNOWN is a third thing everywhere: neither healthy nor faulty, never falsy-tes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NewType
+
+from msgspec import Struct, field
 
 from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
 from hpctl.core.walls import Flaw
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceGroup:
+class InstanceGroup(Struct, frozen=True):
     """One group of DescribeCluster's answer, in its words. `target` is what was last asked for."""
 
     name: str
@@ -27,8 +27,7 @@ class InstanceGroup:
     status: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tres:
+class Tres(Struct, frozen=True):
     """CPUs, memory in MiB, and generic resources by name (`gpu`). Zero: none, or not counted."""
 
     cpus: int = 0
@@ -39,8 +38,7 @@ class Tres:
 NOTHING_KNOWN: Final = Tres()
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """What a pending job asks for; of an array, what each of its `tasks` that wait asks for.
 
     `nodes` at least, `each` on every one of them, `total` on all together. `whole`: no other job
@@ -85,8 +83,7 @@ class Clears(StrEnum):
     """`hpctl return`, or another instance: a restart does not mend it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """The thing that can be sick: one boot of one instance under one node name."""
 
     node: NodeName
@@ -94,8 +91,7 @@ class Generation:
     boot: BootId
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One check's result on one device of one node, folded over repeats.
 
     `check` is a dotted name (`kernel.xid`), `code` the check's own number or word (`79`),
@@ -123,8 +119,7 @@ class Finding:
         bounds.clean(self, "device", "code", "detail", "evidence")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What an agent sends: facts about one generation, never a recommendation.
 
     `seq` grows by one a report within one agent run; `agent_start` tells the runs apart.
@@ -147,8 +142,7 @@ class Report:
         return Generation(self.node, self.instance, self.boot)
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """All that the head node knows from a node's agent: its latest generation, folded."""
 
     generation: Generation
@@ -159,8 +153,7 @@ class Health:
 # --- what Slurm says --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmNode:
+class SlurmNode(Struct, frozen=True):
     """A node as slurmctld sees it: a base state and flags, in Slurm's capitals.
 
     `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
@@ -209,8 +202,7 @@ class SlurmNode:
         return "NOT_RESPONDING" not in self.flags
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One run of one job. Job ids are reused; with the submit time they are not."""
 
     job: JobId
@@ -222,8 +214,7 @@ ENDED_BADLY = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"})
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
+class SlurmJob(Struct, frozen=True):
     """A job as slurmctld holds it in memory, finished ones included until MinJobAge.
 
     `nodes` are those of the current or last run. `excluded` is the job's own ExcNodeList.
@@ -276,8 +267,7 @@ class SlurmJob:
         return self.batch and self.requeue
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerView:
+class SchedulerView(Struct, frozen=True):
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
     read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
     started, where that was asked."""
@@ -304,8 +294,7 @@ class InstanceStatus(StrEnum):
     NOT_FOUND = "NotFound"
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """One cluster node as the provider lists it; `node`, until `join`, is a guess from its host."""
 
     id: InstanceId
@@ -320,8 +309,7 @@ class Instance:
     dns: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderView:
+class ProviderView(Struct, frozen=True):
     """The provider's list of instances, read at `as_of`.
 
     `present` is false for a cluster without a provider (drain and requeue only).
@@ -368,8 +356,7 @@ class Urgency(StrEnum):
     """The jobs there are lost or at risk: stop them and start them elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultClass:
+class FaultClass(Struct, frozen=True):
     """A row of the catalogue: what a code means and what to do about it.
 
     `settle_s` is how long to wait for companion lines (Xid 154 above all) before believing the
@@ -395,8 +382,7 @@ class Condition(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Assessment:
+class Assessment(Struct, frozen=True):
     """What the facts about one generation amount to, and which rule says so.
 
     For SUSPECT, `until` is when it must be looked at again (settling), if there is such a time.
@@ -421,8 +407,7 @@ class OutcomeKind(StrEnum):
     AMBIGUOUS = "ambiguous"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a port answered for one target. ACCEPTED is not *done*: done is observed.
 
     `code` is the system's own word; `transient`: the same call may succeed later.

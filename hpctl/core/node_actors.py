@@ -4,9 +4,10 @@ HyperPod's health agent marks a node in its own name, the service gives one back
 replaced, and an operator resumes it, or gives it another Reason, and wins.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from hpctl.core.marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.core.model import (
@@ -40,8 +41,7 @@ from hpctl.core.recovery import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """What is known now of the node that a recovery treats.
 
     `instance` is the one that stands for the node now, by the provider; `unjoined` says why none

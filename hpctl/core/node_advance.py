@@ -4,9 +4,10 @@ Looking comes before doing: a phase first asks whether its effect is already the
 and only then for the step. So a repeat, a restart and a second actor need no code of their own.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.model import (

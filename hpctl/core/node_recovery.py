@@ -8,9 +8,11 @@ here opens one: `plan` does, under the gates. A closed recovery never acts again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import (
@@ -105,8 +107,7 @@ def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
     return ladder == (Remedy.AWAIT,)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecovery:
+class NodeRecovery(Struct, frozen=True):
     """One node recovery as the journal tells it.
 
     `generation` is what is being treated now: after a reboot or a replacement, the new one.

@@ -21,8 +21,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import natural
 from hpctl.core.model import Clears, Finding, JobId, NodeName, SchedulerView, Verdict
@@ -34,8 +36,7 @@ VBIOS = "gpu.vbios"
 """The version's bytes as one number: 96.00.74.00.01 is 0x9600740001."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """One gauge and when a node stands out by it.
 
     `name`: the finding's check is `peer.<name>`. `worse`: +1 where more is worse, -1 where less
@@ -169,8 +170,7 @@ Seen = Mapping[NodeName, Mapping[str, float]]
 """The means of one window, by node and gauge. What was not heard is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The nodes of one job, and the same in parts of one kind (instance group) each."""
 
     job: JobId
@@ -178,8 +178,7 @@ class Group:
     parts: tuple[tuple[NodeName, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A node stood out in one window: its value, the peers' reference, z, and how many peers."""
 
     value: float
@@ -190,8 +189,7 @@ class Mark:
     beside: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """What is remembered of one node and signal: kept only while some window stood out.
 
     `marks`: the last windows that were judged, oldest first; the end of one that stood out,
@@ -265,8 +263,7 @@ def findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
 _Members = Sequence[tuple[NodeName, Mapping[str, float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Nodes that are compared with each other, as far as they were heard."""
 
     members: _Members
@@ -351,8 +348,7 @@ def _odd(
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Others:
+class _Others(Struct, frozen=True):
     """Sorted values but for the one at a place, without a copy of them for each outlier."""
 
     ordered: Sequence[float]

@@ -10,10 +10,11 @@ not lose it; it is lifted when the target can be handled again.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
 from typing import Final
+
+from msgspec import Struct
 
 from hpctl.core.bounds import later, natural
 from hpctl.core.catalogue import OWN_HARDWARE, Rules
@@ -85,8 +86,7 @@ DRAIN_RESTORED: Final = FaultClass(
 """No fault of a node: slurmctld died within seconds of a RESUME, before it had saved that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What may open, what is held and why, and what could not be decided."""
 
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened, ...] = ()

@@ -16,10 +16,12 @@ stand before a node's; the last speaks for all the others, as there.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later, natural
 from hpctl.core.job_recovery import JobRecovery, Phase, Wish
@@ -101,8 +103,7 @@ _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
 the others (SEGV, ABRT) a program dies by its own fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True):
     """A run that went wrong: which one, how, and what its supervisor has answered, if it has."""
 
     attempt: Attempt
@@ -583,8 +584,7 @@ def observing(
     return f"mode observe: would {would} job {job.id}{after}{without}: {answer.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunGateRow:
+class RunGateRow(Struct, frozen=True):
     """A gate and its name."""
 
     name: str

@@ -6,16 +6,16 @@ spares are off until a file names a group.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
 from hpctl.core.trouble import STOP_EXIT_CODE
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
+class GroupLimits(Struct, frozen=True):
     """Between how many instances a group may be scaled.
 
     `partition` is the Slurm partition whose jobs it serves; empty: those of its living nodes.
@@ -26,8 +26,7 @@ class GroupLimits:
     partition: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AutoscalePolicy:
+class AutoscalePolicy(Struct, frozen=True):
     """When a group grows or shrinks. A job's partition may be served by several groups: in order.
 
     `up_after_s`: how long jobs must have waited for nodes. `down_after_s`: how long a node must
@@ -67,8 +66,7 @@ class Unrecoverable(StrEnum):
     KILL = "kill"
 
 
-@dataclass(frozen=True, slots=True)
-class NodePolicy:
+class NodePolicy(Struct, frozen=True):
     """Deadlines of a node recovery's phases, and how its steps are repeated."""
 
     cordon_deadline_s: float = 120.0
@@ -91,8 +89,7 @@ class NodePolicy:
     protected: frozenset[NodeName] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class JobPolicy:
+class JobPolicy(Struct, frozen=True):
     """Deadlines and budgets of a job recovery."""
 
     save_grace_s: float = 60.0
@@ -116,8 +113,7 @@ class JobPolicy:
     """A job that ended badly this long before its node's fault was seen still counts as hit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budgets:
+class Budgets(Struct, frozen=True):
     """How much may be in treatment at once. A fraction is of the nodes concerned."""
 
     open_min: int = 2
@@ -135,8 +131,7 @@ class Budgets:
     approval_s: float = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class FactAges:
+class FactAges(Struct, frozen=True):
     """How old a fact may be and still be acted on."""
 
     scheduler_s: float = 60.0
@@ -146,8 +141,7 @@ class FactAges:
     """An agent not heard for this long is silent; it reports every 10 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """All of it. `partitions` empty means every partition."""
 
     mode: Mode = Mode.OBSERVE

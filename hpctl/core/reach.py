@@ -15,9 +15,10 @@ rebooted by it, and an instance that the service is at work on, are as somebody 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from hpctl.core.catalogue import Rules
 from hpctl.core.marks import mark_of, with_marks

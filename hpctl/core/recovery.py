@@ -6,8 +6,10 @@ a lost reply) is in doubt, and being in doubt is an input like any other.
 
 import hashlib
 from collections.abc import Container
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
@@ -45,8 +47,7 @@ CONVERGENT = frozenset(
 """Asking again changes nothing more: the port looks first, or the order is a state."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(Struct, frozen=True):
     """One attempt at one step, as the journal has it. No outcome: in doubt."""
 
     kind: StepKind
@@ -62,8 +63,7 @@ class StepRecord:
         return self.outcome is None or self.outcome.kind is OutcomeKind.AMBIGUOUS
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
+class Trail(Struct, frozen=True):
     """One move of a recovery, with the reason as a person would say it."""
 
     at: datetime
@@ -72,16 +72,14 @@ class Trail:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """The facts say that the recovery is in its next phase."""
 
     signal: StrEnum
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
+class Do(Struct, frozen=True):
     """One effect to bring about now."""
 
     kind: StepKind
@@ -121,8 +119,7 @@ class Look(StrEnum):
     """Many times a second: slurmctld is about to change its mind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do before `until` unless a fact changes."""
 
     until: datetime
@@ -137,8 +134,7 @@ class IllegalSignal(Exception):
     """A signal that its phase does not know: a corrupt journal, or a bug."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """How a step is repeated: seconds between attempts, how many, and the window of doubt."""
 
     retry_s: float

@@ -8,9 +8,10 @@ What has not ended stays, and so does the last that was done to each node.
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 from hpctl.core.autoscale import Direction
 from hpctl.core.capacity import SCALES, past
@@ -51,8 +52,7 @@ def window_s(policy: Policy, rules: Rules) -> float:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(Struct, frozen=True):
     """What is past at one time. `ended`: the recoveries and changes, and when the last of those did
     that belong together.
 

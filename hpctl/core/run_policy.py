@@ -8,9 +8,10 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
@@ -38,8 +39,7 @@ RESTARTS: Final = frozenset({Action.PROCESS, Action.STEP, Action.REQUEUE})
 """The actions that run the program again, and that the budgets count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """Seconds before a restart.
 
     The first restart after progress never waits; the second in a row waits `first_s`, each
@@ -51,8 +51,7 @@ class Backoff:
     cap_s: float = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
-class Treatment:
+class Treatment(Struct, frozen=True):
     """What one kind of trouble gets.
 
     `ladder`: the actions in order; each repeat without progress climbs one rung, impossible ones
@@ -188,8 +187,7 @@ JITTER: Final = 0.25
 """Jobs that one outage has hit do not all come back in the same second: up to this much later."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPolicy:
+class RunPolicy(Struct, frozen=True):
     """How one job is treated: merged from the cluster's, its partition's and its own file.
 
     `restarts` in `window_s` seconds, `without_progress` of them in a row, and `same_signature`
@@ -231,16 +229,14 @@ class RunPolicy:
         return self.treatments.get(kind) or DEFAULTS[kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """One trouble of the same job that was treated before, oldest first in a history."""
 
     trouble: Trouble
     action: Action
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
+class Means(Struct, frozen=True):
     """What is possible here and now.
 
     `process`: a launcher inside the step can restart its ranks, and all its nodes live. `step`:
@@ -264,8 +260,7 @@ class Means:
     alive: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What to do, after how many seconds, on which nodes not to, and why, for a person.
 
     `why` is one line of at most 200 characters; a HOLD's begins with "hpctl: ". `exclude` are all
@@ -365,8 +360,7 @@ def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) ->
     return tuple(past[since:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Leave:
+class _Leave(Struct, frozen=True):
     """Nodes to stay off: those proven bad, and those suspected, longest ago first."""
 
     certain: tuple[NodeName, ...]
@@ -568,8 +562,7 @@ COMMENT_PREFIX: Final = "hpctl:"
 _MAX_SPARES: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """A job that asked hpctl to look after it.
 
     `supervised`: a step supervisor runs in it (`hpctl run`), which restarts its step by itself.
@@ -584,8 +577,7 @@ class Registration:
     flaw: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ruled:
+class Ruled(Struct, frozen=True):
     """The policy under which one job is treated; `note` where its own part could not be used."""
 
     policy: RunPolicy = field(default_factory=RunPolicy)

@@ -4,9 +4,10 @@ One wording for `hpctl explain`, a live narration and the comment that a job's o
 what happened comes from the journal's values, what is awaited from the policy.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 from hpctl.core import change as capacity
 from hpctl.core import job_recovery, node_recovery
@@ -53,8 +54,7 @@ class Mark(StrEnum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One sentence and when it became true."""
 
     at: datetime
@@ -62,8 +62,7 @@ class Line:
     mark: Mark
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """`what` is awaited; where it has not come by `until`, `otherwise` happens."""
 
     what: str

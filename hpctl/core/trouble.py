@@ -5,9 +5,10 @@ Trouble; `hpctl.core.run_policy` alone says what is done about it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
@@ -64,8 +65,7 @@ class Kind(StrEnum):
     """An exit code that asks not to be run again (93 and others)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """One thing that went wrong with one run of a job.
 
     `why` is one sentence for a person. `signature` is the same for the same root cause: no

@@ -1,8 +1,9 @@
 """The world as one value: what Slurm, the cloud and the agents say, and what we remember."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.job_advance import JobFacts
@@ -33,8 +34,7 @@ from hpctl.core.run_policy import Ruled
 from hpctl.core.walls import Flaw
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What an operator asked for, as the CLI wrote it down.
 
     `proof`: how the daemon knows that it was `by` who asked; empty: it does not.
@@ -48,8 +48,7 @@ class Request:
     proof: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Everything that `plan` may look at. Each part carries when it was read."""
 
     scheduler: SchedulerView

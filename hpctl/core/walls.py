@@ -7,8 +7,9 @@ next holds what is flawed (`internal_error`) and acts on the rest.
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from hpctl.core.bounds import printable
 
@@ -18,8 +19,7 @@ R = TypeVar("R")
 ERROR_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     """One thing that could not be handled. `target`: the node or job id that it is about.
 
     `where` is the fan-out (`parse`, `plan`, ...), `digest` the first 12 hex digits of the SHA-256

@@ -49,7 +49,8 @@ if TYPE_CHECKING:  # the intake's process has no observer
 import threading
 from collections import Counter as Counted
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpctl.core.bounds import span
 from hpctl.core.model import BootId, Generation, Health, InstanceId

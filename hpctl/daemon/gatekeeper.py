@@ -29,11 +29,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
 from starlette.types import Receive
 
 from hpctl.clusters.joining import ipv4
@@ -133,8 +133,7 @@ LASTS_S = 300.0
 """As long as a MUNGE credential by default: what a stolen key could be used for is the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """What was proved when it was opened. `address` is Slurm's for the node, `peer` TCP's."""
 
     node: NodeName
@@ -208,8 +207,7 @@ AddressOf = Callable[[NodeName], str | None]
 Raises Unavailable while Slurm has not answered yet: the agent then tries again."""
 
 
-@dataclass(frozen=True, slots=True)
-class IntakeSettings:
+class IntakeSettings(Struct, frozen=True):
     """Where the intake asks munged, whom it believes, and for how long without asking again."""
 
     munge_socket: Path | None = None
@@ -227,8 +225,7 @@ class IntakeSettings:
             return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Proved:
+class Proved(Struct, frozen=True):
     """What a MUNGE credential proves: who says what, and from which of Slurm's addresses."""
 
     message: wire.Message

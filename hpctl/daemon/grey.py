@@ -7,8 +7,9 @@ health and when that health is stored for `hpctl explain`.
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from hpctl.core import peers
 from hpctl.core.journal import State

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 from prometheus_client import generate_latest
 
 from hpctl.core.compat import SAFE_PATH
@@ -66,8 +66,7 @@ class ReportSink:
             self._grey.hear(heartbeat.generation, heartbeat.gauges)
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True):
     """Who answers what the intake asks, on its threads."""
 
     reports: ReportSink

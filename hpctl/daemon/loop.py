@@ -5,8 +5,9 @@ in doubt when the last daemon died is in the journal, and `advance` treats it li
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from hpctl.core.advance import Progress, advance_all
 from hpctl.core.catalogue import Rules
@@ -29,8 +30,7 @@ MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """When the next cycle should come, if nothing wakes the loop before."""
 
     acted: bool

@@ -9,9 +9,10 @@ node's next heartbeat; and it holds no digests, so that every agent sends its fi
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from hpctl.core.health import fold_report
 from hpctl.core.model import Generation, Health, NodeName, Report

@@ -12,12 +12,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, Protocol
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from hpctl.clusters.joining import NEVER as LONG_AGO

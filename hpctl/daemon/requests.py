@@ -20,10 +20,10 @@ import pwd
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route

@@ -22,11 +22,11 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import uvicorn
+from msgspec import Struct
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -430,8 +430,7 @@ RESERVED = 48
 """Descriptors that no connection may have: munged, the channel to the daemon, the resolver."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """How many connections, and how much of unproved requests, are kept in memory."""
 
     in_all: int = 16_384

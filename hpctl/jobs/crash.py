@@ -7,7 +7,6 @@ import re
 import signal
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 from functools import cache
@@ -15,6 +14,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
@@ -48,8 +49,7 @@ _VARIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """An uncaught exception as a log shows it. `where` is `function (file)` of the user's code."""
 
     begin: int
@@ -176,8 +176,7 @@ class PatternTier(IntEnum):
     """A launcher says that one of its processes ended, and of what signal or exit code."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrashPattern:
+class CrashPattern(Struct, frozen=True):
     """One wording of crash_patterns.yaml, which says what each field means."""
 
     kind: Kind
@@ -190,8 +189,7 @@ class CrashPattern:
     names_node: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Hit:
+class _Hit(Struct, frozen=True):
     """A line that explains something."""
 
     line: int
@@ -204,8 +202,7 @@ class _Hit:
     """The first line that belongs to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
+class _Root(Struct, frozen=True):
     """What torchrun calls the first observed failure."""
 
     host: str = ""

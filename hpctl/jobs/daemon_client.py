@@ -18,8 +18,9 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import JobId
@@ -38,8 +39,7 @@ _MAX_FILE = 256 * 1024
 _AUTH_INFO = re.compile(r"^\s*AuthInfo\s*=.*?\bsocket=([^\s,;]+)", re.IGNORECASE | re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonReply:
+class DaemonReply(Struct, frozen=True):
     """What the head node answered.
 
     `ok`: the report is written down. `acts`: the daemon may act on this job; where not (it only
@@ -104,8 +104,7 @@ def report_resume_step(step: int, environment: Mapping[str, str]) -> None:
         os._exit(0)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadSettings:
+class HeadSettings(Struct, frozen=True):
     """The head nodes to send to, and which munged to ask (None: MUNGE's default)."""
 
     heads: tuple[str, ...] = ()

@@ -5,10 +5,11 @@ requeue, and that every release shows (AdminComment is not the user's, --extra c
 WCKey is for accounting).
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from hpctl.core.run_policy import COMMENT_PREFIX, parted
 from hpctl.errors import HpctlError
@@ -18,8 +19,7 @@ LONGEST = 1024
 (slurmctld/job_mgr.c, _test_strlen)."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRegistration:
+class JobRegistration(Struct, frozen=True):
     """A job as it was registered. Places are absolute and may hold placeholders.
 
     `policy` is `PolicyFile.compact()`. `save_signal` is a name such as USR1, "" for none.
@@ -35,7 +35,7 @@ class JobRegistration:
 
     def fields(self) -> dict[str, object]:
         """The values that are set, with the Comment's keys, in its order."""
-        values = dataclasses.asdict(self) | {"tiers": list(self.tiers)}
+        values = asdict(self) | {"tiers": list(self.tiers)}
         return {key: value for key, value in values.items() if value}
 
 

@@ -24,9 +24,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.trouble import STOP_EXIT_CODE
@@ -48,8 +49,7 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """What the lines are made from.
 
     `python_path` is the PYTHONPATH that hpctl needs to be imported, "" where it is installed.

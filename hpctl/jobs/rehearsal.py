@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import Struct, field
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hpctl.core.compat import UTC
@@ -101,8 +101,7 @@ def parse(text: str, place: str = "<text>") -> Scenario:
     return yaml_errors.validated(Scenario, text, place, ScenarioError)
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Struct, frozen=True):
     """One event and what came of it. `nodes` is how many the run has afterwards, 0 for none."""
 
     at_s: float
@@ -118,8 +117,7 @@ class Played:
     signature: str = ""
 
 
-@dataclass
-class _RehearsedRun:
+class _RehearsedRun(Struct):
     """The job between two events."""
 
     policy: RunPolicy

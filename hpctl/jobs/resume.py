@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
@@ -43,8 +44,7 @@ def further_places(environment: Mapping[str, str]) -> list[str]:
     return places
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
+class ResumePoint(Struct, frozen=True):
     """What the checkpoint directory held at one time. `judged` is false where nobody can say."""
 
     path: str | None = None
@@ -129,8 +129,7 @@ FETCH_S = 3600.0
 """How long a checkpoint may take to come from S3."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True):
     """`path` is what HPCTL_RESUME_FROM gets, empty for a start at the beginning. `refused` is the
     reason not to start at all: there are checkpoints and none can be trusted, and starting over
     would look like success while it throws the run away. `looked` is false where there is no

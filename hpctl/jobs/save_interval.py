@@ -16,9 +16,10 @@ import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.jobs.checkpoints.search import Checkpoint, proved, survey
 from hpctl.jobs.run.history import HISTORIES, CheckpointSaved, read_records
@@ -32,8 +33,7 @@ FEW = 5
 """Below so many failures the prior still weighs, and the answer says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Failures of one node per day: the posterior's mean, and its credible range."""
 
     failures: int
@@ -95,8 +95,7 @@ def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: 
     return min(1.0, interval_s / wall)
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """What to do, and what it is worth. `now_*` are None where the present interval is unknown."""
 
     interval_s: float
@@ -164,8 +163,7 @@ MAX_FILES = 100_000
 """Of one checkpoint, that are asked for their time."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSave:
+class MeasuredSave(Struct, frozen=True):
     """One whole checkpoint: when the first and the last of its files were last written (ns)."""
 
     step: int | None
@@ -174,8 +172,7 @@ class MeasuredSave:
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSaves:
+class MeasuredSaves(Struct, frozen=True):
     """The newest whole checkpoints of one directory, newest first."""
 
     directory: Path

@@ -17,13 +17,13 @@ import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 
 
-@dataclass(frozen=True, slots=True)
-class HpctlOption:
+class HpctlOption(Struct, frozen=True):
     """One option. `value` is its value's name, "" for a flag, and `example` one to write.
 
     `directive`: `#HPCTL` knows it.
@@ -54,8 +54,7 @@ time limits once in 30 to 60 s, so the request may come up to a minute earlier (
 _LAST_SECOND = 65535  # sbatch holds it in 16 bits
 
 
-@dataclass(frozen=True, slots=True)
-class OptionValue:
+class OptionValue(Struct, frozen=True):
     """An option's value as somebody wrote it, and where."""
 
     value: str
@@ -65,16 +64,14 @@ class OptionValue:
 OptionValues = Mapping[str, tuple[OptionValue, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class SaveSignal:
+class SaveSignal(Struct, frozen=True):
     """Which signal asks the program to save, and how many seconds before the time limit."""
 
     name: str
     seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class HpctlOptions:
+class HpctlOptions(Struct, frozen=True):
     """What the user asked of hpctl. Directories are absolute, placeholders still in them.
 
     A tier is a directory, `local:` and a directory on each node's own disk, or an s3:// prefix.
@@ -270,8 +267,7 @@ _SHORT = SHARED_SHORT | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
+class CommandLine(Struct, frozen=True):
     """What was typed after `hpctl sbatch`.
 
     `given` maps sbatch's long option names to their last value ("" for flags), `own` hpctl's
@@ -393,8 +389,7 @@ SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "ksh93", "mksh"})
 _HET = re.compile(r"\s*(hetjob|packjob)(\s|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchScript:
+class BatchScript(Struct, frozen=True):
     """A script's text and what its leading block asks for.
 
     `given` is its `#SBATCH` options by long name, `own` what its `#HPCTL` lines say, `late` the

@@ -1,7 +1,7 @@
 """What `hpctl sbatch` submits: decided here from values, without touching the world."""
 
-import dataclasses
-from dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import job_comment, preamble, submit_checks
@@ -11,8 +11,7 @@ from hpctl.jobs.submit_checks import EffectiveOptions, node_range
 from hpctl.jobs.submit_context import SubmitContext
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """The outcome: sbatch's options before the script, the script where it is a copy, notes for
     the user, and the directories that must exist on every node."""
 
@@ -216,7 +215,7 @@ class _Draft:
             )
         )
         lines = tuple(self.body.with_inserted(text).splitlines(keepends=True))
-        return dataclasses.replace(self.body, lines=lines)
+        return replace(self.body, lines=lines)
 
     def submission(self, line: CommandLine, copy: BatchScript | None) -> Submission:
         """What comes out of it all."""

@@ -8,7 +8,8 @@ is not found proves nothing. So nothing in its text refuses a job.
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import preamble
@@ -145,8 +146,7 @@ _STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.M
 _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptLine:
+class ScriptLine(Struct, frozen=True):
     """A command as far as a line shows: continuations joined, comments left out."""
 
     number: int

@@ -4,23 +4,22 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 from hpctl.jobs.sbatch_options import HpctlOptions, OptionValue
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(Struct, frozen=True):
     """How a job reaches hpctl: the interpreter, and PYTHONPATH where hpctl is not installed."""
 
     python: str
     python_path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitContext:
+class SubmitContext(Struct, frozen=True):
     """The facts that `submit.plan` needs beside the options and the script.
 
     `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.

@@ -10,9 +10,10 @@ import os
 import pwd
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import munge
@@ -29,8 +30,7 @@ _CONFS = (
 _ANSWER_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """Where a head node's intake listens."""
 
     host: str

@@ -5,12 +5,12 @@ for the agents' reports (`hpctl.protocol.reports`). The shapes repeat core's Job
 with their limits; what is too long is cut by the sender, what is wrong is refused by the receiver.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import in_utc
 from hpctl.core.job_recovery import JobReport, Wish

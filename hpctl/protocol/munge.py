@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError, Unavailable
@@ -60,8 +61,7 @@ class MungeUnavailable(Unavailable):
     """munged or its library cannot be asked: nothing is known about the credential."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Struct, frozen=True):
     """What munged vouches for. `address` is the origin host's IPv4 address as its munged says."""
 
     uid: int

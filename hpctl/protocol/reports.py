@@ -18,13 +18,13 @@ import hashlib
 import hmac
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import in_utc
 from hpctl.core.health import key
@@ -165,8 +165,7 @@ class _Version(Struct, frozen=True):
     v: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """What a body says, and whether its sender asks for a session."""
 
     said: Report | Heartbeat

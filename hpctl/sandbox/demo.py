@@ -16,10 +16,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from hpctl.config import load
 from hpctl.core.compat import SAFE_PATH, UTC, iso_time
@@ -176,8 +178,7 @@ class Screen(Protocol):
         """How it stands now."""
 
 
-@dataclass(slots=True)
-class Result:
+class Result(Struct):
     """What the demo measured; the JSON file's fields. Seconds, as seen in slurmctld."""
 
     slurm_version: str = ""

@@ -16,11 +16,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct
 
 from hpctl.core.marks import MARKS
 from hpctl.core.model import NodeName, SlurmNode
@@ -71,8 +71,7 @@ class Slurm:
         return {node.name: node for node in found}
 
 
-@dataclass(slots=True)
-class _Watched:
+class _Watched(Struct):
     """What HMA knows of one boot of a node: how far it has read, and what it is about to ask."""
 
     boot: str

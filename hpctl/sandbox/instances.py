@@ -14,11 +14,12 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.sandbox import bootplan, netns, slurmconf
@@ -98,8 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
 BOOT_TIMEOUT_S = 90.0
 
 
-@dataclass(slots=True)
-class Service:
+class Service(Struct):
     """What an instance gets from the service that owns it, and gives to it.
 
     `resource_config` is the content of resource_config.json, empty for that of the machines that

@@ -7,8 +7,9 @@ and a recording double in the emulator's own tests.
 
 import secrets
 import threading
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from hpctl.core.join import guessed
 from hpctl.core.model import InstanceId, LogicalId, NodeName
@@ -16,8 +17,7 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox.spec import Spec
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """One instance of a cluster, from its creation to its end.
 
     `name` is HyperPod's `<group>-<n>` (n from 1), as in resource_config.json. `role` is

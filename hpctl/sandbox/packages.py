@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.errors import HpctlError
 
@@ -23,8 +24,7 @@ _NETNS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 _SYSTEM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-@dataclass(frozen=True, slots=True)
-class Programs:
+class Programs(Struct, frozen=True):
     """Where each program is, and which Slurm this is, as (major, minor, patch)."""
 
     paths: Mapping[str, str]

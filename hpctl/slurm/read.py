@@ -5,11 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
 import tenacity
+from msgspec.structs import replace
 
 from hpctl.core.bounds import at_text
 from hpctl.core.compat import UTC

@@ -11,9 +11,10 @@ job that asks for no memory is given all of a node's.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
 
 from hpctl.core.bounds import natural
 from hpctl.core.hostlist import HostlistError, expand
@@ -94,8 +95,7 @@ class Hostlists:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """How large a pending job is; 0 where Slurm does not say.
 
     `nodes` is that of its last run, `least` what it needs at least, by its requested TRES.
@@ -107,8 +107,7 @@ class Size:
     tasks_per_node: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+class JobRecord(Struct, frozen=True):
     """A job as slurmctld lists it. `array_task` is `7`, or `1-3` for tasks not yet split off."""
 
     job: SlurmJob
@@ -179,8 +178,7 @@ _SHARED = ("", "OK", "YES")
 """OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dealt:
+class Dealt(Struct, frozen=True):
     """What SelectType deals out of a node: all of it to one job, or CPUs and perhaps memory."""
 
     whole: bool = False
@@ -231,8 +229,7 @@ def tres_of(text: str) -> dict[str, str]:
     return {name: count for name, _, count in (part.partition("=") for part in text.split(","))}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """The words that a pending job's size stands in."""
 
     tres: str

@@ -25,7 +25,9 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.marks import MARKS, mark_of, spent
 from hpctl.core.model import ENDED, Attempt, NodeName, Outcome, RecoveryId, SlurmNode, reason_owner
@@ -40,8 +42,7 @@ ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a j
 HET = Outcome.rejected("het_job", "a heterogeneous job is requeued by its user, as a whole")
 
 
-@dataclass(frozen=True, slots=True)
-class StartNow:
+class StartNow(Struct, frozen=True):
     """Send one update: set the list of excluded nodes (None: leave it) and start now.
 
     `release` asks for a release after it, for an expedited job that Slurm holds. `tasks` is the

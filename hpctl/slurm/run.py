@@ -14,8 +14,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import Outcome
@@ -39,8 +40,7 @@ class End(StrEnum):
     NOT_STARTED = "not_started"
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What became of one command. `code` is its exit status, negative for a signal."""
 
     command: tuple[str, ...]
@@ -72,8 +72,7 @@ class Ran:
         }[self.end]
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """Runs the commands of one Slurm installation against one cluster.
 
     `bin_dir` is where scontrol is (None: PATH), `conf` the slurm.conf (None: Slurm's own

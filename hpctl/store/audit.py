@@ -9,9 +9,9 @@ anew: the daemon therefore logs the newest digest with each row (`audit=... dige
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from sqlalchemy import Connection, insert, select
 
 from hpctl.core.journal import ConfigurationTaken, Event, RequestTaken
@@ -25,8 +25,7 @@ FIRST: Final = hashlib.sha256(b"hpctl audit trail 1").hexdigest()
 """The digest before the first row."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRow:
+class AuditRow(Struct, frozen=True):
     """One row as it is stored."""
 
     seq: int

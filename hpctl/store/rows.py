@@ -5,11 +5,12 @@ SQLite keeps any type in any column, so a number in a row may be a text that som
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import EVENT_TYPES, Event
@@ -47,8 +48,7 @@ _findings = msgspec.json.Decoder(tuple[Finding, ...])
 _times = msgspec.json.Decoder(dict[str, float])
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonInfo:
+class DaemonInfo(Struct, frozen=True):
     """The lease row: who runs, since when, and how its last cycle went."""
 
     host: str
@@ -144,7 +144,7 @@ def request_of(row: Any, proof: str) -> Request:
 
 def info_of(row: Any) -> DaemonInfo:
     """Who holds the lease. Raises JournalCorrupt."""
-    values = {field.name: getattr(row, field.name) for field in fields(DaemonInfo)}
+    values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
     with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
         values |= {name: utc(values[name]) for name in ("started", "heartbeat", "until")}
         return DaemonInfo(**values)

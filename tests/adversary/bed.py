@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.model import JobId, NodeName
 from tests.integration.chaos import Chaos, cluster
@@ -38,8 +39,7 @@ def python() -> str:
     return os.path.realpath(sys.executable)
 
 
-@dataclass
-class Attack:
+class Attack(Struct):
     """A program of the stranger's that runs."""
 
     process: subprocess.Popen[str]

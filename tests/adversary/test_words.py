@@ -3,11 +3,11 @@
 import shutil
 import time
 from collections import namedtuple
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish

@@ -9,8 +9,9 @@ import random
 import shutil
 import statistics
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
@@ -24,8 +25,7 @@ WITHIN_A_SAVE = 0.85
 START_LIMIT_S = 60.0
 
 
-@dataclass
-class Count:
+class Count(Struct):
     """What came of the kills of one library's writers."""
 
     library: str

@@ -11,9 +11,10 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 ATTEMPTS = 64
 """More attempts in one directory than the harness ever makes: a float32 holds the sum exactly."""
@@ -21,8 +22,7 @@ ATTEMPTS = 64
 BEGIN, END = b"B", b"E"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """One attempt of one rank at saving steps from `first` on, until it is killed."""
 
     root: Path
@@ -59,8 +59,7 @@ class Run:
             os.write(self.announce, what)
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """What a checkpoint that loaded holds: the step and the attempt of each of its numbers."""
 
     stamps: frozenset[tuple[int, int]]

@@ -1,12 +1,12 @@
 """The proof: what hpctl calls whole after a kill loads in the library, and is what was saved."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.checkpoints.killing import Kills
 from tests.checkpoints.table import PROPERTY
@@ -25,7 +25,7 @@ def test_what_hpctl_calls_whole_loads(
         need(library)
     with Template(name, tmp_path) as template:
         count = Kills(template, tmp_path, SEED).run(WAYS[name].kills)
-    record_property(PROPERTY, json.dumps(dataclasses.asdict(count)))
+    record_property(PROPERTY, json.dumps(asdict(count)))
     assert count.false_whole == []
     # hpctl may be more careful than the library, within reason.
     assert WAYS[name].stale or len(count.false_passed) <= 1 + count.passed // 50, count.false_passed

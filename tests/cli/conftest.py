@@ -1,13 +1,14 @@
 """A head node on paper: a real journal file and configuration; Slurm and the cloud are values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.main import cli
@@ -30,8 +31,7 @@ def run(
     return runner.invoke(cli, [*map(str, words)], input=stdin, prog_name="hpctl")
 
 
-@dataclass
-class Reads:
+class Reads(Struct):
     """A scheduler or provider that answers one view, or cannot."""
 
     answer: SchedulerView | ProviderView | None
@@ -46,8 +46,7 @@ class Reads:
         return {f"{RESERVATION}worker-group-1": (NodeName("ip-10-1-0-2"),)}
 
 
-@dataclass
-class Head:
+class Head(Struct):
     """What a test may change before it runs a command."""
 
     dir: Path

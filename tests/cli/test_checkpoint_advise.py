@@ -1,11 +1,11 @@
 """`hpctl checkpoint advise`: from the journal and the files, and what it says where they lack."""
 
 import json
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId

@@ -2,11 +2,11 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from rich.live import Live
 

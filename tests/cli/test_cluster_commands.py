@@ -2,11 +2,11 @@
 
 import io
 import json
-from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from hpctl.cli.cluster import at_hand, ssh

@@ -3,12 +3,12 @@
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.cli import doctor as checks
 from hpctl.cli.doctor import CheckView, read_config

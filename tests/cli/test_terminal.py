@@ -1,12 +1,13 @@
 """No text view lets a terminal obey what others wrote, whichever of its fields they wrote it in."""
 
 import re
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.lazy import LazyGroup
@@ -30,8 +31,8 @@ def hostile(value: Any) -> Any:
     """The value with every text in it ending in what terminals obey."""
     if isinstance(value, str) and not isinstance(value, StrEnum):
         return value + EVIL if re.search(r"[ .:/-]", value) else value
-    if is_dataclass(value) and not isinstance(value, type):
-        changes = {f.name: hostile(getattr(value, f.name)) for f in fields(value) if f.init}
+    if isinstance(value, Struct):
+        changes = {n: hostile(getattr(value, n)) for n in value.__struct_fields__}
         return replace(value, **changes)
     if isinstance(value, tuple | list):
         return type(value)(map(hostile, value)) if not hasattr(value, "_fields") else value

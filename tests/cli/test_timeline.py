@@ -1,8 +1,7 @@
 """The story of a recovery: complete, in order, and the same live as afterwards."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core import job_recovery, node_recovery
 from hpctl.core.journal import State, replay

@@ -1,7 +1,9 @@
 """A small cluster with a history: events as the daemon would write them, and what is live."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli.gather import World
 from hpctl.clusters.joining import joined_now
@@ -302,8 +304,7 @@ def cloud() -> ProviderView:
     return ProviderView(NOW, True, False, "InService", {i.id: i for i in instances})
 
 
-@dataclass(frozen=True)
-class Daemon:
+class Daemon(Struct, frozen=True):
     pid: int = 4711
     host: str = "head-1"
     version: str = "0.1.0"

@@ -1,8 +1,9 @@
 """Slurm on paper, as an operator's command sees it: the real rules over values."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode

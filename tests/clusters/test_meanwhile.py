@@ -3,10 +3,10 @@
 import itertools
 import json
 import signal
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.clusters import apply
 from hpctl.clusters.apply import there

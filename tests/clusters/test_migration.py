@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from msgspec import Struct
 
 from hpctl.cli.main import cli
 from hpctl.cloud.aws import AwsAccount
@@ -68,8 +69,7 @@ class Bucket:
         return found if isinstance(found, dict) else None
 
 
-@dataclass
-class Account:
+class Account(Struct):
     """AwsAccount, but for S3."""
 
     real: AwsAccount
@@ -83,8 +83,7 @@ class Account:
         return self.s3 if name == "s3" else self.real.service(name)
 
 
-@dataclass
-class Old:
+class Old(Struct):
     """A legacy cluster, its bucket, and the file of it with the API's configuration."""
 
     emulator: Emulator

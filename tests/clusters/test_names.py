@@ -1,9 +1,9 @@
 """A node's many names: read over HTTP from the emulator, joined, and found again."""
 
-from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.clusters.names import (
     NOT_FOUND,

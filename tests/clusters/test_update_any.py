@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import apply

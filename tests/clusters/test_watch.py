@@ -3,13 +3,13 @@
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
+from msgspec.structs import replace
 
 from hpctl.clusters import failures, progress
 from hpctl.clusters.progress import (

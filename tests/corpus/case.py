@@ -26,12 +26,12 @@ and left alone), or an action.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from msgspec import Struct
 
 HERE = Path(__file__).parent / "cases"
 BENIGN = "benign"
@@ -77,8 +77,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kin
         return isinstance(self.expect, str)
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """A value over time."""
 
     steps: tuple[tuple[float, Any], ...]

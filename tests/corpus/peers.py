@@ -4,14 +4,13 @@ Their figures are by design or claim, from their documentation, code and issues;
 precision or recall on a corpus that others can run.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hpctl.core.catalogue import vendor_deviations
 from tests.corpus.score import Score
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One thing that a user would measure: the best that is published, ours, and our gate."""
 
     what: str

@@ -4,10 +4,12 @@ import heapq
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, DriverHung, Expected, Machine, NotHere
 from hpctl.agent.findings import Conditions, Findings
@@ -40,8 +42,7 @@ SETTLED_S = 120.0
 """After what was seen last: longer than any row waits for companions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Struct, frozen=True):
     """A verdict, and the seconds from the fault to where it could first be given.
 
     None for a case in which the node is left alone.
@@ -206,7 +207,7 @@ def _with(thing: Any, path: list[str], value: Any) -> Any:
     if isinstance(thing, tuple):
         picked = range(len(thing)) if name == "*" else [int(name)]
         return tuple(_with(t, rest, value) if i in picked else t for i, t in enumerate(thing))
-    if not is_dataclass(thing) or name not in {f.name for f in fields(thing)}:
+    if not isinstance(thing, Struct) or name not in thing.__struct_fields__:
         raise ValueError(f"{type(thing).__name__} has no {name!r}")
     return replace(thing, **{name: _with(getattr(thing, name), rest, value)})  # type: ignore[type-var]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hpctl.core.model import Assessment, Condition
 from tests.corpus.case import Case, Expect
@@ -13,8 +14,7 @@ from tests.corpus.play import Played, Player, acts
 NONE = "no action"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A case beside what was made of it."""
 
     case: Case
@@ -52,8 +52,7 @@ class Result:
         return f"{fault.urgency}/{fault.ladder[0]} by {fault.rule}"
 
 
-@dataclass(slots=True)
-class Score:
+class Score(Struct):
     """All results, counted. A positive is a node action."""
 
     results: list[Result] = field(default_factory=list)

@@ -8,10 +8,10 @@ line is judged alone, as the first of a log.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+from msgspec import Struct
 from rich.console import Console
 
 from hpctl.cli.triage import _Reader
@@ -21,8 +21,7 @@ SETS = ("first", "second", "third", "fourth", "fifth", "sixth")
 LABELS = frozenset({"none", "seen", "act"})
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A line and what it must come to: `label`, and the remedies that are right for `act`."""
 
     origin: str
@@ -31,16 +30,14 @@ class Case:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """What a judge made of a line: whether it told of it, and the remedy where it would act."""
 
     told: bool
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """Of a set: shares from 0 to 1, and the cases that came to something else."""
 
     lines: int

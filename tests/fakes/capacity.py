@@ -1,7 +1,8 @@
 """Eight nodes with a provider that counts them, for the tests of capacity."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.core.advance import advance_all
 from hpctl.core.journal import Event

@@ -1,8 +1,9 @@
 """Counter traces as literals, and the limits as shipped, for the tests of the fabric's checks."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.agent.rdma import Reading, Sweep, Trace
@@ -38,8 +39,7 @@ def codes(observations: Iterable[Observation]) -> list[tuple[str, str]]:
     return sorted((o.code, o.device) for o in observations)
 
 
-@dataclass
-class Clock:
+class Clock(Struct):
     """A clock that a test moves."""
 
     now: float = 5000.0
@@ -48,8 +48,7 @@ class Clock:
         return self.now
 
 
-@dataclass
-class Node:
+class Node(Struct):
     """A machine on a fake root, with its clock."""
 
     root: Path

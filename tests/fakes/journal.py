@@ -5,8 +5,10 @@ of `tests/contract/journal` holds it to what the real databases do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, RequestTaken
@@ -16,8 +18,7 @@ from hpctl.store.rows import DaemonInfo
 from hpctl.store.sql import LeaseHeld, LeaseLost
 
 
-@dataclass(slots=True)
-class Disk:
+class Disk(Struct):
     """What survives a crash of the process."""
 
     log: list[Event] = field(default_factory=list)

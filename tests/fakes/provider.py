@@ -6,8 +6,9 @@ happens between calls: what is due by `now` is done at the beginning of the next
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from hpctl.core.model import (
     BootId,
@@ -27,8 +28,7 @@ GROUP = "workers"
 NO_CAPACITY = "We currently do not have sufficient capacity to launch new ml instances."
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """Something that was really done to an instance. `by` is `customer` or `service`."""
 
     kind: str
@@ -38,8 +38,7 @@ class Order:
     by: str = "customer"
 
 
-@dataclass(frozen=True, slots=True)
-class FakeCall:
+class FakeCall(Struct, frozen=True):
     """A mutating call that arrived, whatever became of it."""
 
     operation: str
@@ -47,8 +46,7 @@ class FakeCall:
     at: datetime
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(Struct):
     node: NodeName
     logical: LogicalId
     instance: InstanceId
@@ -63,14 +61,12 @@ class _Place:
     next_starved: bool = False
 
 
-@dataclass(slots=True)
-class _Failure:
+class _Failure(Struct):
     code: str
     accepted: bool
 
 
-@dataclass(slots=True)
-class _Switches:
+class _Switches(Struct):
     lose: int = 0
     throttle: int = 0
     deny: int = 0

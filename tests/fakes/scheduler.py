@@ -6,8 +6,9 @@ What an adapter decides before it sends anything is the real code (`hpctl.slurm.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hpctl.core.marks import mark_of
 from hpctl.core.model import Attempt, JobId, NodeName, Outcome, RecoveryId, SchedulerView, SlurmNode

@@ -9,8 +9,9 @@ it for a COMPLETING job brings it down. Nothing happens between calls of `tick`.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode, reason_owner
 
@@ -23,8 +24,7 @@ UID = 1001
 """Whose jobs they are."""
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct):
     """What slurmctld keeps of a node."""
 
     name: NodeName
@@ -52,8 +52,7 @@ class Node:
         self.drained, self.failed, self.reason, self.reason_at = not fail, fail, reason, at
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     """What slurmctld keeps of a job, and what the test wants to know besides."""
 
     id: JobId

@@ -6,13 +6,13 @@ one input of at most MOST bytes.
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from hpctl import config, policies
 from hpctl.agent import kmsg
@@ -54,8 +54,7 @@ ROOT = Path(__file__).parents[2]
 DISK = Path(tempfile.mkdtemp(prefix="hpctl-fuzz-"))
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """One decoder."""
 
     run: Callable[[bytes], object]

@@ -9,15 +9,15 @@ out. The package says which shapes and ranges.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from random import Random
+
+from msgspec import Struct, field
 
 TICK = 10
 """Seconds between two reports of an agent."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """An instance type: nominal SM clock in MHz, power of a busy and an idle GPU in W."""
 
     name: str
@@ -37,8 +37,7 @@ SHOWS_IN = {
 KINDS = (Kind("p5", 1980.0, 620.0, 95.0), Kind("p4d", 1410.0, 360.0, 62.0))
 
 
-@dataclass
-class Fault:
+class Fault(Struct):
     """One node that is not as its peers from `start` to `end`. `on`/`off`: seconds, if it flaps."""
 
     kind: str
@@ -49,7 +48,7 @@ class Fault:
     on: int = 0
     off: int = 0
     witnesses: float = 1.0
-    shown: list[int] = field(default_factory=list, repr=False)
+    shown: list[int] = field(default_factory=list)
     """When a number told of it on a node that had four to be compared with (itself one)."""
 
     def active(self, t: int) -> bool:
@@ -58,8 +57,7 @@ class Fault:
         return not self.off or (t - self.start) % (self.on + self.off) < self.on
 
 
-@dataclass
-class Job:
+class Job(Struct):
     """One job: who runs it, how it loads its nodes, and what befalls all of it at once."""
 
     id: int
@@ -81,8 +79,7 @@ class Job:
         return (t - self.start + self.lag[node] % 13) % self.every < self.pause
 
 
-@dataclass
-class Node:
+class Node(Struct):
     kind: Kind
     silicon: float
     hot: float
@@ -96,8 +93,7 @@ class Node:
     away: int = 0
 
 
-@dataclass
-class World:
+class World(Struct):
     """One cluster for a few hours. `ticks` yields what each node's agent reports."""
 
     seed: int

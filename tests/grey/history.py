@@ -7,9 +7,10 @@ events (a switch, a bad driver), operators who replace a node for their own reas
 that were withdrawn, and replacements that end a lemon under the same node name.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
+
+from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
@@ -32,8 +33,7 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 CODES = ("79", "119", "48", "95", "64", "74", "140")
 
 
-@dataclass(frozen=True)
-class Past:
+class Past(Struct, frozen=True):
     """Events in order of time, and the instances that are lemons at the end."""
 
     events: tuple[Event, ...]
@@ -41,8 +41,7 @@ class Past:
     now: datetime
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(Struct, frozen=True):
     at: float
     node: int
     code: str

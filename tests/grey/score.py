@@ -1,8 +1,9 @@
 """Drive the real window store and judge over a world, and rivals over the same windows."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from hpctl.core import peers
 from hpctl.core.compat import UTC
@@ -28,8 +29,7 @@ LEAST_S = 240
 """A fault counts where its node could be compared for so long in one piece."""
 
 
-@dataclass
-class Alarm:
+class Alarm(Struct):
     """A node under suspicion from `opened` to `closed`, by whatever signals."""
 
     node: int
@@ -38,8 +38,7 @@ class Alarm:
     signals: set[str] = field(default_factory=set)
 
 
-@dataclass
-class Score:
+class Score(Struct):
     """Counts over worlds. `missed` and `false` are kept for people to look at."""
 
     true: int = 0
@@ -83,8 +82,7 @@ def view_at(world: World, t: int) -> SchedulerView:
     return SchedulerView(T0 + timedelta(seconds=t), jobs=jobs)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """One window of a world: its end, who can be compared, the means, the instance types."""
 
     t: int

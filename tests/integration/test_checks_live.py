@@ -7,12 +7,12 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import Health, NodeName
@@ -84,8 +84,7 @@ def agent_of(live: Chaos, node: str) -> int:
     return int(row["agent_pid"])
 
 
-@dataclass(frozen=True, slots=True)
-class Hurt:
+class Hurt(Struct, frozen=True):
     """A job, one of its nodes, and how often that one's instance was treated before."""
 
     job: int

@@ -1,6 +1,5 @@
 """The intake over real HTTP with real munged: what it believes, and all that it must refuse."""
 
-import dataclasses
 import http.client
 import json
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon import intake
@@ -208,7 +208,7 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
     threads[0].start()
     assert first_is_in.wait(10)
     threads[1].start()
-    other = dataclasses.replace(report(seq=1), node=NodeName("n2"))
+    other = replace(report(seq=1), node=NodeName("n2"))
     assert head.send(other, head.realm.n2)[0] == 200
     let_go.set()
     for thread in threads:

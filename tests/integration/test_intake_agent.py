@@ -1,6 +1,5 @@
 """The real agent process against the real intake: what it must deliver, whatever happens."""
 
-import dataclasses
 import re
 import signal
 import socket
@@ -11,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent.send import Spool
 from hpctl.core.compat import UTC
@@ -201,7 +201,7 @@ def test_a_clock_that_was_set_back_does_not_mute_the_agent(
 ) -> None:
     """The head node takes nothing of an agent run that began before the one it believed."""
     ahead = datetime.now(UTC) + timedelta(minutes=4)
-    before = dataclasses.replace(
+    before = replace(
         report("n1", 5, ahead), boot=BootId("boot-1"), sent_at=ahead, agent_start=ahead
     )
     Spool(Path(agent.environment["HPCTL_AGENT_SPOOL"])).save(before, acked=True)

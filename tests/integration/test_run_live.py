@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
@@ -29,8 +29,7 @@ UNKILLED_S = 90.0
 """Enough for a run whose rank Slurm does not end: see `unkilled`."""
 
 
-@dataclass
-class Job:
+class Job(Struct):
     """One supervised job and the directory that its ranks write to."""
 
     slurm: Sandbox

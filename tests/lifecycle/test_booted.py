@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
 import pytest
+from msgspec import Struct
 
 from tests.lifecycle import booted, live
 from tests.lifecycle.booted import Booted
@@ -51,8 +51,7 @@ KILLED = {
 kills the others too."""
 
 
-@dataclass
-class Cluster:
+class Cluster(Struct):
     """One machine of each role."""
 
     controller: Booted

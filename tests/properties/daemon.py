@@ -6,10 +6,12 @@ proved by the contract suite that the real one passes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.catalogue import Rules
 from hpctl.core.job_recovery import JobReport
@@ -46,8 +48,7 @@ class Crash(BaseException):
     """The process is gone. Not an Exception: nothing may catch it."""
 
 
-@dataclass(slots=True)
-class Boundary:
+class Boundary(Struct):
     """Counts every journal append and port call; dies before or after a chosen one."""
 
     count: int = 0
@@ -131,8 +132,7 @@ def _names(events: Sequence[Event]) -> str:
     )
 
 
-@dataclass(slots=True)
-class Mishaps:
+class Mishaps(Struct):
     """What happens to the next mutating calls on Slurm: lost before, or after it was done.
 
     `mark`: HyperPod's health agent marks the nodes between our look and our next drain of them.

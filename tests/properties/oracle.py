@@ -5,9 +5,10 @@ code which deceives itself does not deceive the oracle too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core import job_recovery, node_recovery
 from hpctl.core.job_recovery import Wish
@@ -54,8 +55,7 @@ class Violation(AssertionError):
         Violation.seen = True
 
 
-@dataclass(slots=True)
-class Told:
+class Told(Struct):
     """What the raw journal says of one recovery."""
 
     kind: str

@@ -1,8 +1,9 @@
 """One node breaks under a job, end to end: the story that the crash tests tell again and again."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.model import NodeName
@@ -18,8 +19,7 @@ BROKEN = Defect("79", reboot_cures=False, kills=False)
 LASTS_S = 2000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """What else goes wrong. `second_actor_s`: when the service replaces the node by itself."""
 
     name: str
@@ -42,8 +42,7 @@ VARIANTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """How it ended, as far as it must not depend on crashes."""
 
     job: str

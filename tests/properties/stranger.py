@@ -9,11 +9,13 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.cloud import sagemaker
 from hpctl.core.catalogue import rules
@@ -51,8 +53,7 @@ POLICY = Policy(
 CYCLES = 3
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(Struct, frozen=True):
     """What the hostile ones say. Each is free in type and content where its writer is."""
 
     job: Mapping[str, str] = field(default_factory=dict)
@@ -86,8 +87,10 @@ class _Clock:
         return (self.at - NOW).total_seconds()
 
 
-class _Commands(Runner):
+class _Commands(Runner, frozen=True):
     """Slurm's commands on this cluster."""
+
+    said: Said = ()
 
     def run(
         self,
@@ -99,7 +102,7 @@ class _Commands(Runner):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
-        said: Said = object.__getattribute__(self, "said")
+        said = self.said
         if name == "sinfo":
             return "\n".join(f"n{i}" for i in _numbers(said)).encode()
         if name == "squeue":
@@ -152,8 +155,7 @@ def _nodes(said: Said) -> str:
     return "\n".join(texts) + "\n"
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """What came of it: everything but the hostile ones' own, and what raised.
 
     `reached`: of the hostile ones, the jobs and nodes that were read from Slurm, the reports and
@@ -170,8 +172,7 @@ class Outcome:
 def play(*said: Words | None) -> Outcome:
     """A few cycles with what these say."""
     clock, journal, told = _Clock(), MemoryJournal(), list[JobReported]()
-    commands = _Commands()
-    object.__setattr__(commands, "said", said)
+    commands = _Commands(said=said)
     scheduler = CliScheduler(commands, now=clock.now)
     book = NodeHealthStore({}, journal, lambda: None, clock)
     book.accept(*_reports(_numbers(said)))
@@ -280,7 +281,7 @@ def _of_others(events: Sequence[Event], hostile: Container[str]) -> list[tuple[A
     about: dict[str, str] = {}
     found = []
     for event in events:
-        said = {name: getattr(event, name) for name in event.__dataclass_fields__}
+        said = {name: getattr(event, name) for name in event.__struct_fields__}
         if "generation" in said and said["generation"] is not None:
             about.setdefault(said.get("recovery", ""), said["generation"].node)
         if "attempt" in said and hasattr(said["attempt"], "job"):

@@ -1,10 +1,10 @@
 """What holds of every assessment, whatever the agents say."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules

@@ -1,11 +1,11 @@
 """A cluster that autoscaling steers through random work: what holds whatever comes."""
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct, field
 
 from hpctl.core.autoscale import (
     DAY,
@@ -27,15 +27,13 @@ BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TICK = timedelta(seconds=30)
 
 
-@dataclass
-class Node:
+class Node(Struct):
     name: NodeName
     job: int = 0
     since: datetime = BEGIN
 
 
-@dataclass
-class World:
+class World(Struct):
     """Nodes, a queue served in order, orders that take three minutes."""
 
     policy: AutoscalePolicy

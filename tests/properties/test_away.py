@@ -1,8 +1,7 @@
 """Time in which nobody looked, or nobody was allowed to act, brings no deadline about."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.node_recovery import Phase

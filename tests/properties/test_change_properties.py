@@ -3,11 +3,10 @@
 The core is the real one, journal events included; the node, slurmctld and the service are played.
 """
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.core.advance import advance_all
 from hpctl.core.change import ChangeOpened, Kind

@@ -1,10 +1,10 @@
 """The promises can be broken: each test breaks hpctl on purpose, and the oracle must see it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core import gates, job_advance, node_advance, plan, plan_runs, view
 from hpctl.core.advance import Due
@@ -15,6 +15,7 @@ from hpctl.core.model import InstanceId, Outcome
 from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
+from hpctl.daemon import observe
 from hpctl.daemon.execute import Executor
 from tests.properties.calm import calm_down
 from tests.properties.oracle import Violation
@@ -122,12 +123,7 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_acting_on_stale_facts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (gates, view):
         monkeypatch.setattr(module, "fresh", lambda *_: True)
-    real = view.View.__init__
-
-    def always_current(self: view.View, *a: Any, **k: Any) -> None:
-        real(self, *a, **{**k, "current": True})
-
-    monkeypatch.setattr(view.View, "__init__", always_current)
+    monkeypatch.setattr(observe, "View", lambda **k: view.View(**{**k, "current": True}))
     story = Story(VARIANTS[0])
     story._go(1.0)
     story.world.away("slurm", 500.0)

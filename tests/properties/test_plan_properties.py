@@ -1,11 +1,11 @@
 """What holds of every plan, and a dumb second opinion on small clusters."""
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.config import Config
 from hpctl.core.catalogue import OWN_HARDWARE

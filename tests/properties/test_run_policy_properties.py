@@ -1,11 +1,11 @@
 """What holds of every answer, whatever the policy, the history and the means."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName

@@ -6,9 +6,10 @@ together is traced to the fewest that break it.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.core.walls import Flaw
 from tests.properties.stranger import OTHERS, Words, play, restarted, targets
@@ -75,7 +76,7 @@ def least(said: Sequence[Words]) -> list[Words]:
 def _lesser(said: Sequence[Words]) -> Iterator[list[Words]]:
     """The same with one thing less."""
     for place, words in enumerate(said):
-        for name in (f.name for f in fields(words) if getattr(words, f.name)):
+        for name in (n for n in words.__struct_fields__ if getattr(words, n)):
             value = getattr(words, name)
             parts = list(value) if isinstance(value, Mapping) else []
             rests: list[Any] = [getattr(Words(), name)]

@@ -4,8 +4,10 @@ Physics runs on the true time; hpctl reads a wall clock that may jump. No thread
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.marks import MARKS, mark_of
@@ -36,8 +38,7 @@ class Clock:
         return (self.true - T0).total_seconds()
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
+class Defect(Struct, frozen=True):
     """Broken hardware: what the kernel says, and what it takes to mend it.
 
     `lost`: the machine answers nobody. `kills`: the jobs on it die by themselves.
@@ -63,8 +64,7 @@ DEFECTS = (
 )
 
 
-@dataclass(slots=True)
-class Machine:
+class Machine(Struct):
     """One node's hardware and agent."""
 
     node: NodeName
@@ -80,8 +80,7 @@ class Machine:
     next_beat: datetime = T0
 
 
-@dataclass(slots=True)
-class Network:
+class Network(Struct):
     """What becomes of reports on their way."""
 
     lose: int = 0

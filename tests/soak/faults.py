@@ -27,6 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from hpctl.config import Loop
 from hpctl.errors import HpctlError
 from tests.integration.chaos import Chaos
@@ -36,8 +38,7 @@ from tests.soak.said import Truth
 Over = Callable[[Truth], bool | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Struck:
+class Struck(Struct, frozen=True):
     """A fault that was done: a line about it, and what ends it (at `until`, if it must end).
 
     `subject` is what `status` names until it is `over`; without the latter it is over when ended.
@@ -50,8 +51,7 @@ class Struck:
     over: Over | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """Where a fault may strike."""
 
     live: Chaos

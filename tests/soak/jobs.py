@@ -4,9 +4,10 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.sandbox.training.model import attempts
 from tests.integration.chaos import Chaos
@@ -18,8 +19,7 @@ WORDS = ("--checkpoint-every", str(CHECKPOINT_EVERY))
 TRAIN = f"{sys.executable} -m hpctl.sandbox.training"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A way to run: how many ranks, how it is submitted, and what its script does."""
 
     name: str
@@ -35,8 +35,7 @@ SHAPES = (
 )
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     """One submitted job. Times are the wall clock's, in seconds."""
 
     shape: Shape

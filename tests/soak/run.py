@@ -9,9 +9,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
@@ -53,8 +54,7 @@ CALM_S = 240.0
 """How long the jobs may take to end once nothing is broken any more."""
 
 
-@dataclass(slots=True)
-class Account:
+class Account(Struct):
     """What a soak amounts to."""
 
     seed: int
@@ -153,8 +153,7 @@ def _last_words(base: Path) -> str:
 Say = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class _Soaker:
+class _Soaker(Struct):
     """One run: what is going on, and what is broken now."""
 
     _live: Chaos

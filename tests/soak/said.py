@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from hpctl.cli.tables import plain
 from hpctl.errors import HpctlError, Unavailable
@@ -29,8 +30,7 @@ NAMED_S = 60.0
 """Within so long `status` names a fault that lasts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """One answer of `status`: asked at `began`, there at `at`, by the wall clock."""
 
     began: float
@@ -50,8 +50,7 @@ class Answer:
         return self.code in (1, 3) and any(pattern.search(line) for line in self.said)
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(Struct, frozen=True):
     """What is so at a time, of Slurm's own word: `serving` nodes take jobs and answer; `closed`
     ones are drained in hpctl's name. Both are None where slurmctld does not answer."""
 
@@ -72,8 +71,7 @@ def truth(live: Chaos) -> Truth:
     return Truth(at, frozenset(fine), frozenset(ours))
 
 
-@dataclass(slots=True)
-class Watched:
+class Watched(Struct):
     """A fault that was done. `subject` is what `status` has to name; of one without, it is each
     node that hpctl keeps closed while the fault lasts. `over` asks the world, not hpctl; None is
     for nobody can tell now."""
@@ -89,8 +87,7 @@ class Watched:
     """Nobody can see it at first: named before that, its subject was named for something else."""
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct):
     """What became of the faults of one kind."""
 
     kind: str
@@ -121,8 +118,7 @@ HEADS = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Verdict:
+class Verdict(Struct):
     """The table, and each miss in a line."""
 
     rows: list[Row]

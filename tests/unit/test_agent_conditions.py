@@ -1,10 +1,10 @@
 """What becomes of a check's observations: N of M, grace, the ways to end, UNKNOWN."""
 
 import os
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
 from hpctl.agent.findings import MAX_THINGS, Conditions

@@ -1,10 +1,10 @@
 """Folding: bursts become one finding, storms stay bounded, nothing known is forgotten."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, Findings
 from hpctl.core.compat import UTC

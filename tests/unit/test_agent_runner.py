@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent import runner as runners
 from hpctl.agent.check import CannotTell, Machine, NotHere, Observation

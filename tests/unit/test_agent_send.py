@@ -1,6 +1,5 @@
 """What the sender says when: in full, in brief, and again; without a head node and with one."""
 
-import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
@@ -20,8 +20,8 @@ from hpctl.protocol.heads import Head
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
-AGAIN = dataclasses.replace(XID, last=NOON + timedelta(minutes=10), count=2)
-OTHER = dataclasses.replace(XID, code="48")
+AGAIN = replace(XID, last=NOON + timedelta(minutes=10), count=2)
+OTHER = replace(XID, code="48")
 GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
 
 
@@ -116,13 +116,7 @@ def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench: Benc
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        (XID, OTHER),
-        (),
-        (dataclasses.replace(XID, verdict=Verdict.WARN),),
-        (dataclasses.replace(XID, job="7"),),
-    ],
+    "change", [(XID, OTHER), (), (replace(XID, verdict=Verdict.WARN),), (replace(XID, job="7"),)]
 )
 def test_what_is_new_ends_or_says_something_else_is_sent_in_full(
     bench: Bench, change: tuple[Finding, ...]
@@ -145,7 +139,7 @@ def test_a_storm_of_repeats_is_a_report_now_and_then(bench: Bench) -> None:
     bench.deliver()
     kinds = []
     for n in range(30):
-        bench.findings = (dataclasses.replace(AGAIN, count=2 + n),)
+        bench.findings = (replace(AGAIN, count=2 + n),)
         kinds += bench.deliver()
     assert kinds.count("full") == 30 // REPEATS_EVERY
     assert bench.spool.writes == 1
@@ -167,7 +161,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) ->
     for n in range(720):
         if n == 100:
             bench.see(XID, OTHER)
-        bench.findings = (dataclasses.replace(bench.findings[0], count=2 + n), *bench.findings[1:])
+        bench.findings = (replace(bench.findings[0], count=2 + n), *bench.findings[1:])
         bench.deliver()
     assert bench.spool.writes <= writes + 2, "an hour of attempts wears no disk"
     # Killed meanwhile: the next run of the agent knows what nobody heard.

@@ -1,10 +1,10 @@
 """The spool: what an agent still knows after it was killed."""
 
-import dataclasses
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent.send import Recalled, Spool
 from hpctl.core.compat import UTC
@@ -15,7 +15,7 @@ FINDING = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", 
 REPORT = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 4, NOON, NOON, (FINDING,))
 
 
-NEXT_BOOT = dataclasses.replace(REPORT, boot=BootId("b-2"))
+NEXT_BOOT = replace(REPORT, boot=BootId("b-2"))
 
 
 def test_an_empty_spool_knows_nothing(tmp_path: Path) -> None:
@@ -46,22 +46,22 @@ def test_what_was_heard_before_a_reboot_is_no_news(
     assert caplog.text == ""
 
 
-OPERATOR = dataclasses.replace(FINDING, code="edac", clears=Clears.OPERATOR)
+OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
 
 
 def test_what_no_boot_clears_is_told_after_the_boot_where_nobody_heard_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = dataclasses.replace(REPORT, findings=(FINDING, OPERATOR))
+    report = replace(REPORT, findings=(FINDING, OPERATOR))
     Spool(tmp_path).save(report, acked=False)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled((OPERATOR,), NOON)
     assert caplog.text.count("not heard before this boot") == 1
-    replaced = dataclasses.replace(NEXT_BOOT, instance=InstanceId("i-2"))
+    replaced = replace(NEXT_BOOT, instance=InstanceId("i-2"))
     assert Spool(tmp_path).recall(replaced.generation) == Recalled(agent_start=NOON)
 
 
 def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path: Path) -> None:
-    Spool(tmp_path).save(dataclasses.replace(REPORT, findings=(OPERATOR,)), acked=True)
+    Spool(tmp_path).save(replace(REPORT, findings=(OPERATOR,)), acked=True)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
 
 

@@ -1,10 +1,10 @@
 """What autoscaling answers, one literal at a time."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.autoscale import (
     Direction,

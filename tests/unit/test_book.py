@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, Health, InstanceId, NodeName, Report, Verdict

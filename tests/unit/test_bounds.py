@@ -3,13 +3,13 @@
 import io
 import json
 import math
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -102,8 +102,7 @@ def test_json_stays_the_same_document(text: str) -> None:
     assert printable(safe, lines=True) == safe
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(Struct, frozen=True):
     name: str
 
 

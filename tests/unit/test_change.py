@@ -1,8 +1,7 @@
 """The table of a change of capacity, its ids and its deadlines."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.change import (
     ENDS,

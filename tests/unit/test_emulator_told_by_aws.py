@@ -1,10 +1,10 @@
 """What AWS's pages tell of the service, each with its page. "The guide" is SageMaker's own."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.launch import Timings

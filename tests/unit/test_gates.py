@@ -1,10 +1,11 @@
 """Every gate: a row that holds, one that passes, and the boundary between them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.gates import GATES, Candidate, approved, launch_failures, tally
 from hpctl.core.journal import Event, RequestTaken, SignalSeen
@@ -102,8 +103,7 @@ ILL = candidate()
 AUTOMATIC = ProviderView(at(0), True, automatic=True)
 
 
-@dataclass
-class Row:
+class Row(Struct):
     gate: str
     holds: bool
     view: Callable[[], View]

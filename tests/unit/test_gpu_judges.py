@@ -1,6 +1,5 @@
 """What each GPU check says of the sweeps of `gpu_cases.yaml`, at each limit and just below."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from hpctl.agent.findings import Conditions
 from hpctl.agent.nvml.snapshot import Ecc, Event, Gpu, Pcie, Snapshot, Throttle

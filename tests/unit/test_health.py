@@ -1,7 +1,8 @@
 """Folding reports: what is new wakes the loop, what is known is counted, a boot clears."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report, standing

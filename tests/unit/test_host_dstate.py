@@ -1,8 +1,7 @@
 """Tasks that sleep in the kernel and do not run any more."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent.checks import check_host_processes
 from hpctl.agent.checks.check_host_processes import Stuck

@@ -3,11 +3,11 @@
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.checks import check_host_ec2

@@ -1,9 +1,9 @@
 """The job table: every pair of phase and signal, deadlines, and the order that Slurm demands."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.bounds import EARLIEST
 from hpctl.core.job_advance import JobFacts, advance, deadline_s

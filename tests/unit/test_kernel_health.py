@@ -1,7 +1,8 @@
 """What the head node remembers of jobs that had an error: as many as the agent tells apart."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hpctl.agent.findings import MAX_JOBS, Findings
 from hpctl.core.compat import UTC

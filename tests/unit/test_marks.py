@@ -1,9 +1,9 @@
 """HyperPod's marks in Slurm: which Reasons they are, when they are spent, what is made of them."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules

@@ -1,9 +1,9 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.journal import replay
 from hpctl.core.model import (

@@ -1,7 +1,6 @@
 """The NVML child's sweep against a driver in Python: its shape, and what it asks how often."""
 
 import ast
-import dataclasses
 import subprocess
 import sys
 import types
@@ -91,10 +90,10 @@ def shape(kind: Any) -> Any:
     arguments = [a for a in typing.get_args(kind) if a not in (type(None), Ellipsis)]
     if arguments:
         return shape(arguments[0])
-    if not dataclasses.is_dataclass(kind):
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return None
     hints = typing.get_type_hints(kind)
-    return {field.name: shape(hints[field.name]) for field in dataclasses.fields(kind)}
+    return {name: shape(hints[name]) for name in kind.__struct_fields__}
 
 
 def found_shape(value: Any) -> Any:

@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.advance import Progress
 from hpctl.core.assess import assess

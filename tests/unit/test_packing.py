@@ -1,10 +1,9 @@
 """How many nodes jobs need that share them, and what Slurm's words say that they ask for."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.core.autoscale import Pool
 from hpctl.core.model import NOTHING_KNOWN, Demand, Tres

@@ -1,9 +1,9 @@
 """What becomes a candidate, which jobs are hit, and how ids, ladders and rungs come about."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.advance import advance_all
 from hpctl.core.catalogue import rules as catalogue_rules

@@ -1,10 +1,10 @@
 """Which changes of capacity open, what moves them, and what they must never touch."""
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.capacity import idle, waiting
 from hpctl.core.change import ChangeOpened, Kind, Signal

@@ -1,10 +1,10 @@
 """Runs that went wrong by themselves: who is looked at, what is made of it, what holds it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen

@@ -1,9 +1,9 @@
 """Nodes out of reach: which signs there are, when they count, and what is never a fault."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules

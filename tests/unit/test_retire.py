@@ -1,10 +1,10 @@
 """What of the journal is past: never what is open or needed, and never half of anything."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past

@@ -1,11 +1,11 @@
 """What slurmctld says of the allocation, what the supervisor keeps of it, and which nodes fit."""
 
 import time
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode

@@ -1,9 +1,9 @@
 """The exit-code contract."""
 
-from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName

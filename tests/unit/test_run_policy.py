@@ -1,9 +1,9 @@
 """What is done about a run's trouble, case by case."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName

@@ -1,11 +1,11 @@
 """What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish

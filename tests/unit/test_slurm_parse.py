@@ -1,10 +1,10 @@
 """Slurm's texts as nodes and jobs. The samples are what 22.05.8 and 25.11.7 printed."""
 
 import re
-from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.bounds import LATEST
 from hpctl.core.compat import UTC

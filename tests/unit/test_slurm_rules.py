@@ -1,10 +1,10 @@
 """What may be sent, decided from a look: the requeue sequence, the nodes' rules, the errors."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import (

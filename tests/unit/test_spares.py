@@ -1,6 +1,6 @@
 """Which nodes are kept as spares, and when one is released."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.change import ChangeOpened, Signal

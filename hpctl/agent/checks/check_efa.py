@@ -1,10 +1,12 @@
 """EFA devices: there, linked, alive, answering, without bursts of errors or retransmissions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.machine import shape_of
@@ -132,8 +134,7 @@ MOST_NAMES = 8
 """Names told in one finding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The EFA devices by name, the bus's own count, and what there should be by whose word."""
 
     names: tuple[str, ...]
@@ -143,8 +144,7 @@ class Sample:
     gone: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """The names that this run of the agent has seen below one root."""
 
     names: frozenset[str] = frozenset()

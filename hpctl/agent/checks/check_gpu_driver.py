@@ -1,7 +1,8 @@
 """The NVIDIA driver and what it says of GPUs: hung, mismatched, missing, lost, to be reset."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.agent.check import (
     CannotTell,
@@ -34,8 +35,7 @@ from hpctl.core.faults.table import rows_of
 # A call into the driver that does not come back: itself a fault of the node, not of the agent.
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """For how long an answer has been overdue, in seconds; 0 when the driver answers."""
 
     overdue_s: float = 0.0
@@ -62,8 +62,7 @@ def judge_hung(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
 # How many GPUs the PCI bus has, the driver lists, and the machine should have.
 
 
-@dataclass(frozen=True, slots=True)
-class CountSample:
+class CountSample(Struct, frozen=True):
     """The three counts; None is not known."""
 
     pci: tuple[str, ...]
@@ -115,8 +114,7 @@ _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 _OTHERS_CHECKS = (GPU_IS_LOST, RESET_REQUIRED)
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSample:
+class DriverSample(Struct, frozen=True):
     """`error` is NVML's own; `module` and `library` are versions, empty where unknown."""
 
     gpus: int

@@ -10,8 +10,9 @@ hangs in the driver holds it for ever. `comm`, `stat` and `cgroup` need none.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, warn
 from hpctl.agent.checks.gpu_sweep import sweep
@@ -25,8 +26,7 @@ _SERVICES = frozenset({"nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvi
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A process on a GPU, its memory there in MiB, and its command's name."""
 
     device: str
@@ -35,8 +35,7 @@ class Holder:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Slurm jobs with a step on the node, and who holds GPU memory, services left out."""
 
     jobs: frozenset[str]

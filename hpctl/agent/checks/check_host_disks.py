@@ -3,8 +3,9 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.probe import Answer, Probes
@@ -22,8 +23,7 @@ SCRATCH = ("/tmp", "/var/tmp", SHM)  # noqa: S108
 _GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """One file system, in bytes and inodes, as `df` counts them (root's reserve is not free)."""
 
     point: str
@@ -45,8 +45,7 @@ class Disk:
         return 100 * self.inodes_used / self.inodes if self.inodes else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The disks, and whether a Slurm step runs (None: nobody had to know)."""
 
     disks: tuple[Disk, ...]
@@ -128,8 +127,7 @@ NVME = "/sys/class/nvme"
 _DEAD = frozenset({"dead", "deleting", "deleting (no IO)"})
 
 
-@dataclass(frozen=True, slots=True)
-class Controller:
+class Controller(Struct, frozen=True):
     """One controller on PCIe: the driver's word for its state; `hot` by its own threshold."""
 
     name: str
@@ -207,8 +205,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """One controller's critical warning, as it stands in its log."""
 
     name: str

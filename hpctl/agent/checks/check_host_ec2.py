@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.checks.check_host_disks import refused
@@ -34,8 +35,7 @@ _NETWORK = "0x02"
 """PCI class of network controllers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """PCI addresses now, those of network cards that are gone since the agent began, and how many
     disks the instance type has."""
 
@@ -109,8 +109,7 @@ _EBS_WORDS = ("the volume's IOPS", "the volume's throughput", "the instance's IO
 _probes = Probes(DEADLINE_S)
 
 
-@dataclass(frozen=True, slots=True)
-class AllowanceSample:
+class AllowanceSample(Struct, frozen=True):
     """Counters by device and by what was exceeded: packets of the network, microseconds of EBS."""
 
     network: tuple[tuple[str, str, int], ...]
@@ -211,8 +210,7 @@ TIMEOUT_S = 1.0
 LARGEST = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """What the metadata service said; no action: there is no notice."""
 
     action: str = ""

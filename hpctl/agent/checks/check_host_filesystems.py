@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
+
+from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.probe import Answer, Probes, Waiting
@@ -16,8 +17,7 @@ LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """One mount. `options` are this mount's own, `super_options` those of the file system.
 
     A service that systemd gives a read-only view has `ro` in the first and not in the second; a
@@ -93,8 +93,7 @@ _READ_ONLY = "Read-only file system"
 _ERROR = "Input/output error"
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """A local file system: `wanted` is that it should be writable, `sign` what speaks against."""
 
     point: str
@@ -103,8 +102,7 @@ class Disk:
     sign: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """All local file systems, what the write said ("" is well) and how long it has taken."""
 
     disks: tuple[Disk, ...]
@@ -218,8 +216,7 @@ BROKEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """One file system: for how long it has been silent (0 when it answered), or its error."""
 
     point: str

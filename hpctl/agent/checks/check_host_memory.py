@@ -1,7 +1,9 @@
 """Main memory: too little, hardly any left, left in use, corrected and uncorrected errors."""
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.machine import shape_of
@@ -13,8 +15,7 @@ from hpctl.agent.procs import Scan
 FOLDER = "/sys/devices/system/edac/mc"
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """One memory controller: uncorrected and corrected errors since boot."""
 
     controller: str
@@ -60,8 +61,7 @@ def judge_edac(
 _LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """MiB; `nominal_mib` is None for an instance type that is not in the table."""
 
     at: float

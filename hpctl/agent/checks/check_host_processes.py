@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.agent.check import (
     CannotTell,
@@ -50,8 +51,7 @@ _WORDS = {name: re.compile(word, re.MULTILINE) for name, (_, word) in DRIVERS.it
 _FRAME = re.compile(r"^\[<[^>]*>\]\s*", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """A task in D that has not run for `asleep_s`, and where in the kernel it sleeps."""
 
     pid: int
@@ -60,8 +60,7 @@ class Stuck:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     since: float
     switches: str
 
@@ -158,8 +157,7 @@ def judge_dstate(
 # Zombies, and how near the machine is to its limits of tasks and of open files.
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Counts now, and the kernel's limits."""
 
     zombies: int

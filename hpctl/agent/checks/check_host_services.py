@@ -3,7 +3,8 @@
 import ctypes
 import os
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.agent.check import (
     CannotTell,
@@ -51,8 +52,7 @@ _RUNS = frozenset({"active", "reloading", "refreshing"})
 _probes = Probes(TIMEOUT_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """One unit in systemd's own words; `needed` is false for what this machine has no use for."""
 
     name: str
@@ -155,8 +155,7 @@ class Timex(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """`offset_s` without its sign, the larger of the kernel's and chrony's."""
 
     kept: bool

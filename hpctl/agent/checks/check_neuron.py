@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.machine import shape_of
@@ -27,8 +28,7 @@ MOST_FOLDERS = 200
 """How far below a device the counters are looked for where they are not in OLD_FOLDER."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One Neuron device and its error counters; one that its driver lacks is not there."""
 
     name: str
@@ -122,8 +122,7 @@ def _folders(folder: str) -> list[str]:
 # Whether all Neuron devices are there: as many as the agent was told, or as the type has.
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The devices of the driver by name, the bus's own count, and what there should be."""
 
     names: tuple[str, ...]

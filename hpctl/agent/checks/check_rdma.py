@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, Observation, fail
 from hpctl.agent.rdma import (
@@ -26,8 +27,7 @@ from hpctl.core.model import Verdict
 # A port that was never active in this run of the agent is one that nobody cabled.
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The ports now, those that were active once, and the devices that are gone since."""
 
     ports: tuple[Port, ...]
@@ -37,8 +37,7 @@ class Sample:
     """Gb/s that a port has had at best."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """What this run of the agent has seen below one root."""
 
     devices: set[str]
@@ -108,8 +107,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
 CARRIER = "carrier_changes"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """More of a counter than the limit of that name in `per_s` seconds is an observation."""
 
     counter: str

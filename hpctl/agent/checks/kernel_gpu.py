@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from hpctl.agent.checks.kernel_line import Family, Line, line
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
@@ -126,8 +127,7 @@ _ACTION_SYNONYMS = {
 _SXID_COMPANION = ("Data {", "Severity ")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuError:
+class GpuError(Struct, frozen=True):
     """What one line of the driver says."""
 
     check: str

@@ -6,8 +6,9 @@ What bad a line means for the node is not decided here: the head node's catalogu
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from hpctl.agent.kmsg import Record
 from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
@@ -45,8 +46,7 @@ _ROWS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line that matters. `pid` is the process that it names, `job` the job where it says so."""
 
     check: str
@@ -77,8 +77,7 @@ def line(check: str, code: str, record: Record, device: str = "", pid: str | Non
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Kernel lines of one kind: `heads` are the first four characters of the lines it wants, or
     `words` what stands later in them."""
 

@@ -9,8 +9,10 @@ Lines that the kernel did not write itself are not believed: see `hpctl.agent.km
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
 from hpctl.agent.checks.kernel_line import Family, Line, judge, of_a_process
@@ -95,8 +97,7 @@ _BY_WORD = tuple(
 )
 
 
-@dataclass(slots=True)
-class _Equal:
+class _Equal(Struct):
     """Equal lines of one batch: the first of them, when the last was, and how many."""
 
     first: Record

@@ -1,7 +1,8 @@
 """Processors, memory and the kernel itself in its log: lockups, crashes, errors, out of memory."""
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpctl.agent.checks.kernel_line import Family, Line, line
 from hpctl.agent.kmsg import Record

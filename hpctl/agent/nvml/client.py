@@ -19,10 +19,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, DriverHung, NotHere
 from hpctl.agent.machine import pci_gpus

@@ -7,11 +7,10 @@ concludes nothing from it. Names and units are NVML's; numbers in brackets are f
 share.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlError:
+class NvmlError(Struct, frozen=True):
     """An NVML call that failed: the nvmlReturn_t (15 is GPU_IS_LOST) and the function's name."""
 
     code: int
@@ -19,8 +18,7 @@ class NvmlError:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Throttle:
+class Throttle(Struct, frozen=True):
     """Nanoseconds for which the clocks were held down, cumulative since the driver was loaded."""
 
     sw_power_cap_ns: int | None = None
@@ -35,8 +33,7 @@ class Throttle:
     """[271]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Remap:
+class Remap(Struct, frozen=True):
     """Row remapping, Ampere and later: fields [142-145] and the banks by rows they have left."""
 
     correctable: int | None = None
@@ -50,8 +47,7 @@ class Remap:
     banks_none: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ecc:
+class Ecc(Struct, frozen=True):
     """Memory errors. Volatile counters start at 0 when the driver is loaded or the GPU reset.
 
     The totals are nvmlDeviceGetTotalEccErrors with VOLATILE_ECC; `sram_threshold_exceeded` is
@@ -67,8 +63,7 @@ class Ecc:
     retired_pending: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pcie:
+class Pcie(Struct, frozen=True):
     """The GPU's own PCIe link, as nvmlDeviceGet(Curr|Max)PcieLink(Generation|Width) say."""
 
     generation: int | None = None
@@ -81,8 +76,7 @@ class Pcie:
     """[95], cumulative."""
 
 
-@dataclass(frozen=True, slots=True)
-class NvLink:
+class NvLink(Struct, frozen=True):
     """One NVLink that the device has; a link that it does not have is left out.
 
     `active` is nvmlDeviceGetNvLinkState. Counters are cumulative, their scope id is the link.
@@ -106,8 +100,7 @@ class NvLink:
     """[222]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """nvmlDeviceGetGpuFabricInfoV. None in `Gpu.fabric` where the call is not supported.
 
     `state`: 0 not supported, 1 not started, 2 in progress, 3 completed. `status` is the
@@ -122,16 +115,14 @@ class Fabric:
     health_mask: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A compute process (nvmlDeviceGetComputeRunningProcesses); `used_bytes` of GPU memory."""
 
     pid: int
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU. With `error` set (the first call that failed for good) the rest may be missing.
 
     `pci` is spelt as in sysfs, `0000:c1:00.0`; it and `uuid` are empty where the driver would
@@ -186,8 +177,7 @@ class Gpu:
         return self.pci or self.uuid or f"gpu{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An NVML event (nvmlEventData_t): `kind` is one nvmlEventType bit, `data` its number.
 
     For kind 0x8 (XidCriticalError) the data is the Xid; for 0x8000 (GpuRecoveryAction) and 0x4000
@@ -200,8 +190,7 @@ class Event:
     data: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """One sweep. `at` is the monotonic time in seconds at which it began.
 
     `error` is set where NVML itself would not start or count (then there are no GPUs).

@@ -17,12 +17,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from hpctl.agent.checks.kernel_gpu import normalise
 from hpctl.agent.findings import fold
@@ -49,8 +49,7 @@ LINES = 256
 """Most lines of one read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of the log. `at` is when it was logged, None where only the line itself may say."""
 
     text: str
@@ -416,8 +415,7 @@ class Malformed(ValueError):
     """A detection that cannot be understood: cut off, or of a release that we do not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Detection:
+class Detection(Struct, frozen=True):
     """One detection. `at` is None where the record names no time that can be read_detection."""
 
     what: str

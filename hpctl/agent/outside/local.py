@@ -16,11 +16,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from hpctl.agent.outside.reported import (
     MAX_REPORTED,
@@ -50,8 +50,7 @@ MAX_SHOWN = 16
 _EVIDENCE_CHARS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class ShownFinding:
+class ShownFinding(Struct, frozen=True):
     """One finding, in short."""
 
     check: str
@@ -65,8 +64,7 @@ class ShownFinding:
     last: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
+class NodeVerdict(Struct, frozen=True):
     """The answer. `as_of` is when the agent last looked; `rule` is empty unless FAULTY."""
 
     node: NodeName
@@ -135,8 +133,7 @@ class _Rate:
         return True
 
 
-@dataclass(slots=True)
-class _Peer:
+class _Peer(Struct):
     link: socket.socket
     deadline: float
     heard: bytearray = field(default_factory=bytearray)
@@ -240,7 +237,7 @@ class LocalServer:
                 return msgspec.json.encode({"verdict": self._verdict()})
             if not self._rate.take():
                 return _error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
-            return msgspec.json.encode(asdict(self._reported.take(request)))
+            return msgspec.json.encode(self._reported.take(request))
         except BadRequest as error:
             return _error("malformed", str(error))
         except Full:

@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -128,8 +127,7 @@ _MISSED_RUNS = 3
 """A plugin's finding is gone when so many runs no longer saw it, unless it says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A file that is not run, and why with the mend."""
 
     file: str
@@ -321,8 +319,7 @@ _END_S = 1.0
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How a program ended: its exit status (negative: the signal) and what it printed."""
 
     status: int

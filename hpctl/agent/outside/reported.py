@@ -11,13 +11,13 @@ import logging
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Clears, Finding, Verdict
@@ -120,8 +120,7 @@ class Full(Exception):
     """No room for one more, and everything that is kept is a failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """What came of one report: `kept`, or how many were cleared and how many stay.
 
     Those stay that only an operator clears.

@@ -7,9 +7,10 @@ that none of them can hold up the agent's own checks.
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.agent.check import Machine
 from hpctl.agent.machine import boot_age_s
@@ -30,8 +31,7 @@ _PLUGINS = ("plugin.", CHECK_DIRECTORY)
 _OWN = ("report.", "hma.", *_PLUGINS)
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where the sources are. `hma_log` None is the journal of its unit."""
 
     socket: Path = Path(SOCKET)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import aws_options, open_aws, spec_argument, validate_option
@@ -176,8 +176,7 @@ def update(
     return run.go(plan, picks, order)
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """An update under way: what is changed where, and how its end is told."""
 
     here: Place

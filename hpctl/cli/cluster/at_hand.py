@@ -11,11 +11,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import CLUSTER, GROUP, NODES, aws_options, open_aws
@@ -37,8 +38,7 @@ RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 ELSEWHERE = "neither Slurm nor hpctl's daemon is at hand: they are on the cluster's head node"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """`config` and `resource_config` are None where this machine's are of another cluster."""
 
     cluster: str
@@ -59,8 +59,7 @@ class Place:
         return self.config or Config()
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """What Slurm and the daemon's journal say here; None with the reason where they say nothing."""
 
     slurm: SchedulerView | None = None

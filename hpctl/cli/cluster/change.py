@@ -11,11 +11,11 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.lazy import INTERRUPTED
@@ -279,16 +279,14 @@ PHASES = {
 """How far a node of an order is."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallView:
+class CallView(Struct, frozen=True):
     """One call of the API that is, or would be, made."""
 
     operation: str
     request: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalView:
+class RemovalView(Struct, frozen=True):
     """One node that goes, why it is this one, and what became of it.
 
     `phase` is empty where nothing was done yet; `left_drained` the Reason that Slurm still has.
@@ -307,8 +305,7 @@ class RemovalView:
     left_drained: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterChangeView:
+class ClusterChangeView(Struct, frozen=True):
     """What `hpctl cluster create|update|scale|delete|wait` shows.
 
     `outcome` is `dry_run`, `unchanged`, `ordered` (--no-wait), `reached`, `failed`, `in_doubt`,

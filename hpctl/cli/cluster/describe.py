@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import aws_options, open_aws
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupView(Struct, frozen=True):
     """One instance group. `minimum` is null where it has none; `types` are in order of choice."""
 
     name: str
@@ -47,8 +46,7 @@ class GroupView:
     nodes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterDescribeView:
+class ClusterDescribeView(Struct, frozen=True):
     """What `hpctl cluster describe` shows. `problems` tell of the `failed_nodes`, too."""
 
     as_of: datetime
@@ -196,8 +194,7 @@ def _group_table(groups: Sequence[GroupView], *, wide: bool) -> Table:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterLine:
+class ClusterLine(Struct, frozen=True):
     """One cluster, as ListClusters tells of it."""
 
     name: str
@@ -207,8 +204,7 @@ class ClusterLine:
     training_plans: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterListView:
+class ClusterListView(Struct, frozen=True):
     """What `hpctl cluster list` shows."""
 
     as_of: datetime

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import GROUP
@@ -37,8 +38,7 @@ OVERLAP = timedelta(minutes=2)
 """How far each look of `--follow` reaches back: events come a little late, and out of order."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventLine:
+class EventLine(Struct, frozen=True):
     """One event with its node's name, where the node is still there.
 
     `count` such events are told here at once, the first at `first`; `event` is the newest, and
@@ -52,8 +52,7 @@ class EventLine:
     instances: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterEventsView:
+class ClusterEventsView(Struct, frozen=True):
     """What `hpctl cluster events` shows, oldest first. `total`: before repeats were folded."""
 
     as_of: datetime

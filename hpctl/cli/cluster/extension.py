@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import NameType, ThereType
@@ -27,8 +27,7 @@ NAME = NameType("extension", "[a-z]([a-z0-9]|-[a-z0-9]){0,127}", "an extension's
 VERSION = NameType("version", r"\d+\.\d+\.\d+", "a version such as 1.0.0")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtensionsView:
+class ExtensionsView(Struct, frozen=True):
     """What `hpctl cluster extension` shows, and what it did: `outcome` is shown, dry_run, ordered,
     done, unchanged, failed or deadline.
     """

@@ -6,11 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import (
@@ -39,8 +39,7 @@ S3_URI = WordType("S3Uri", "s3-uri")
 COUNT = click.IntRange(0, 6758)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterInitView:
+class ClusterInitView(Struct, frozen=True):
     """What `hpctl cluster init` shows. `path` is empty with `--dry-run`."""
 
     path: str
@@ -49,8 +48,7 @@ class ClusterInitView:
     yaml: str
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What is asked on a terminal for an option that was not given."""
 
     option: str
@@ -190,8 +188,7 @@ def _asked(question: Question) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterImportView:
+class ClusterImportView(Struct, frozen=True):
     """What `hpctl cluster import` shows. `path` is empty where the file went to standard output."""
 
     cluster: str

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import DurationType
@@ -42,8 +43,7 @@ EVERY_S = maintenance.EVERY_S
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedNode:
+class CheckedNode(Struct, frozen=True):
     """A node after its deep health checks: passed, rebooted, replaced, failed or gone."""
 
     node: str
@@ -53,8 +53,7 @@ class CheckedNode:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenanceView:
+class MaintenanceView(Struct, frozen=True):
     """What was ordered for groups, and how it stands. `outcome`: dry_run, ordered, done, failed,
     interrupted; `jobs` run on the groups' nodes, null where Slurm is not at hand.
     """

@@ -9,12 +9,12 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import NODES, DurationType, now_option
@@ -202,8 +202,7 @@ def _line(one: NodeProgress) -> str:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class OrderedNode:
+class OrderedNode(Struct, frozen=True):
     """One node of an order. `phase` is empty in a dry run, and where anything was refused."""
 
     node: str
@@ -223,8 +222,7 @@ class OrderedNode:
     left_drained: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOrderView:
+class NodeOrderView(Struct, frozen=True):
     """What an order shows, before and after. `why_not_daemon`: why hpctl's daemon is not asked."""
 
     as_of: datetime

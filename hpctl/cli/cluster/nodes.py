@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.cluster.at_hand import (
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterNodesView:
+class ClusterNodesView(Struct, frozen=True):
     """What `hpctl cluster nodes` shows. `total` counts the nodes before any filter.
 
     `failed_nodes` are those of the nodes shown that failed, with what it means.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import GROUP, NODES
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from hpctl.clusters.node_orders import Pick
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What the command was asked for."""
 
     group: str

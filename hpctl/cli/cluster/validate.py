@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.arguments import ThereType, aws_options, open_aws
@@ -43,8 +43,7 @@ FAMILIES = (
 _PROBLEM = re.compile(r"(?s)(\S+?)(?: \(line (\d+)\))?: (.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictView:
+class VerdictView(Struct, frozen=True):
     """What one check says of one place."""
 
     family: str
@@ -56,8 +55,7 @@ class VerdictView:
     mend: str
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateView:
+class ValidateView(Struct, frozen=True):
     """What `hpctl cluster validate` shows. `partial`: parts of the file cannot be read, and what is
     in order is not told.
     """

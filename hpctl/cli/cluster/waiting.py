@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.arguments import DurationType
@@ -32,8 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """How a command waits, as its options say."""
 
     wait: bool = True

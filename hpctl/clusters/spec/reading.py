@@ -8,10 +8,10 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from pydantic import ValidationError
 
 from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
@@ -20,8 +20,7 @@ from hpctl.yaml import errors as yaml_errors
 from hpctl.yaml.errors import FileProblems, Place, near
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """A rule that a file breaks, and where. `absent`: because something is not there.
 
     A reader who knows that parts of the file could not be read believes no `absent`.

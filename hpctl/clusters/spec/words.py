@@ -5,17 +5,16 @@ Patterns and lengths are those of botocore's service model; a test holds them ag
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.alias_generators import to_pascal
 from pydantic.aliases import AliasGenerator
 from pydantic_core import CoreSchema, core_schema
 
 
-@dataclass(frozen=True)
-class Like:
+class Like(Struct, frozen=True):
     """Text that matches a pattern as a whole. `means` says in words what it is, with an example."""
 
     pattern: str

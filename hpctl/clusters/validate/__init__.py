@@ -6,9 +6,10 @@ the calls that gather its facts and the checks that read them.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import (

@@ -6,9 +6,10 @@ reads of AWS whose failure is an answer too.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from hpctl.clusters.validate.wanted import Finding, Group, Place, Unanswered, Verdict, Wanted
 from hpctl.core.compat import UTC
@@ -23,8 +24,7 @@ Listed = Mapping[str, Mapping[str, Any]] | Unanswered
 """EC2's own entries by id. An id that is not in it is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkFacts:
+class NetworkFacts(Struct, frozen=True):
     """Subnets, security groups, and the VPCs' routes and endpoints."""
 
     subnets: Listed = field(default_factory=dict)
@@ -79,8 +79,7 @@ def blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """A file system (FSx's own entry) with its security groups and the zones it stands in."""
 
     entry: Mapping[str, Any]
@@ -88,8 +87,7 @@ class Guarded:
     subnets: Listed = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StorageFacts:
+class StorageFacts(Struct, frozen=True):
     """By file system id; None where there is none of that id."""
 
     file_systems: Mapping[str, Guarded | Unanswered | None] = field(default_factory=dict)
@@ -101,8 +99,7 @@ PARAMETERS = "provisioning_parameters.json"
 CONFIG = "config.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """One file. `data` is None where it is too large to be a script."""
 
     name: str
@@ -123,8 +120,7 @@ class Script:
         return self.first_line.startswith(b"#!") or self.name.endswith((".sh", ".py"))
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptFacts:
+class ScriptFacts(Struct, frozen=True):
     """The files of a directory, by path relative to it; no directory, no files."""
 
     directory: str = ""
@@ -134,8 +130,7 @@ class ScriptFacts:
     """Why hpctl cannot be installed from the wheels of a bundle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Struct, frozen=True):
     """The objects below one prefix. `scripts` holds those that were read, by name below it."""
 
     bucket: str
@@ -151,46 +146,40 @@ class Prefix:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
-class BucketFacts:
+class BucketFacts(Struct, frozen=True):
     """By SourceS3Uri as given."""
 
     prefixes: Mapping[str, Prefix] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Struct, frozen=True):
     """By action, what is not allowed and on what; and what depends on keys of a request."""
 
     denied: Mapping[str, str] = field(default_factory=dict)
     unsure: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(Struct, frozen=True):
     """One role, and what IAM says that it allows of what a node does."""
 
     entry: Mapping[str, Any] | Unanswered | None
     simulated: Simulated | Unanswered = field(default_factory=Simulated)
 
 
-@dataclass(frozen=True, slots=True)
-class RoleFacts:
+class RoleFacts(Struct, frozen=True):
     """By ARN."""
 
     roles: Mapping[str, Role] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaFacts:
+class QuotaFacts(Struct, frozen=True):
     """`limits` by the quota's name. `elsewhere`: what other clusters have, by instance type."""
 
     limits: Mapping[str, float] | Unanswered = field(default_factory=dict)
     elsewhere: Mapping[str, int] | Unanswered = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityFacts:
+class CapacityFacts(Struct, frozen=True):
     """Training plans by ARN (None: there is none), and zone names by instance type."""
 
     plans: Mapping[str, Mapping[str, Any] | Unanswered | None] = field(default_factory=dict)
@@ -204,8 +193,7 @@ Entry = Mapping[str, Any] | None | Unanswered
 """An answer, None where the thing is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class LivingFacts:
+class LivingFacts(Struct, frozen=True):
     """DescribeCluster by the wanted name, and the accounting database's secret."""
 
     cluster: Entry = None
@@ -242,16 +230,14 @@ class ServiceModel(Protocol):
         """Where a CreateCluster request departs from it: types, lengths, patterns, words."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True):
     """Empty where no model was given: nothing is concluded from that."""
 
     types: frozenset[str] = frozenset()
     problems: tuple[tuple[Place, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Everything that a judge may look at."""
 
     region: str = ""
@@ -277,8 +263,7 @@ class Facts:
 Judge = Callable[[Wanted, Facts], Iterable[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One question. `asks` is its line in the documentation."""
 
     id: str
@@ -286,8 +271,7 @@ class Check:
     judge: Judge
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Checks that stand on the same facts. `needs` names the parts of `Facts` that they read."""
 
     name: str

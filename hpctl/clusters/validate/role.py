@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
@@ -22,7 +23,7 @@ from hpctl.clusters.validate.wanted import (
 from hpctl.ports import Aws, Service
 
 
-class NoRole(Unanswered):
+class NoRole(Unanswered, frozen=True):
     """The role itself is not there."""
 
 

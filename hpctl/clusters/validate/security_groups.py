@@ -2,9 +2,10 @@
 
 import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.clusters.validate.facts import Check, Facts, Family
 from hpctl.clusters.validate.network import all_there, networks
@@ -25,8 +26,7 @@ ALL = "-1"
 """EC2's word for every protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
+class Peers(Struct, frozen=True):
     """Who is at the other end: the security groups that they carry, and their networks."""
 
     groups: Collection[str]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec
@@ -33,8 +34,7 @@ class Network(NamedTuple):
     security_groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileSystem:
+class FileSystem(Struct, frozen=True):
     """A file system that a group mounts. `kind` is FSx's word: LUSTRE or OPENZFS."""
 
     place: Place
@@ -50,8 +50,7 @@ class FileSystem:
         return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """One instance group. `role` is SlurmConfig's word, empty where nothing says it."""
 
     place: Place
@@ -109,8 +108,7 @@ class Group:
         return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A cluster as it is to be."""
 
     name: str
@@ -233,8 +231,7 @@ class Level(StrEnum):
     FAIL = "FAIL"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a judge says of one place."""
 
     level: Level
@@ -243,8 +240,7 @@ class Finding:
     mend: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """A finding with the check that made it."""
 
     family: str
@@ -285,8 +281,7 @@ def settled(found: Iterable[Finding], content: str, place: Place = ()) -> Iterat
         yield ok(content, place)
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Struct, frozen=True):
     """A call that failed, in the place of its answer."""
 
     why: str

@@ -16,8 +16,9 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core.model import Clears, RuleId
 
@@ -28,8 +29,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _STEMS = {"kernel.xid": "xid", "kernel.sxid": "sxid"}
 
 
-@dataclass(frozen=True, slots=True)
-class FaultRow:
+class FaultRow(Struct, frozen=True):
     """What one code of a check means, and what is done about it.
 
     `code` may list several numbers and ranges (`39-41 70-72`); empty stands for every code of the
@@ -78,8 +78,7 @@ class FaultRow:
         return self.treatment not in ("I", "W", "J", "H")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """One number that a check compares with, its unit, and where it comes from."""
 
     value: float
@@ -87,8 +86,7 @@ class Limit:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSpec:
+class CheckSpec(Struct, frozen=True):
     """One check of the agent: what it looks at, how often, and when it is believed.
 
     It runs each `every_s` seconds; 0 is for kernel lines, which are judged when they are read. A
@@ -111,7 +109,7 @@ class CheckSpec:
     codes: tuple[str, ...] = ()
 
 
-def rows(check: str, *table: tuple[str, ...], **common: Any) -> tuple[FaultRow, ...]:
+def rows(check: str, *table: Any, **common: Any) -> tuple[FaultRow, ...]:
     """Rows of one check: each from its code, treatment and texts, and what they have in common."""
     return tuple(FaultRow(check, *row, **common) for row in table)
 

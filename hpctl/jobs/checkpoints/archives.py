@@ -8,7 +8,8 @@ Format: PKWARE's APPNOTE.TXT, 4.3.
 
 import struct
 import zlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.jobs.checkpoints.files import NotWhole, OpenFile, TooLarge
 from hpctl.jobs.checkpoints.pickle_reader import PickleReader, SavedFields
@@ -25,8 +26,7 @@ _AHEAD = 16 << 10  # the directory of some 200 tensors
 _OLD_STREAM = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveMember:
+class ArchiveMember(Struct, frozen=True):
     """One file of an archive. `offset` is its local header's, from the archive's beginning."""
 
     name: str
@@ -38,8 +38,7 @@ class ArchiveMember:
     """Bytes from its header to the end of its data, at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """An archive within an open file, from `start` on, whose directory fits."""
 
     file: OpenFile
@@ -87,8 +86,7 @@ class Archive:
         return self.start + member.offset + _LOCAL.size + int(header[9]) + int(header[10])
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(Struct, frozen=True):
     """A stretch of a file, as a file."""
 
     file: OpenFile

@@ -12,10 +12,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.checkpoints.files import NotWhole, ObjectInfo, Remote, for_each
@@ -30,8 +32,7 @@ _TEMPORARY = ".hpctl-fetch.tmp-"
 _LOCK = "lock"
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A stretch of one object that has a digest of its own."""
 
     name: str

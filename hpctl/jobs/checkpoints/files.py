@@ -27,6 +27,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 
 class Defect(str):
     """Why something is not a whole checkpoint, in one line for a person."""
@@ -330,8 +332,7 @@ class OpenFile(Protocol):
         """A hint that these bytes are wanted next, where each read is a request of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFile:
+class LocalFile(Struct, frozen=True):
     """A file of a file system."""
 
     name: str
@@ -478,8 +479,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\
 _TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """One candidate as a single listing shows it. `names` is None for a file."""
 
     path: Place
@@ -492,8 +492,7 @@ class Listing:
         return self.names is not None and name in self.names
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What a candidate says of itself, before anything is proved.
 
     `step` is None where neither files nor name have it: such a one is older than all that do.
@@ -508,8 +507,7 @@ class Claim:
     """Whether the format has checksums at all that `deep` could compare."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """One way to lay out a checkpoint.
 
     `claim(layout)` is None where the candidate is none of this format's, a Defect where it is

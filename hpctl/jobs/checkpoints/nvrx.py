@@ -15,9 +15,10 @@ Source: nvidia-resiliency-ext 0.4.1, checkpointing/local.
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from hpctl.jobs.checkpoints import torch_file
 from hpctl.jobs.checkpoints.files import (
@@ -38,8 +39,7 @@ _MAX_ARGS = 16 << 20
 """A share's pickle that is larger is not read for the number of ranks."""
 
 
-@dataclass(slots=True)
-class Iteration:
+class Iteration(Struct):
     """The files of one iteration: rank to names below the root, and who is still writing."""
 
     number: int

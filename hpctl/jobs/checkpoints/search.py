@@ -10,8 +10,10 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.jobs.checkpoints import (
     deepspeed,
@@ -52,8 +54,7 @@ _NOT_CHECKPOINTS = re.compile(
 """Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """A checkpoint that was proved whole (by sizes, or by digests where `deep`)."""
 
     path: Place
@@ -65,8 +66,7 @@ class Checkpoint:
     """Where it was fetched from."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOver:
+class PassedOver(Struct, frozen=True):
     """A directory that was not chosen. `unreadable`: it may be whole, but the storage failed, or
     a file is larger than hpctl reads.
 
@@ -83,8 +83,7 @@ class PassedOver:
     holds: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCandidate:
+class CheckpointCandidate(Struct, frozen=True):
     """Something of a known format that says of itself which step it is."""
 
     path: Place
@@ -318,16 +317,14 @@ OWN_FORMAT = (
 _OWN_DISK = "on this node's own disk, which the job's other nodes cannot read"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointTier:
+class CheckpointTier(Struct, frozen=True):
     """A place to look in. `local`: on this node's own disk, which other nodes cannot read."""
 
     place: Place
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
+class Unseen(Struct, frozen=True):
     """A tier that could not be looked at: there may be a newer checkpoint in it."""
 
     place: Place | str
@@ -353,8 +350,7 @@ def tiers_of(
     return [tier for each in kinds.values() for tier in each], unseen
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """What was found. `passed_over` holds what is newer than `found`, and what has no step."""
 
     found: Checkpoint | None

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+
+from msgspec import Struct, field
 
 from hpctl.jobs.checkpoints import archives
 from hpctl.jobs.checkpoints.files import (
@@ -37,8 +38,7 @@ _KEY = "storage_data"
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
 
 
-@dataclass(slots=True)
-class Held:
+class Held(Struct):
     """What one data file holds: its last item, and how many; of all of them the place, if kept."""
 
     offset: int

@@ -9,12 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.bounds import printable
 from hpctl.core.compat import UTC
@@ -58,8 +59,7 @@ class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(t for each in self.generations if (t := trouble(each)) is not None)
 
 
-@dataclass(slots=True)
-class AccountWriter:
+class AccountWriter(Struct):
     """What the first node's launcher writes. `path` None writes nothing."""
 
     path: Path | None

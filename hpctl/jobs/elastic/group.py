@@ -10,9 +10,10 @@ import os
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.trouble import UNSTARTED
@@ -29,8 +30,7 @@ MESSAGE_CHARS = 500
 TRACE_CHARS = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class RankFailure:
+class RankFailure(Struct, frozen=True):
     """One rank's end that was not wanted.
 
     `code` is the shell's (128 + n for signal n). `at` is seconds since the epoch: when the error
@@ -121,7 +121,7 @@ def _shortened(trace: str) -> str:
 
 def to_json(failure: RankFailure) -> dict[str, Any]:
     """For the wire and the account."""
-    return {name: getattr(failure, name) for name in RankFailure.__slots__}
+    return {name: getattr(failure, name) for name in RankFailure.__struct_fields__}
 
 
 def from_json(document: Mapping[str, Any]) -> RankFailure:
@@ -178,8 +178,7 @@ class GroupVerdict(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class RestartLimits:
+class RestartLimits(Struct, frozen=True):
     """Policy, as the supervisor gave it. `window_s` 0 counts the restarts of the whole run."""
 
     max_restarts: int = 3
@@ -187,8 +186,7 @@ class RestartLimits:
     final_exit_codes: frozenset[int] = frozenset({93, 16, 17})
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTiming:
+class GroupTiming(Struct, frozen=True):
     """Seconds. `join_s`: until every launcher is there. `silence_s`: a connection that says nothing
     for so long is a dead one (torchrun waits as long: keep-alives of 5 s, three missed)."""
 
@@ -201,23 +199,20 @@ class GroupTiming:
         return min(2.0, self.silence_s / 5)
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareGeneration:
+class PrepareGeneration(Struct, frozen=True):
     """Choose checkpoint and port for this generation, then call `started`."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopGeneration:
+class StopGeneration(Struct, frozen=True):
     """End every rank of this generation on every node."""
 
     generation: int
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndGroup:
+class EndGroup(Struct, frozen=True):
     """The group is over; every launcher exits with `code`."""
 
     verdict: GroupVerdict
@@ -228,8 +223,7 @@ class EndGroup:
 Order = PrepareGeneration | StopGeneration | EndGroup
 
 
-@dataclass(slots=True)
-class RankGroup:
+class RankGroup(Struct):
     """The state of one group. Each method takes one fact and returns an order, or None."""
 
     nodes: int

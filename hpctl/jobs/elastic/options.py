@@ -7,9 +7,10 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.core.hostlist import HostlistError, expand
 from hpctl.core.join import is_address, spelled
@@ -20,8 +21,7 @@ from hpctl.jobs.elastic.group import GroupTiming, RestartLimits
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """`argv` starts a rank. `script` is the Python file that it runs, empty for anything else."""
 
     argv: tuple[str, ...]
@@ -72,8 +72,7 @@ def default_python() -> str:
 LEAST_SILENCE_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherOptions:
+class LauncherOptions(Struct, frozen=True):
     """What was asked for. Seconds; `nproc` ranks on this node."""
 
     program: Program
@@ -182,8 +181,7 @@ ASK_S = 10.0
 """How long slurmctld has to say where a node is."""
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherPlace:
+class LauncherPlace(Struct, frozen=True):
     """`node` is the group rank, `address` where the first launcher and rank 0 are found."""
 
     node: int

@@ -15,9 +15,10 @@ import operator
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from hpctl.core.compat import UTC, iso_time
 from hpctl.errors import Unavailable
@@ -142,8 +143,7 @@ SHOWN = 400
 SHOWN_VALUE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class RuleVerdict:
+class RuleVerdict(Struct, frozen=True):
     """A rule has fired. It fires again only after a good data point, or a match, came between."""
 
     rule: str
@@ -319,8 +319,7 @@ STAMP = Pattern(
 """Times as ISO 8601 and Python's logging write them, near a line's beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """What came of it. Times are seconds since 1970; None where no line had one."""
 
     engine: Engine

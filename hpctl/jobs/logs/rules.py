@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
+from msgspec import Struct
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hpctl.errors import HpctlError
@@ -119,8 +119,7 @@ class LogRule(BaseModel):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSet:
+class RuleSet(Struct, frozen=True):
     """Rules with names that differ, in the order of their file."""
 
     rules: tuple[LogRule, ...]

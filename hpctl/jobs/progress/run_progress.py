@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
+
+from msgspec import Struct, field
 
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
@@ -30,8 +31,7 @@ PAUSE_FACTOR = 1.5
 MOST_PHASES = 64
 
 
-@dataclass(slots=True)
-class RunPace:
+class RunPace(Struct):
     """The past that a hang is judged by. Durations in seconds."""
 
     silences: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -179,8 +179,7 @@ MOST_NAMED = 8
 """Ranks that a sentence names one by one."""
 
 
-@dataclass(slots=True)
-class Rank:
+class Rank(Struct):
     """One rank as it last reported. Times are `RunProgress`'s seconds."""
 
     rank: int
@@ -213,8 +212,7 @@ class Rank:
         return f"rank {self.rank}{node}{gpu}"
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(Struct, frozen=True):
     """The ranks that the others wait for, and how that shows. Empty: the notes do not show it."""
 
     ranks: tuple[Rank, ...] = ()

@@ -7,7 +7,8 @@ is asked, so that every wait has an end and every read a bound.
 
 import socket
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.jobs.ras import report
 from hpctl.jobs.ras.report import RasError, RasReport
@@ -25,8 +26,7 @@ LARGEST_ANSWER = 256 << 20
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a job's RAS service listens: on each node with a rank, as a rule on loopback only."""
 
     host: str = "localhost"
@@ -55,11 +55,12 @@ def address_of_job(job_id: int) -> Address:
     return Address("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
 
 
-def query(where: Address = Address(), deadline_s: float = DEADLINE_S) -> RasReport:
+def query(where: Address | None = None, deadline_s: float = DEADLINE_S) -> RasReport:
     """What all ranks of the job say now: JSON where the service knows it, its text elsewhere.
 
     Takes at most `deadline_s`. Raises RasError: nobody there, no answer in time, a torn one.
     """
+    where = where or Address()
     line = _Connection(where, time.monotonic() + deadline_s)
     try:
         line.connect()

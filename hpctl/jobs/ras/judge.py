@@ -12,7 +12,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
@@ -54,16 +56,14 @@ class HangCause(StrEnum):
     """The answer has no communicator."""
 
 
-@dataclass(frozen=True, slots=True)
-class RasSample:
+class RasSample(Struct, frozen=True):
     """An answer and when it came: seconds of a monotonic clock."""
 
     report: RasReport
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RasFinding:
+class RasFinding(Struct, frozen=True):
     """Who it is. `members` are ranks of `communicator`, which may be one of many.
 
     `sure`: the answers are far enough apart to say that nothing moves.
@@ -76,8 +76,7 @@ class RasFinding:
     sure: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Lag:
+class _Lag(Struct, frozen=True):
     """A communicator whose ranks have launched different numbers of collectives."""
 
     communicator: Communicator

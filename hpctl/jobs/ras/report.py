@@ -7,9 +7,10 @@ count and lists only the outliers: fewer than half of a communicator in its verb
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.compat import StrEnum
 from hpctl.errors import HpctlError
@@ -19,8 +20,7 @@ IN_PROGRESS, REMOTE_ERROR = 7, 6
 """ncclResult_t: ncclInProgress is no error, ncclRemoteError is another rank's."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RasMember:
+class RasMember(Struct, frozen=True, order=True):
     """A rank of one communicator: the number is the communicator's own, not the job's.
 
     `host` is the address that NCCL's bootstrap uses, as digits; empty where it is not given, as
@@ -40,8 +40,7 @@ class RasMember:
         return (self.host, self.pid, self.cuda_dev) if self.pid is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class CountGroup:
+class CountGroup(Struct, frozen=True):
     """Ranks of a communicator that have launched the same number of one operation.
 
     `size` of them; `members` are those who are named, all or none or some.
@@ -63,16 +62,14 @@ class Absence(StrEnum):
     """Its process answered, and is not (yet, or any more) a member."""
 
 
-@dataclass(frozen=True, slots=True)
-class AbsentRank:
+class AbsentRank(Struct, frozen=True):
     """A rank that its communicator expects and nobody reported."""
 
     member: RasMember
     absence: Absence
 
 
-@dataclass(frozen=True, slots=True)
-class RankError:
+class RankError(Struct, frozen=True):
     """A rank with an error: NCCL's word for it."""
 
     member: RasMember
@@ -81,8 +78,7 @@ class RankError:
     """The error is that another rank failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
+class Communicator(Struct, frozen=True):
     """One communicator. `counts` maps an operation to its groups, lowest count first.
 
     `whole`: each rank's counts are known, also where all are equal (JSON). In the text, equal
@@ -98,8 +94,7 @@ class Communicator:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RasReport:
+class RasReport(Struct, frozen=True):
     """One answer: what all ranks of the job reported within a few seconds."""
 
     nccl_version: str
@@ -273,8 +268,7 @@ _ERROR = re.compile(r"  (?:Rank \d+|\d+ ranks) reported (?P<error>[A-Za-z ]+?)(?
 LONGEST_LINE = 4096
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """A communicator as its sections describe it, one after the other."""
 
     name: str

@@ -7,8 +7,9 @@ the whole node table for it.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import Attempt, JobId, NodeName, SlurmJob, SlurmNode, reason_owner
@@ -19,8 +20,7 @@ from hpctl.slurm.run import Runner
 NOT_NOW = frozenset({"FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG"})
 
 
-@dataclass(frozen=True, slots=True)
-class Fitness:
+class Fitness(Struct, frozen=True):
     """The allocation's nodes, those that may run a step and those that may not, with why."""
 
     healthy: tuple[NodeName, ...]
@@ -83,8 +83,7 @@ class NoSuchJob(Unavailable):
     """slurmctld answered, and does not know our job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The job now. `command_id` names it, and no other task of an array, to Slurm's commands."""
 
     job: SlurmJob

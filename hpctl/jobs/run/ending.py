@@ -13,8 +13,10 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
@@ -27,8 +29,7 @@ TAIL_LINES = 40
 """Lines of the log's end that a trouble carries as evidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """All that is known when a step has ended.
 
     `code` is srun's (128 + n for a signal). `lost` are nodes of the step that Slurm took out or

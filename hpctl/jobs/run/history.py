@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
@@ -70,8 +70,7 @@ Record = AttemptStarted | TroubleTreated | AttemptEnded | CheckpointSaved
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-@dataclass
-class JobHistory:
+class JobHistory(Struct):
     """One job's records. `path` is None where there is no place to keep them."""
 
     path: Path | None

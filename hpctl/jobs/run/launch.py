@@ -13,8 +13,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import JobId, NodeName
@@ -31,8 +32,7 @@ _ROW = re.compile(r"^StepId=\S+ .*?\bState=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)"
 _STEP = re.compile(r"^StepId=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningStep:
+class RunningStep(Struct, frozen=True):
     """One running srun. `began` is by the monotonic clock."""
 
     attempt: int

@@ -13,8 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.errors import HpctlError
 from hpctl.jobs.logs.engine import Engine, RuleVerdict
@@ -38,8 +40,7 @@ LONGEST = 2000
 _OWN = re.compile(b"^" + LOG_PREFIX.encode() + b".*\n", re.MULTILINE)
 
 
-@dataclass
-class StepOutput:
+class StepOutput(Struct):
     """What was read of one attempt's output so far."""
 
     ends: list[srun.TaskEnd] = field(default_factory=list)

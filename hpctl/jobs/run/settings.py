@@ -4,8 +4,11 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.hostlist import expand
 from hpctl.core.model import JobId, NodeName
@@ -19,8 +22,7 @@ from hpctl.jobs.run.srun import SrunCommand, TaskLayout, task_layout
 from hpctl.policies import PolicyFile, merged
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
+class Torch(Struct, frozen=True):
     """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour."""
 
     nproc: int = 0

@@ -12,7 +12,8 @@ such a line harms its own job only. Node losses are asked of the controller, nev
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
@@ -36,8 +37,7 @@ _SHAPE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class SrunCommand:
+class SrunCommand(Struct, frozen=True):
     """What stands after `--`: srun's options as typed, what they say, and the command."""
 
     options: tuple[str, ...]
@@ -98,8 +98,7 @@ def _option(word: str) -> tuple[str, str | None]:
     return name, rest
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLayout:
+class TaskLayout(Struct, frozen=True):
     """How many tasks a step has: so many a node, or as the user's own options say (None)."""
 
     tasks_per_node: int | None = None
@@ -186,8 +185,7 @@ _CODE = re.compile(r"Exited with exit code (\d+)")
 _SIGNALS = {signal.strsignal(number): 128 + number for number in signal.valid_signals()}
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
+class TaskEnd(Struct, frozen=True):
     """Tasks of one node that ended badly. `code` is the shell's; `rank` the lowest of them."""
 
     node: NodeName
@@ -196,8 +194,7 @@ class TaskEnd:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotLaunched:
+class NotLaunched(Struct, frozen=True):
     """srun could not start tasks on a node (`node`), or the step at all (None)."""
 
     node: NodeName | None

@@ -9,9 +9,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
@@ -159,23 +162,20 @@ def rule_trouble(verdict: RuleVerdict) -> Trouble | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(Struct, frozen=True):
     """srun is gone. `code` is the shell's."""
 
     step: RunningStep
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(Struct, frozen=True):
     """A signal reached the supervisor."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPolicy:
+class ClusterPolicy(Struct, frozen=True):
     """The head node named the recovery policies that the job's own goes over."""
 
     layers: tuple[PolicyFile, ...]

@@ -8,10 +8,12 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from types import FrameType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
@@ -136,8 +138,7 @@ REQUEUE_S = 125.0
 """What a requeue costs beyond that: Slurm's own 121 s and the scheduler's round."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """What could be had. `have` nodes run now; `inside` are the healthy ones of the allocation.
 
     `idle` are those idle in the partition, `missing` how many the allocation has lost since the
@@ -192,8 +193,7 @@ FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 RESTARTS = (Action.STEP, Action.REQUEUE, Action.HOLD)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptOutcome:
+class AttemptOutcome(Struct, frozen=True):
     """What became of an attempt. Without an answer the run is over."""
 
     code: int

@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold

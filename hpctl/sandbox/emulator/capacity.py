@@ -12,10 +12,11 @@ is (SageMaker guide, "SageMaker training plans creation using the API"): a secon
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import in_use, limit_exceeded, not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, paged
@@ -25,8 +26,7 @@ _ONLY_DESCRIBED = ("UnhealthyInstanceCount", "AvailableSpareInstanceCount")
 _SORTS = {"TrainingPlanName": "TrainingPlanName", "Status": "Status", "StartTime": "StartTime"}
 
 
-@dataclass(slots=True)
-class Capacity:
+class Capacity(Struct):
     """The account's instances. Hold the world's lock to call anything."""
 
     world: World
@@ -207,8 +207,7 @@ _OF_PLAN = ("UpfrontFee", "CurrencyCode", "DurationHours", "TargetResources")
 _OF_SERVER = ("UltraServerType", "AvailabilityZone", "InstanceType")
 
 
-@dataclass(slots=True)
-class TrainingPlanOperations:
+class TrainingPlanOperations(Struct):
     """`pay_s`: how long a payment is Pending. `pays`: whether payments go through then."""
 
     capacity: Capacity

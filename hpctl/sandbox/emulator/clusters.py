@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import plan_status
@@ -33,8 +34,7 @@ _OF_CLUSTER = {"Creating": "Creating", "Deleting": "Deleting", "Failed": "Failed
                "Updating": "Updating", "RollingBack": "Updating"}  # fmt: skip
 
 
-@dataclass(slots=True)
-class DescribeOperation:
+class DescribeOperation(Struct):
     """DescribeCluster."""
 
     launches: Launches
@@ -150,8 +150,7 @@ def _patching(group: Group) -> Body:
     }
 
 
-@dataclass(slots=True)
-class ClusterOperations:
+class ClusterOperations(Struct):
     """The operations on whole clusters."""
 
     world: World
@@ -293,8 +292,7 @@ class ClusterOperations:
 MAX_TAGS = 50
 
 
-@dataclass(slots=True)
-class TagOperations:
+class TagOperations(Struct):
     """The tags of clusters, kept in the order in which they were first given."""
 
     world: World

@@ -13,10 +13,10 @@ import random
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from hpctl.core.compat import StrEnum
 from hpctl.errors import HpctlError
@@ -74,8 +74,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepted: bool = False
 
 
-@dataclass(slots=True)
-class _Armed:
+class _Armed(Struct):
     fault: Fault
     left: int | None
     until: float | None

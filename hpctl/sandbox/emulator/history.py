@@ -8,9 +8,10 @@ Replacements are no operations here: the service has no type for them.
 import zlib
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.faults import not_found, validation
@@ -20,8 +21,7 @@ from hpctl.sandbox.emulator.state import Cluster, Group, Node, World, new_operat
 IN_PROGRESS, SUPERSEDED, DONE = "InProgress", "Superseded", "Done"
 
 
-@dataclass(slots=True)
-class Operation:
+class Operation(Struct):
     """One operation. `details` are its ScalingDetails or DeepHealthCheckDetails."""
 
     kind: str
@@ -46,8 +46,7 @@ class Operation:
         return {str(d["InstanceGroupName"]) for d in self.details}
 
 
-@dataclass(slots=True)
-class Operations:
+class Operations(Struct):
     """The operations of every cluster, oldest first. Hold the world's lock to call anything."""
 
     world: World
@@ -181,8 +180,7 @@ KEPT = 500
 """The newest events that ListClusterEvents reaches back to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One event. `metadata` is the EventMetadata of DescribeClusterEvent."""
 
     id: str
@@ -196,8 +194,7 @@ class Event:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Events:
+class Events(Struct):
     """The events of every cluster, newest last."""
 
     world: World

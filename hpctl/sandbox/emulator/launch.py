@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import Capacity
@@ -47,8 +49,7 @@ LIFECYCLE = (
 """All that the service tells (awsome-distributed-ai, issue 188): why, is in the log stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """How long the service takes, in seconds; a real replacement takes 20-30 minutes.
 
     `retry_s` None: what failed under continuous provisioning is not tried again. `minimum_s` is
@@ -63,8 +64,7 @@ class Timings:
     health_check_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Launches:
+class Launches(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
     world: World
@@ -273,8 +273,7 @@ class Launches:
             )
 
 
-@dataclass(slots=True)
-class Walks:
+class Walks(Struct):
     """The walks, over `launches` for whatever has to boot."""
 
     launches: Launches
@@ -428,8 +427,7 @@ class Walks:
             launches.release(cluster, node)
 
 
-@dataclass(slots=True)
-class Scaling:
+class Scaling(Struct):
     """Growth of groups, with the events and operations that tell of it."""
 
     launches: Launches

@@ -11,8 +11,9 @@ import json
 import secrets
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
+
+from msgspec import Struct, field
 
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator import shapes
@@ -32,8 +33,7 @@ TOTALS = (
 """Quotas of HyperPod that are not for one instance type, by their names in Service Quotas."""
 
 
-@dataclass(slots=True)
-class Quotas:
+class Quotas(Struct):
     """SageMaker's quotas for clusters, as `Capacity.quotas` bounds them."""
 
     world: World
@@ -72,8 +72,7 @@ class Quotas:
 _SUMMARY = ("ExtensionArn", "ExtensionName", "ExtensionVersion", "Status", "CreationTime")
 
 
-@dataclass(slots=True)
-class Extensions:
+class Extensions(Struct):
     """Each extension as DescribeClusterExtension's ExtensionDetails, by its ARN."""
 
     world: World

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpctl.core.model import InstanceStatus, LogicalId
 from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
@@ -29,8 +30,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class NodeOperations:
+class NodeOperations(Struct):
     """The two reads of nodes. Addresses stand in DescribeClusterNode only."""
 
     world: World
@@ -137,8 +137,7 @@ _BY = (("NodeIds", ""), ("NodeLogicalIds", "NodeLogicalIds"))
 _REPLACEABLE = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 
 
-@dataclass(slots=True)
-class BatchOperations:
+class BatchOperations(Struct):
     """The four batch operations."""
 
     world: World
@@ -339,8 +338,7 @@ class BatchOperations:
         return body
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """BatchDelete says the same things in other words."""
 
     code: str
@@ -403,8 +401,7 @@ Log = Callable[[Cluster, Node, str], None]
 """Where a check's own words go: the stream DeepHealthCheckResults/<instance id>."""
 
 
-@dataclass(slots=True)
-class HealthCheckOperation:
+class HealthCheckOperation(Struct):
     """StartClusterHealthCheck. A node that fails is rebooted or replaced, as the service does."""
 
     world: World

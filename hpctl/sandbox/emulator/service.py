@@ -10,10 +10,12 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.model import InstanceId, InstanceStatus
 from hpctl.errors import HpctlError
@@ -50,8 +52,7 @@ from hpctl.sandbox.machines import Machine, Machines
 MAX_BODY = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What goes back over the wire. `body` None: the connection is closed without a reply."""
 
     request_id: str
@@ -261,8 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call. `error` is the code it was refused with, `replied` false if the reply was lost.
 
     A call whose reply was lost has a `response`: the operation was accepted.

@@ -11,9 +11,10 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import UTC
 from hpctl.core.join import guessed
@@ -22,8 +23,7 @@ from hpctl.sandbox.emulator.faults import not_found
 from hpctl.sandbox.machines import Machine
 
 
-@dataclass(frozen=True, slots=True)
-class Unknowns:
+class Unknowns(Struct, frozen=True):
     """How the emulated service behaves where nobody can tell how the real one does.
 
     `managed_by_default`: a cluster that names no SlurmConfigStrategy is Managed (the guide's
@@ -70,8 +70,7 @@ def new_operation_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     """What the API says of a node at one time. No instance id: no instance was launched yet.
 
     `message` is sticky, as the service's is: the last failure stands there after it is mended.
@@ -83,8 +82,7 @@ class NodeState:
     launched: datetime
 
 
-@dataclass(slots=True)
-class Software:
+class Software(Struct):
     """The image that a group has and is to have, by release version, and the last update's fate."""
 
     current: str = FIRST_RELEASE
@@ -95,8 +93,7 @@ class Software:
     rollout: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """An instance group: the specification as the customer gave it, and how many nodes it has."""
 
     spec: dict[str, Any]
@@ -145,8 +142,7 @@ class Group:
         return str(names[0])
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+class Node(Struct, eq=False):
     """A place for an instance. `operation` names what is being done to it, "" for nothing.
 
     `doomed` is set when the cluster or group goes away under an operation, which then gives up.
@@ -226,8 +222,7 @@ class Node:
         )
 
 
-@dataclass(slots=True, eq=False)
-class Cluster:
+class Cluster(Struct, eq=False):
     """A cluster. `spec` is CreateCluster's request as later updates have left it."""
 
     arn: str
@@ -384,8 +379,7 @@ def loopback_addresses() -> Allocate:
     return allocate
 
 
-@dataclass(slots=True)
-class Threads:
+class Threads(Struct):
     """Whoever waits in one looks at `stopping`, or is woken by the world's condition."""
 
     world: World

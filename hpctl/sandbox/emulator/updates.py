@@ -3,8 +3,9 @@
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import conflict, not_found, validation
 from hpctl.sandbox.emulator.history import counts_of
@@ -21,8 +22,7 @@ from hpctl.sandbox.emulator.shapes import (
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
 
 
-@dataclass(slots=True)
-class SoftwareOperation:
+class SoftwareOperation(Struct):
     """UpdateClusterSoftware. Jobs are not asked: root volumes are rewritten under them."""
 
     world: World
@@ -171,8 +171,7 @@ _COUNTS = ("InstanceCount", "MinInstanceCount")
 DRIFT = "Partition configuration drift detected."
 
 
-@dataclass(slots=True)
-class UpdateOperation:
+class UpdateOperation(Struct):
     """UpdateCluster."""
 
     world: World

@@ -17,10 +17,10 @@ import secrets
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from hpctl.jobs.elastic.options import address_of
 from hpctl.sandbox.training.model import Floats
@@ -38,8 +38,7 @@ class PeerLost(Exception):
     """A rank went away, or never came: this attempt is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where this process stands, in Slurm's words. `attempt` is `<job>.<restart>.<step>`."""
 
     rank: int

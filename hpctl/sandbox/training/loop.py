@@ -9,11 +9,11 @@ the same step (a frozen node that thaws) one wins whole and neither damages the 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from hpctl.jobs.checkpoints import manifest
 from hpctl.jobs.checkpoints.files import Defect
@@ -84,8 +84,7 @@ def _slice(length: int, part: int, parts: int) -> tuple[int, int]:
     return length * part // parts, length * (part + 1) // parts
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What to train. `step_s` is the least wall time of a step, in seconds."""
 
     directory: Path

@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hpctl import progress
@@ -31,8 +31,7 @@ Ints = NDArray[np.int64]
 TEXT = Path(__file__).with_name("romeo.txt")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """The sizes that decide how the flat vector is cut. `context` in characters."""
 
     vocabulary: int
@@ -117,8 +116,7 @@ def loss_and_gradient(
     return loss, np.concatenate([part.ravel() for part in parts])
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """What a checkpoint holds: weights, Adam's two moments, and the steps done so far."""
 
     weights: Floats

@@ -1,14 +1,14 @@
 """One module a library: how it saves, and how it loads."""
 
 import importlib
-from dataclasses import dataclass
 from importlib.util import find_spec
+
+from msgspec import Struct
 
 from tests.checkpoints.library import Library
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """How one kind of checkpoint is written: the class that does it, and what it imports."""
 
     made: str

@@ -6,12 +6,12 @@ Only denials are made here, in the place of the call: no emulator checks who ask
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
+from msgspec import Struct, field
 
 from hpctl.cloud.aws import AwsAccount
 from hpctl.core.compat import UTC
@@ -26,8 +26,7 @@ REGION = "us-west-2"
 Answer = Callable[[Mapping[str, Any]], Any]
 
 
-@dataclass
-class Canned:
+class Canned(Struct):
     """A service of which some operations are answered here."""
 
     real: Service
@@ -49,8 +48,7 @@ class Canned:
         raise AssertionError(f"validate ordered {operation}")
 
 
-@dataclass
-class Account:
+class Account(Struct):
     """`answers` by service and operation, in the place of the real call."""
 
     real: Aws

@@ -2,9 +2,11 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.clusters.bundle import MANIFEST
 from hpctl.clusters.validate.capacity import EBS_SIZE, IN_ALL
@@ -46,8 +48,7 @@ FAIL, WARN, UNKNOWN = Level.FAIL, Level.WARN, Level.UNKNOWN
 Change = Callable[[World], object]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A change, and its verdict: `check` says `words` of `place`."""
 
     check: str

@@ -19,7 +19,7 @@ def write(path: Path, text: bytes, mode: int = 0o755) -> None:
 
 def trouble(directory: Path) -> dict[str, list[str]]:
     """What the checks say of a directory, by check."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from hpctl.clusters import spec
     from tests.clusters.validate.world import FILE

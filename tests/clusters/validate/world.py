@@ -2,11 +2,12 @@
 
 import copy
 import json
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import FAMILIES
@@ -235,12 +236,12 @@ def document() -> dict[str, Any]:
     return copy.deepcopy(yaml.safe_load(FILE))
 
 
-@dataclass
-class World:
+class World(Struct):
     """A file and an account, and what the checks say of them."""
 
     file: dict[str, Any] = field(default_factory=document)
     facts: Facts = field(default_factory=facts)
+    parameters: Any = None
 
     def verdicts(self) -> list[Verdict]:
         wanted = of_spec(specs.parse(yaml.safe_dump(self.file, sort_keys=False)))

@@ -1,11 +1,11 @@
 """Every value that an event can carry, for Hypothesis, and a few plain ones."""
 
-from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, SignalSeen
@@ -42,9 +42,9 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(*map(values, get_args(kind)), max_size=3)
     if get_args(kind):
         return st.one_of([values(one) for one in get_args(kind)])
-    if is_dataclass(kind):
+    if issubclass(kind, Struct):
         hints = get_type_hints(kind)
-        return st.builds(kind, **{f.name: values(hints[f.name]) for f in fields(kind)})
+        return st.builds(kind, **{n: values(hints[n]) for n in kind.__struct_fields__})
     assert issubclass(kind, Enum), kind
     return st.sampled_from(kind)
 

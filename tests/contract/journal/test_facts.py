@@ -1,11 +1,11 @@
 """What agents said last, and what operators ask."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpctl.core.model import BootId, Generation, Health, InstanceId, NodeName
 from tests.contract.journal.beds import AnyJournal, Bed

@@ -5,10 +5,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
@@ -118,8 +119,7 @@ class FakeBed:
         return (self._time - begin).total_seconds()
 
 
-@dataclass
-class Cluster:
+class Cluster(Struct):
     """A sandbox, a place for files, and the slurmds that tests started in it."""
 
     sandbox: Sandbox

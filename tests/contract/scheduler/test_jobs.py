@@ -1,10 +1,10 @@
 """What every Scheduler promises about jobs: requeue, start_now, signal, hold."""
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.bounds import LATEST
 from hpctl.core.model import Attempt, JobId, OutcomeKind, RecoveryId, SlurmJob, own_reason

@@ -1,8 +1,7 @@
 """What each release says of what jobs ask for and nodes have: autoscaling counts by it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.model import NOTHING_KNOWN, Demand, JobId, RecoveryId, Tres, own_reason
 from tests.contract.scheduler.beds import RealBed, job_of, node_of

@@ -6,14 +6,14 @@ prints; `RELEASES` holds what differs between them.
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 ERRORS = {2: "System error", 6: "Remote process error"}
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(Struct, frozen=True):
     json: bool
     per_operation: bool
     """2.26 and later: counts of each operation, and missing ranks with their process."""
@@ -29,8 +29,7 @@ RELEASES = {
 }
 
 
-@dataclass
-class Process:
+class Process(Struct):
     """One rank, one GPU."""
 
     host: str
@@ -41,8 +40,7 @@ class Process:
     unresponsive: bool = False
 
 
-@dataclass
-class Communicator:
+class Communicator(Struct):
     """Its ranks, by index into the job's processes, and what each has launched."""
 
     hash: int
@@ -62,8 +60,7 @@ class Communicator:
                 mine[operation] = mine.get(operation, 0) + times
 
 
-@dataclass
-class Job:
+class Job(Struct):
     processes: list[Process]
     communicators: list[Communicator]
 
