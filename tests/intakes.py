@@ -10,7 +10,7 @@ from typing import Any
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName, Report
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.server import IntakeServer
 from hpctl.protocol import munge

@@ -24,7 +24,7 @@ from hpctl.core.compat import SAFE_PATH
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.gatekeeper import Refusal
+from hpctl.daemon.authentication import Refusal
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.metrics import Metrics
@@ -130,7 +130,7 @@ class IntakeProcess:
             raise Unavailable("the intake's process did not start", "See the lines before this.")
 
     def stop(self) -> None:
-        """End it. What it had not acknowledged is said again by whoever said it."""
+        """End it. What it had not acknowledged is sent again by whoever sent it."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():

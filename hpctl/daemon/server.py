@@ -349,11 +349,6 @@ class IntakeServer:
         self._thread: threading.Thread | None = None
 
     @property
-    def uvicorn_config(self) -> uvicorn.Config:
-        """What makes a connection's protocol, with the application behind it."""
-        return self._server.config
-
-    @property
     def url(self) -> str:
         """Where a client on this host reaches it."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104

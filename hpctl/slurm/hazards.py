@@ -60,7 +60,7 @@ class _Row(Hazard, frozen=True, forbid_unknown_fields=True):
     above: int | None = None
     below: int | None = None
     equal: int | None = None
-    words: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     given: bool | None = None
     by: str = ""
 
@@ -89,7 +89,7 @@ class _Row(Hazard, frozen=True, forbid_unknown_fields=True):
             self.above is None or value > self.above,
             self.below is None or value < self.below,
             self.equal is None or value == self.equal,
-            not self.words or text in self.words,
+            not self.texts or text in self.texts,
             self.given is None or (text is not None if self.option else bool(text)) is self.given,
         )
         return [{"value": value}] if all(trips) else []

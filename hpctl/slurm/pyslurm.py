@@ -282,7 +282,7 @@ def _typed(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return made
 
 
-def _said(thing: Any, name: str) -> str:
+def _text(thing: Any, name: str) -> str:
     """A text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands there."""
     try:
         return getattr(thing, name) or ""
@@ -297,14 +297,14 @@ def _node(item: tuple[str, Any]) -> SlurmNode:
         name=NodeName(node.name),
         state=state,
         flags=flags,
-        reason=_said(node, "reason"),
-        address=_said(node, "address"),
+        reason=_text(node, "reason"),
+        address=_text(node, "address"),
         partitions=tuple(node.partitions or ()),
         boot_time=at_stamp(node.boot_time),
         slurmd_start=at_stamp(node.slurmd_start_time),
         last_busy=at_stamp(getattr(node, "last_busy_time", None)),
         reason_at=at_stamp(getattr(node, "reason_time", None)),
-        version=_said(node, "slurm_version"),
+        version=_text(node, "slurm_version"),
     )
 
 
@@ -318,7 +318,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
-    end, reason = at_stamp(job.end_time), _said(job, "state_reason").replace(" ", "_")
+    end, reason = at_stamp(job.end_time), _text(job, "state_reason").replace(" ", "_")
     state, flags = job_states(job.state, ended_state(end, reason, exit_code))
     return SlurmJob(
         id=JobId(job.id),
@@ -326,8 +326,8 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         submit=at_stamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
-        name=printable(_said(job, "name")),
-        user=printable(_said(job, "user_name")),
+        name=printable(_text(job, "name")),
+        user=printable(_text(job, "user_name")),
         partition=job.partition or "",
         nodes=hosts(job.allocated_nodes or ""),
         excluded=hosts.of_user(job.user_id, job.excluded_nodes or ""),
@@ -339,7 +339,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         start=at_stamp(job.start_time),
         end=end,
         eligible=at_stamp(job.eligible_time),
-        comment=_said(job, "comment"),
+        comment=_text(job, "comment"),
         uid=job.user_id,
         wants=_wants(job) if state == "PENDING" else 0,
     )

@@ -82,7 +82,7 @@ class Reader:
         return at_text(self.show_config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
-        """What scontrol prints for these words."""
+        """What scontrol prints for these arguments."""
         return self._read(*args).text
 
     def view(self) -> SchedulerView:
@@ -111,12 +111,12 @@ class Reader:
 
     def marks(self) -> dict[NodeName, str]:
         """The nodes that are closed or DOWN with a mark of HyperPod's health agent. Tried once."""
-        words = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
-        ran = self.runner.run("sinfo", *words, "--format=%N %E", timeout=PEEK_S)
+        options = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
+        ran = self.runner.run("sinfo", *options, "--format=%N %E", timeout=PEEK_S)
         if not ran.ok:
-            raise Unavailable(f"sinfo: {ran.said}", "look at `scontrol ping`")
-        said = (line.strip().partition(" ") for line in ran.text.splitlines())
-        return {NodeName(name): mark for name, _, why in said if (mark := mark_in(why))}
+            raise Unavailable(f"sinfo: {ran.message}", "look at `scontrol ping`")
+        rows = (line.strip().partition(" ") for line in ran.text.splitlines())
+        return {NodeName(name): mark for name, _, why in rows if (mark := mark_in(why))}
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Those of these nodes that slurmctld knows, and whose records can be read."""
@@ -177,12 +177,12 @@ class Reader:
         return {record.job.id: record.job for record in records}, flaws
 
     def _squeue(
-        self, *words: str, known: Callable[[Ran], bool] | None = None
+        self, *options: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[Flaw]]:
         mark, fields = secrets.token_hex(8), parse.fields_of(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
-            ran = self._read(*parse.WORDS, *words, program="squeue", environ=environ, known=known)
+            ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)
             if parse.UNKNOWN in ran.err:
                 raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
             return ran.out
@@ -203,10 +203,10 @@ class Reader:
         """
         if not found - self._names:
             return found
-        said = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
+        listed = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
         self._names.clear()
         try:
-            self._names.update(name for hosts in said.split() for name in expand(hosts))
+            self._names.update(name for hosts in listed.split() for name in expand(hosts))
         except HostlistError as error:
             raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
         strange = found - self._names
@@ -238,9 +238,9 @@ class Reader:
         )
         ran = tries(self.runner.run, program, *args, environ=environ)
         if ran is None or not answered(ran):
-            said = ran.said if ran else "no answer"
+            message = ran.message if ran else "no answer"
             raise Unavailable(
-                f"{program} {' '.join(args)}: {said}",
+                f"{program} {' '.join(args)}: {message}",
                 "look at `scontrol ping` and slurmctld's log; is SLURM_CONF the right file?",
             )
         return ran

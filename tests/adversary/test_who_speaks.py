@@ -14,7 +14,7 @@ from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import JobId
-from hpctl.daemon import gatekeeper
+from hpctl.daemon import authentication
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge
@@ -82,8 +82,8 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(
 def test_a_node_that_writes_all_the_time_is_told_to_wait(
     munges: Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gatekeeper, "REPORTS", 3)
-    monkeypatch.setattr(gatekeeper, "REPORTS_A_SECOND", 0.01)
+    monkeypatch.setattr(authentication, "REPORTS", 3)
+    monkeypatch.setattr(authentication, "REPORTS_A_SECOND", 0.01)
     head = Head(munges)
     head.server.start()
     session = Session(head)

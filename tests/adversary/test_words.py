@@ -15,8 +15,8 @@ from hpctl.core.journal import Event, JobReported, State
 from hpctl.core.model import JobId, SchedulerView, SlurmJob
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.daemon import gatekeeper, job_reports
-from hpctl.daemon.gatekeeper import RateLimiter, Refusal
+from hpctl.daemon import authentication, job_reports
+from hpctl.daemon.authentication import RateLimiter, Refusal
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter
 
@@ -124,7 +124,7 @@ def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch: pytest.Monkey
     assert words.take(2)
     now[0] = 2.0
     assert [words.take(1) for _ in range(3)] == [True, True, False]
-    monkeypatch.setattr(gatekeeper, "MOST_KEYS", 10)
+    monkeypatch.setattr(authentication, "MOST_KEYS", 10)
     for key in range(100):
         now[0] += 10
         words.take(("many", key))

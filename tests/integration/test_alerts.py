@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from hpctl.core.assess import assess
@@ -32,6 +33,7 @@ from hpctl.daemon.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
 from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
+from tests.fakes.values import Clock
 from tests.intakes import Rows, post
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -89,22 +91,11 @@ def resolved(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-class Watch:
-    def __init__(self) -> None:
-        self.at = NOW
-
-    def now(self) -> datetime:
-        return self.at
-
-    def monotonic(self) -> float:
-        return 0.0
-
-
 class Head:
     """A head node's webhook on a port of its own, beside two nodes whose agents are heard."""
 
     def __init__(self, place: Path, keep_s: float = 18000.0) -> None:
-        self.clock = Watch()
+        self.clock = Clock(NOW)
         self.changes: list[set[NodeName]] = []
         self.file = place / "alerts.json"
         self.token_file = place / "token"
@@ -121,7 +112,8 @@ class Head:
         self.book = AlertStore(self.file, keep_s, self.clock, here)
         webhook = Webhook(LABELS, self.book, here, here, self.clock)
         self.server = IntakeServer(
-            Starlette(routes=routes(self.token_file, webhook.take)), "127.0.0.1"
+            Starlette(routes=routes(self.token_file, webhook.take, CollectorRegistry())),
+            "127.0.0.1",
         )
         self.server.start()
 
@@ -361,7 +353,7 @@ def test_a_token_file_that_is_no_secret_lets_nobody_in(
 def test_without_a_token_file_there_is_no_such_door(tmp_path: Path) -> None:
     head = Head(tmp_path)
     webhook = Webhook(LABELS, head.book, head.addresses, head.generation_of, head.clock)
-    assert routes(None, webhook.take) == []
+    assert routes(None, webhook.take, CollectorRegistry()) == []
     head.server.stop()
 
 

@@ -46,19 +46,6 @@ def test_silence_alone_is_no_fault(live: Chaos) -> None:
     until(lambda: condition(live, hung) == "healthy", 15, "heard again")
 
 
-def test_a_dead_node_is_replaced_and_its_job_moved(live: Chaos) -> None:
-    job = live.start("srun sleep 600", "--nodes=2")
-    victim = str(live.job(job).nodes[-1])
-    live.mark(victim)
-    live.sandbox.inject(victim, "kill-node")
-    until(lambda: live.running(job, restarts=1), 60, "job runs again")
-    until(
-        lambda: live.phase(victim) == "returned" or victim not in live.job(job).nodes, 5, "off it"
-    )
-    recovery = live.returned(victim, timeout_s=60)
-    assert recovery.rule == "node-lost"
-
-
 def test_a_frozen_node_loses_its_job_and_is_mended_once(live: Chaos) -> None:
     said = Path(live.sandbox.state_dir) / "writers"
     loop = f"while :; do echo $SLURM_RESTART_COUNT $(date +%s) >> {said}; sleep 1; done"

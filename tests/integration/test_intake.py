@@ -17,13 +17,10 @@ from msgspec.structs import replace
 
 from hpctl.core.model import NodeName, Report
 from hpctl.daemon import intake
-from hpctl.daemon.gatekeeper import IntakeSettings
-from hpctl.daemon.intake import intake_app
-from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
-from tests.intakes import NOON, Head, Sink, credential, report
+from tests.intakes import NOON, Head, credential, report
 from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
@@ -137,27 +134,6 @@ def test_too_large_as_announced(head: Head) -> None:
     assert head.refused() == {"too_large": 1}
 
 
-def test_too_large_without_announcing_it(head: Head) -> None:
-    sent = 0
-    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
-        start = f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-        client.sendall(start.encode())
-        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        answer = b""
-        client.settimeout(0.05)
-        while not answer and sent < 100 * len(chunk):
-            try:
-                client.sendall(chunk)
-                sent += len(chunk)
-                answer = client.recv(4096)
-            except TimeoutError:
-                continue
-    assert b"413" in answer.partition(b"\r\n")[0]
-    assert sent < wire.MAX_BODY + 8 * len(chunk)
-    assert head.refused() == {"too_large": 1}
-    assert head.accepted == []
-
-
 def test_too_slow_a_body(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "BODY_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
@@ -232,14 +208,6 @@ def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
         took.append(time.monotonic() - before)
     connection.close()
     assert sorted(took)[len(took) // 4] < 0.03
-
-
-def test_an_address_in_use_is_said_plainly(head: Head) -> None:
-    second = IntakeServer(
-        intake_app(IntakeSettings(), Sink(), ADDRESSES.get), "127.0.0.1", head.server.port
-    )
-    with pytest.raises(Unavailable, match=str(head.server.port)):
-        second.start()
 
 
 def test_stop_is_bounded_with_connections_open(munges: Realm) -> None:

@@ -20,9 +20,9 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import job_reports
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
-from hpctl.daemon.job_reports import JobDesk, routes
+from hpctl.daemon.job_reports import JobDesk, route
 from hpctl.daemon.server import IntakeServer
 from hpctl.daemon.wake import SystemClock
 from hpctl.errors import Unavailable
@@ -63,7 +63,7 @@ class Head:
             Sink(),
             lambda _: None,
             registry,
-            routes=routes(self.desk.take, settings, SystemClock(), registry),
+            routes=[route(self.desk.take, settings, SystemClock(), registry)],
         )
         self.server = IntakeServer(app, "127.0.0.1")
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import JobRecoveryOpened, State
 from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
-from hpctl.daemon.requests import PER_MINUTE, RequestDesk, routes
+from hpctl.daemon.requests import PER_MINUTE, RequestDesk, route
 from hpctl.daemon.server import IntakeServer
 from hpctl.daemon.wake import SystemClock
 from hpctl.protocol import munge
@@ -55,7 +56,8 @@ class Head:
             SystemClock(),
         )
         settings = IntakeSettings(munge_socket=munges.head)
-        app = intake_app(settings, Sink(), lambda _: None, routes=routes(self.desk.take, settings))
+        asked = route(self.desk.take, settings, CollectorRegistry())
+        app = intake_app(settings, Sink(), lambda _: None, routes=[asked])
         self.server = IntakeServer(app, "127.0.0.1")
 
     def latest_slurm(self) -> SchedulerView:

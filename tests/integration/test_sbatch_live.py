@@ -19,7 +19,6 @@ from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
 from hpctl.jobs.submit import plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 from hpctl.sandbox.api import Sandbox
-from tests.conftest import SandboxFactory
 from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
 
 pytestmark = pytest.mark.slurm
@@ -169,19 +168,6 @@ def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Pat
     for task in ("1", "2"):
         wait_for_text(shared / f"out-{task}", "done: 30 steps", timeout=30)
     assert "resuming" not in (shared / "out-1").read_text()
-
-
-@pytest.mark.nightly
-def test_requeue_is_expedited_where_the_controller_can(sandbox_factory: SandboxFactory) -> None:
-    """From 25.11 on, where it is enabled; older releases pass over the parameter."""
-    conf = "SlurmctldParameters=enable_expedited_requeue\n"
-    slurm = sandbox_factory(nodes=1, agents=False, emulator=False, slurm_conf=conf)
-    version = slurm.run(["sbatch", "--version"]).stdout.split()[-1]
-    expedites = tuple(map(int, version.split(".")[:2])) >= (25, 11)
-    done = hpctl_sbatch(slurm, "--hold", "--wrap", "true")
-    wanted = "--requeue=expedite" if expedites else "--requeue"
-    assert f"hpctl: added {wanted} --open-mode=append" in done.stderr.splitlines()
-    assert field(slurm, done.stdout.strip(), "Requeue") == "1"
 
 
 @pytest.mark.nightly

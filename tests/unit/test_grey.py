@@ -28,24 +28,22 @@ from hpctl.core.view import View
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
-from tests.fakes.values import N1, OWN, T0, at, generation, node_name, opened, slurm_job, slurm_node
+from tests.fakes.values import (
+    N1,
+    OWN,
+    T0,
+    Clock,
+    at,
+    generation,
+    node_name,
+    opened,
+    slurm_job,
+    slurm_node,
+)
 
 NAMES = tuple(node_name(n) for n in range(1, 9))
 USUAL = {"gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0}
 HOT = {**USUAL, "gpu.throttle_share": 0.5}
-
-
-class Clock:
-    """Time by hand."""
-
-    def __init__(self) -> None:
-        self.at = T0
-
-    def now(self) -> datetime:
-        return self.at
-
-    def monotonic(self) -> float:
-        return (self.at - T0).total_seconds()
 
 
 class Slurm:

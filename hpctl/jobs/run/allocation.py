@@ -135,7 +135,7 @@ class AllocationQueries:
         self.asked += 1
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
-            raise Unavailable(f"sinfo: {ran.said}")
+            raise Unavailable(f"sinfo: {ran.message}")
         return sum(int(word) for word in ran.text.split() if word.isdecimal())
 
 

@@ -121,11 +121,6 @@ def test_a_gpu_lost_from_the_start_is_there_with_its_error(stub: Stub, connect: 
     assert until(client.events)[0].data == 48
 
 
-def test_a_lost_field_value_means_a_lost_gpu(stub: Stub, connect: Connect) -> None:
-    stub.gpus(1).fail(0, GPU_IS_LOST, "field230")
-    assert connect().wait(PATIENCE_S).gpus[0].error.code == GPU_IS_LOST
-
-
 def test_a_driver_of_another_version_is_data(stub: Stub, connect: Connect) -> None:
     stub.gpus(8).fail_init(MISMATCH)
     client = connect()

@@ -59,24 +59,6 @@ def test_when_the_call_comes_back_its_sweep_counts_and_a_fresh_child_takes_over(
     assert not alive(pid)
 
 
-def test_many_slow_calls_are_a_hang_as_well(stub: Stub, connect: Connect) -> None:
-    stub.gpus(4).set(None, delay_ms=30)
-    client = connect()
-    assert until(lambda: hung(client)).call.startswith("nvml")
-    stub.mend()
-    assert until(lambda: newest(client)).gpus[3].recovery_action == 0
-
-
-def test_a_wait_for_events_that_hangs_is_told(stub: Stub, connect: Connect) -> None:
-    stub.gpus(1)
-    client = connect(deadline_s=1.0)
-    client.wait(PATIENCE_S)
-    stub.hang("nvmlEventSetWait_v2")
-    assert until(lambda: hung(client)).call == "nvmlEventSetWait"
-    stub.mend()
-    assert fresh(client).gpus[0].recovery_action == 0
-
-
 def test_a_hung_child_outlives_its_agent_until_the_call_comes_back(
     stub: Stub, connect: Connect
 ) -> None:

@@ -70,22 +70,24 @@ class Refusal(HpctlError):
 
 
 async def read_body(
-    announced: str, receive: Receive, *, most: int, within_s: float, too_large: Refusal
+    announced: str, receive: Receive, *, most: int, within_s: float, too_large: str, hint: str = ""
 ) -> bytes:
     """The body, refused as soon as it is over `most` bytes, announced so, or too slow.
 
-    `announced` is its Content-Length. Raises Refusal: `too_large`, slow_body or disconnected.
+    `announced` is its Content-Length. Raises Refusal: too_large (of which the text says how much is
+    taken), slow_body or disconnected.
     """
+    over = Refusal(413, "too_large", too_large, hint)
     if natural(announced) > most:
-        raise too_large
+        raise over
     try:
-        return await asyncio.wait_for(_collect(receive, most, too_large), within_s)
+        return await asyncio.wait_for(_collect(receive, most, over), within_s)
     except asyncio.TimeoutError as error:
         text = f"the body was not here within {within_s:.0f} s"
         raise Refusal(408, "slow_body", text) from error
 
 
-async def _collect(receive: Receive, most: int, too_large: Refusal) -> bytes:
+async def _collect(receive: Receive, most: int, over: Refusal) -> bytes:
     body = bytearray()
     more = True
     while more:
@@ -95,7 +97,7 @@ async def _collect(receive: Receive, most: int, too_large: Refusal) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
-            raise too_large
+            raise over
     return bytes(body)
 
 
@@ -238,7 +240,7 @@ class Proved(Struct, frozen=True):
         return NodeName(self.message.said.node)
 
 
-class Gatekeeper:
+class Authenticator:
     """Checks everything but the order of reports. Safe in any thread.
 
     `session` and `within_session` never block; the others wait for munged or the resolver.
