@@ -51,7 +51,6 @@ log = logging.getLogger(__name__)
 BODY_TIMEOUT_S = 10.0
 _SESSION = wire.SESSION_SCHEME + " "
 _PROOF = wire.PROOF_HEADER.lower().encode()
-_Prove = Callable[[bytes], Awaitable[str]]
 _T = TypeVar("_T")
 _JSON = (b"content-type", b"application/json")
 
@@ -306,7 +305,8 @@ class _Reports:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         authorization = headers.get(b"authorization", b"").decode("latin-1")
-        prove: _Prove = _unproved
+        session: Session | None = None
+        credential: munge.Credential | None = None
         status, close = 200, False
         try:
             body = await read_body(
@@ -319,12 +319,10 @@ class _Reports:
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
-                prove = _signed(session)
                 message = self._authenticator.within_session(session, body).said
                 ack = await self._believe(message)
             else:
                 credential = await self._run(self._authenticator.verified, authorization, body)
-                prove = partial(self._run, self._settings.prove, credential.uid)
                 proved = await self._run(self._authenticator.by_credential, credential, body, peer)
                 message = proved.message.said
                 ack = await self._believe(message)
@@ -338,7 +336,11 @@ class _Reports:
             # What is left of an unread body must not be taken for the next request.
             status, close = refusal.status, refusal.status in (408, 413)
             answer = refusal.as_json
-        proof = await prove(wire.answered(authorization, status, answer))
+        answered, proof = wire.answered(authorization, status, answer), ""
+        if session is not None:
+            proof = session.proof(answered)
+        elif credential is not None:
+            proof = await self._run(self._settings.prove, credential.uid, answered)
         await _answer(send, status, answer, proof, close=close)
 
     async def _run(self, blocking: Callable[..., _T], *arguments: object) -> _T:
@@ -352,17 +354,6 @@ class _Reports:
             self._queue.hear(message)
             self._heartbeats.inc()
         return wire.Ack(message.seq)
-
-
-async def _unproved(_: bytes) -> str:
-    return ""
-
-
-def _signed(session: Session) -> _Prove:
-    async def prove(answer: bytes) -> str:
-        return session.proof(answer)
-
-    return prove
 
 
 async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:

@@ -26,7 +26,7 @@ from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import GreyFailures
-from hpctl.daemon.intake_process import Backend, IntakeProcess, ReportSink
+from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState, Retirement
 from hpctl.daemon.loop import Loop, Pace
@@ -211,8 +211,8 @@ class Daemon:
         alerts = AlertStore(file, keep_s, clock, self._health)
         self._health.add_sources(self._grey, alerts)
         webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock)
-        reports = ReportSink(self._health, self._grey)
-        backend = Backend(reports, self._jobs, self._requests, webhook, self._metrics)
+        desks = (self._jobs, self._requests, webhook)
+        backend = Backend(self._health, self._grey, *desks, self._metrics)
         intake, token_file = config.intake, config.alerts.token_file
         setup = channel.Setup(
             str(intake.munge_socket) if intake.munge_socket else None,
