@@ -358,13 +358,17 @@ def verified(authorization: str, body: bytes, munge_socket: Path | None) -> mung
     return credential
 
 
-def readable(read: Callable[[bytes], _T], body: bytes) -> _T:
-    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds."""
+def readable(
+    read: Callable[[bytes], _T], body: bytes, invalid: str = wire.InvalidReportError.code
+) -> _T:
+    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
+    (`invalid`: the code)."""
     try:
         return read(body)
     except wire.MalformedReportError as error:
-        status = 422 if isinstance(error, wire.InvalidReportError) else 400
-        raise Refusal(status, error.code, str(error), error.hint) from error
+        outside = isinstance(error, wire.InvalidReportError)
+        status, code = (422, invalid) if outside else (400, error.code)
+        raise Refusal(status, code, str(error), error.hint) from error
 
 
 def _addresses(address: str) -> frozenset[IPv4Address]:

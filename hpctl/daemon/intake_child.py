@@ -25,6 +25,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
@@ -34,7 +35,7 @@ from hpctl.daemon.authentication import IntakeSettings, Refusal
 from hpctl.daemon.intake import intake_app, proved_route
 from hpctl.daemon.job_reports import route as job_route
 from hpctl.daemon.requests import route as request_route
-from hpctl.daemon.server import RESERVED, Bounds, IntakeServer
+from hpctl.daemon.server import RESERVED, Bounds, Connections, IntakeServer
 from hpctl.daemon.wake import SystemClock
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
@@ -205,10 +206,8 @@ class DaemonClient:
                         waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
-def serve(listener: socket.socket, line: channel.Channel) -> None:
-    """Until the daemon is gone."""
-    setup: channel.Setup = line.receive()
-    daemon, registry = DaemonClient(line), CollectorRegistry()
+def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
+    """All that the intake answers, with its counters."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
     settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
     token = Path(setup.token_file) if setup.token_file else None
@@ -220,15 +219,24 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
     ]
     if setup.journal:
         routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
-    app = intake_app(
-        settings, daemon, daemon.address_of, registry, routes=routes, scrape=daemon.scrape
-    )
-    bounds = Bounds(in_all=_descriptors() - RESERVED)
-    server = IntakeServer(app, bounds=bounds, tick=daemon.tick)
-    crowd = server.connections
+    where, scrape = daemon.address_of, daemon.scrape
+    return intake_app(settings, daemon, where, registry, routes=routes, scrape=scrape)
+
+
+def count(crowd: Connections, registry: CollectorRegistry) -> None:
+    """Show how many connections there are."""
     Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
     dropped = Gauge("hpctl_intake_dropped", "Ended for want of room or time.", registry=registry)
     dropped.set_function(lambda: crowd.dropped)
+
+
+def serve(listener: socket.socket, line: channel.Channel) -> None:
+    """Until the daemon is gone."""
+    setup: channel.Setup = line.receive()
+    daemon, registry = DaemonClient(line), CollectorRegistry()
+    app = application(setup, daemon, registry)
+    server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
+    count(server.connections, registry)
     server.start(listener=listener)
     threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
     daemon.listen()

@@ -155,19 +155,11 @@ def route(
     """The route for the intake's application. `take`: a RequestDesk's, here or in the daemon."""
 
     async def answer(body: bytes, credential: munge.Credential) -> bytes:
+        asked = readable(wire.read_request, body, "invalid_request")
         address = str(credential.address)
-        number = await run_in_threadpool(take, _read(body), credential.uid, address)
+        number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
     refusals = ("hpctl_requests_refused", "Operators' requests not taken.")
     path, most = wire.REQUESTS_PATH, wire.MAX_REQUEST
     return proved_route(path, most, settings, answer, refusals, registry)
-
-
-def _read(body: bytes) -> wire.Asked:
-    try:
-        return readable(wire.read_request, body)
-    except Refusal as refusal:
-        if refusal.code == wire.InvalidReportError.code:
-            refusal.code = "invalid_request"
-        raise

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,83 +11,40 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.journal import Event, JobReported, State
-from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
+from hpctl.core.journal import JobReported
+from hpctl.core.model import JobId, NodeName
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import job_reports
 from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
-from hpctl.daemon.job_reports import JobDesk, route
+from hpctl.daemon.job_reports import route
 from hpctl.daemon.server import IntakeServer
 from hpctl.daemon.wake import SystemClock
-from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
+from tests.fakes.desk import NOON, Desk
 from tests.intakes import Sink, credential, post, refused
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TROUBLE = Trouble(
     Kind.HANG, NOON, "rank 3 stands still", "hang", NodeName("n2"), 3, "gpu0", 139, "x", 40, 30
 )
 
 
-class Head:
-    """A running intake with a desk, and the observer, state and journal behind it."""
-
-    state = State()
+class Head(Desk):
+    """A running intake with a desk."""
 
     def __init__(self, munges: Realm) -> None:
-        self.stored: list[Event] = []
-        self.full = ""
-        self.shut = ""
-        self.poked = 0
-        self.disk: Path | None = None
-        self.uid = os.geteuid()
-        self.view: SchedulerView | None = None
-        self.sees(7)
-        here: Any = self
-        policy, clock = Policy(mode=Mode.OWN), SystemClock()
-        self.desk = JobDesk(here, here, here, policy, self.poke, clock, self.disk)
-        registry = CollectorRegistry()
-        settings = IntakeSettings(munge_socket=munges.head)
-        app = intake_app(
-            settings,
-            Sink(),
-            lambda _: None,
-            registry,
-            routes=[route(self.desk.take, settings, SystemClock(), registry)],
-        )
+        super().__init__()
+        registry, settings = CollectorRegistry(), IntakeSettings(munge_socket=munges.head)
+        routes = [route(self.desk.take, settings, SystemClock(), registry)]
+        app = intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
         self.server = IntakeServer(app, "127.0.0.1")
-
-    def append(self, events: list[Event]) -> None:
-        if self.full:
-            raise OSError(self.full)
-        self.stored += events
-
-    def sees(self, *jobs: int, restarts: int = 0) -> None:
-        known = {
-            JobId(n): SlurmJob(JobId(n), "RUNNING", NOON, restarts, user="ada", uid=self.uid)
-            for n in jobs
-        }
-        self.view = SchedulerView(datetime.now(UTC), {}, known)
-
-    def stopped(self) -> str:
-        return self.shut
-
-    def latest_slurm(self) -> SchedulerView:
-        if self.view is None:
-            raise Unavailable("Slurm has not answered yet", "try again in a moment")
-        return self.view
-
-    def poke(self) -> None:
-        self.poked += 1
 
     def post(self, body: bytes, authorization: str) -> tuple[int, dict[str, Any]]:
         return post(self.server.port, job_wire.PATH, body, {"Authorization": authorization})
