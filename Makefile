@@ -86,7 +86,7 @@ nightly: test-packages ## The long tiers, and one page of results (6 h on 2 core
 # INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
 .PHONY: hostile
 hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
-	$(BIN)/python -m tests.properties.nightly $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.properties.walls $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 # Faults of every kind at random over training jobs. MINUTES and SEED may be given.
 .PHONY: soak
@@ -124,8 +124,8 @@ package: setup ## Build a wheel and a .deb that needs no network, under dist/
 	$(BIN)/python debian/build.py $(if $(MACHINE),--machine $(MACHINE))
 
 .PHONY: corpus
-corpus: setup ## Play the fault corpus: precision, recall, and which class is taken for what
-	$(BIN)/python -m tests.corpus
+corpus: setup ## Play the fault corpus: each case gets the verdict that is right for it
+	$(BIN)/pytest -q tests/corpus
 
 # Strict: a broken link, or a command, key or view that is not documented, fails. The Material theme
 # is installed by the first run; nothing else needs it.

@@ -18,7 +18,7 @@ from pickletools import genops
 from typing import Any
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.checkpoints import torch_dcp
+from hpctl.jobs.checkpoints import torch_files
 from hpctl.jobs.checkpoints.files import opened
 
 FILES = 10_000
@@ -39,7 +39,7 @@ def run() -> Outcome:
         directory = Path(temporary)
         size = _write(directory, with_torch=FileSystemReader is not None) / 1e6
         work: dict[str, Callable[[], object]] = {
-            "ours": lambda: torch_dcp.prove(directory),
+            "ours": lambda: torch_files.prove_dcp(directory),
             "metadata": lambda: _metadata(directory),
             "genops": lambda: _genops(directory),
         }
@@ -132,12 +132,12 @@ def _measure(work: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def _metadata(directory: Path) -> None:
-    with opened(directory, torch_dcp.METADATA) as file:
-        assert len(torch_dcp.data_files(file)) == FILES
+    with opened(directory, torch_files.METADATA) as file:
+        assert len(torch_files.data_files(file)) == FILES
 
 
 def _genops(directory: Path) -> None:
-    for _ in genops((directory / torch_dcp.METADATA).read_bytes()):
+    for _ in genops((directory / torch_files.METADATA).read_bytes()):
         pass
 
 

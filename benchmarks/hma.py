@@ -10,11 +10,9 @@ The rival is the same fault in a second sandbox where no health agent marks anyt
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -202,14 +200,9 @@ class _Stage:
 
     def _replacements(self) -> list[str]:
         """Each instance replaced once by us in mode own, and none in mode assist."""
-        url = f"{self._sandbox.endpoint_url}/_emulator/calls"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            document = json.load(answer)
-        calls = document["calls"] if isinstance(document, dict) else document
         taken: Counter[str] = Counter()
-        for call in calls:
-            if call["operation"] == "BatchReplaceClusterNodes":
-                taken.update((call["response"] or {}).get("Successful") or ())
+        for call in self._sandbox.calls("BatchReplaceClusterNodes"):
+            taken.update((call["response"] or {}).get("Successful") or ())
         wanted = int(self._account.mode == "own")
         wrong = [f for f in self._account.faults if taken[f.instance] != wanted]
         return [f"{f.kind} {f.node}: {taken[f.instance]} replacements ordered" for f in wrong]

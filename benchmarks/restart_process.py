@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from hpctl.jobs.elastic import launcher
+from hpctl.jobs.elastic import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = 3
@@ -67,8 +67,8 @@ def _torchrun(node: int, port: int) -> list[str]:
 
 def _ours(node: int, _port: int) -> list[str]:
     return [
-        sys.executable, "-m", "hpctl.jobs.elastic", "--nnodes=2", "--nproc-per-node=1",
-        f"--node-rank={node}", "--master-addr=127.0.0.1", "--rdzv-id=bench", "--",
+        "env", "SLURM_NNODES=2", f"SLURM_PROCID={node}", "SLURM_STEP_NODELIST=127.0.0.1",
+        sys.executable, "-m", "hpctl.jobs.elastic", "--nproc-per-node=1", "--",
     ]  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def _once(command: Callable[[int, int], Sequence[str]]) -> float:
         words = [str(script), "--steps=100000", "--checkpoint-every=10", "--step-s=0.05"]
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "HPCTL_"))},
-            **launcher(),
+            **environment(),
             "PYTHONPATH": str(ROOT),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",

@@ -1,9 +1,9 @@
 """docs/configuration.md: every key of hpctl.yaml, with its default from the code."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from msgspec import Struct
 
 from hpctl.config import Config
 
@@ -132,10 +132,10 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _keys(section: BaseModel, place: str) -> Iterator[tuple[str, str]]:
+def _keys(section: Struct, place: str) -> Iterator[tuple[str, str]]:
     """Every key with its default: those of the file itself before those of its sections."""
-    plain = {name: getattr(section, name) for name in type(section).model_fields}
-    inner = {k: v for k, v in plain.items() if isinstance(v, BaseModel) and k != "run_policy"}
+    plain = {name: getattr(section, name) for name in section.__struct_fields__}
+    inner = {k: v for k, v in plain.items() if isinstance(v, Struct) and k != "run_policy"}
     for name, default in plain.items():
         if name not in inner:
             yield place + name, _default(default)
@@ -144,7 +144,7 @@ def _keys(section: BaseModel, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _default(value: Any) -> str:
-    if value is None or isinstance(value, BaseModel | dict | frozenset) or value in ("", ()):
+    if value is None or isinstance(value, Struct | Mapping | frozenset) or value in ("", ()):
         return ""
     if isinstance(value, tuple):
         return f"`[{', '.join(map(str, value))}]`"

@@ -8,39 +8,36 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    field_validator,
-    model_validator,
-)
 
-from hpctl.core.bounds import MAX_SECONDS, duration_s, natural
+from hpctl.core.bounds import natural
 from hpctl.core.hostlist import MAX_HOSTS
+from hpctl.core.policy import Seconds, SecondsOrNone
 from hpctl.core.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind
 from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml import structs
 from hpctl.yaml.errors import FileProblems
+from hpctl.yaml.structs import Reads
 
 _GENTLEST_FIRST = list(Action)
 _T = TypeVar("_T", Backoff, Treatment)
 
+Factor = Annotated[float, Meta(ge=1, le=1_000_000)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+ExitCode = Annotated[int, Meta(ge=1, le=255)]
 
-def _seconds(value: Any) -> Any:
-    """`90`, `"90s"`, `"10m"`, `"2h"`, `"1d"` as seconds."""
-    if not isinstance(value, str):
-        return value
-    seconds = duration_s(value)
-    if seconds is None:
-        raise ValueError("is no time: write seconds, or 30s, 10m, 2h, 1d")
-    return seconds
+
+class PolicyError(FileProblems):
+    """A policy with problems: all of them, each with its place."""
+
+    hint_text = "`hpctl policy example` prints every key with its default"
 
 
 def _range(value: Any) -> Any:
@@ -59,7 +56,7 @@ def _range(value: Any) -> Any:
     return tuple(value)
 
 
-def _words(value: Any) -> Any:
+def _command(value: Any) -> Any:
     """A list as it is; one string as a command line."""
     return shlex.split(value) if isinstance(value, str) else value
 
@@ -68,37 +65,31 @@ def _one_or_more(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
-def _treatment(value: Any) -> Any:
-    """`hold` or `[step, hold]` stand for their ladder."""
-    return {"ladder": value} if isinstance(value, str | list) else value
+def _ladder(value: Any) -> Any:
+    """`hold` or `[step, hold]`, the gentlest first."""
+    ladder = _one_or_more(value)
+    known = [a for a in ladder if a in _GENTLEST_FIRST] if isinstance(ladder, list) else []
+    for gentle, harsh in pairwise(known):
+        if _GENTLEST_FIRST.index(gentle) > _GENTLEST_FIRST.index(harsh):
+            raise ValueError(f"goes from the gentlest on: {harsh} cannot follow {gentle}")
+        if gentle in (Action.NONE, Action.HOLD):
+            raise ValueError(f"nothing can follow {gentle}")
+    return ladder
 
 
-Factor = Annotated[float, Field(ge=1, le=1_000_000, allow_inf_nan=False)]
-Finite = Annotated[float, Field(le=MAX_SECONDS, allow_inf_nan=False)]
-Seconds = Annotated[Finite, BeforeValidator(_seconds), Field(gt=0)]
-SecondsOrNone = Annotated[Finite, BeforeValidator(_seconds), Field(ge=0)]
-Count = Annotated[int, Field(ge=0, le=1_000_000)]
-ExitCodes = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=255)], ...], BeforeValidator(_one_or_more)
-]
-NodeRange = Annotated[
-    tuple[int, int],
-    BeforeValidator(_range),
-    PlainSerializer(lambda nodes: f"{nodes[0]}-{nodes[1]}", return_type=str),
-]
+def _rules(value: Any) -> Any:
+    """One name of log rules, or several: each a preset or an absolute path."""
+    from hpctl.jobs.logs.rules import PRESETS
+
+    rules = _one_or_more(value)
+    for rule in rules if isinstance(rules, list) else ():
+        if isinstance(rule, str) and rule not in PRESETS and not rule.startswith("/"):
+            guess = yaml_errors.near(rule, list(PRESETS))
+            raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
+    return rules
 
 
-class PolicyError(FileProblems):
-    """A policy with problems: all of them, each with its place."""
-
-    hint_text = "`hpctl policy example` prints every key with its default"
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class BackoffSection(_Section):
+class BackoffSection(Struct, frozen=True, omit_defaults=True):
     """How long the second restart in a row waits, and each further one."""
 
     first_s: SecondsOrNone | None = None
@@ -106,87 +97,71 @@ class BackoffSection(_Section):
     cap_s: SecondsOrNone | None = None
 
 
-class TreatmentSection(_Section):
+class TreatmentSection(Struct, frozen=True, omit_defaults=True):
     """What one kind of trouble gets; a key that is left out keeps what it was."""
 
-    ladder: (
-        Annotated[
-            tuple[Action, ...], BeforeValidator(_one_or_more), Field(min_length=1, max_length=20)
-        ]
-        | None
-    ) = None
+    READS: ClassVar[Reads] = {"ladder": _ladder}
+
+    ladder: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=20)] | None = None
     backoff: bool | None = None
     exclude: Count | None = None
     save_first: bool | None = None
     hold_same: bool | None = None
     max: Count | None = None
 
-    @field_validator("ladder")
     @classmethod
-    def _climbs(cls, ladder: tuple[Action, ...] | None) -> tuple[Action, ...] | None:
-        for gentle, harsh in zip(ladder or (), (ladder or ())[1:], strict=False):
-            if _GENTLEST_FIRST.index(gentle) > _GENTLEST_FIRST.index(harsh):
-                raise ValueError(f"goes from the gentlest on: {harsh} cannot follow {gentle}")
-            if gentle in (Action.NONE, Action.HOLD):
-                raise ValueError(f"nothing can follow {gentle}")
-        return ladder
+    def normal(cls, data: Any) -> Any:
+        """`hold` or `[step, hold]` stand for their ladder."""
+        return {"ladder": data} if isinstance(data, str | list) else data
 
 
-class PolicyFile(_Section):
+class PolicyFile(Struct, frozen=True, omit_defaults=True):
     """One file, or one section of the daemon's configuration: only what is set counts."""
+
+    READS: ClassVar[Reads] = {
+        "nodes": _range,
+        "final_exit_codes": _one_or_more,
+        "corruption_exit_codes": _one_or_more,
+        "log_rules": _rules,
+        "notify": _command,
+    }
 
     restarts: Count | None = None
     window_s: Seconds | None = None
     without_progress: Count | None = None
-    same_signature: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    same_signature: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     proven_s: Seconds | None = None
     most_excluded: Count | None = None
     backoff: BackoffSection | None = None
     save_grace_s: SecondsOrNone | None = None
-    nodes: NodeRange | None = None
+    nodes: tuple[int, int] | None = None
     grow_gain: Factor | None = None
     spares: Count | None = None
-    final_exit_codes: ExitCodes | None = None
-    corruption_exit_codes: ExitCodes | None = None
+    final_exit_codes: tuple[ExitCode, ...] | None = None
+    corruption_exit_codes: tuple[ExitCode, ...] | None = None
     hang_floor_s: Seconds | None = None
     hang_factor: Factor | None = None
     hang_start_s: Seconds | None = None
-    on: dict[Kind, Annotated[TreatmentSection, BeforeValidator(_treatment)]] | None = None
-    log_rules: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] | None = None
-    notify: Annotated[tuple[str, ...], BeforeValidator(_words)] | None = None
+    on: dict[Kind, TreatmentSection] | None = None
+    log_rules: tuple[str, ...] | None = None
+    notify: tuple[str, ...] | None = None
 
-    @model_validator(mode="before")
     @classmethod
-    def _on_is_a_word(cls, data: Any) -> Any:
+    def normal(cls, data: Any) -> Any:
         """YAML 1.1 reads the bare key `on` as the boolean true."""
         if isinstance(data, Mapping) and True in data and "on" not in data:
             return {"on" if key is True else key: value for key, value in data.items()}
         return data
 
-    @field_validator("log_rules")
-    @classmethod
-    def _known_rules(cls, rules: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        from hpctl.jobs.logs.rules import PRESETS
-
-        for rule in rules or ():
-            if rule not in PRESETS and not rule.startswith("/"):
-                guess = yaml_errors.near(rule, list(PRESETS))
-                raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
-        return rules
-
-    @field_validator("on")
-    @classmethod
-    def _final_is_final(
-        cls, on: dict[Kind, TreatmentSection] | None
-    ) -> dict[Kind, TreatmentSection] | None:
-        final = (on or {}).get(Kind.FINAL)
+    def __post_init__(self) -> None:
+        final = (self.on or {}).get(Kind.FINAL)
         if final is not None and RESTARTS & set(final.ladder or ()):
-            raise ValueError("final asks not to be run again: change final_exit_codes instead")
-        return on
+            raise ValueError("on.final asks not to be run again: change final_exit_codes instead")
 
     def compact(self) -> dict[str, object]:
-        """Only what is set, as JSON: what a job's Comment holds. `model_validate` reads it back."""
-        return self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        """Only what is set, as JSON: what a job's Comment holds. `from_json` reads it back."""
+        keys: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
+        return {**keys, "nodes": "-".join(map(str, self.nodes))} if self.nodes else keys
 
 
 def read(path: str | Path) -> PolicyFile:
@@ -196,7 +171,17 @@ def read(path: str | Path) -> PolicyFile:
 
 def parse(text: str, place: str = "<text>") -> PolicyFile:
     """Validate YAML text. Raises PolicyError with every problem it has."""
-    return yaml_errors.validated(PolicyFile, text, place, PolicyError)
+    return structs.read(PolicyFile, text, place, PolicyError)
+
+
+def from_json(keys: object) -> PolicyFile:
+    """A policy as a job's Comment or a message has it. Raises ValueError with what is wrong."""
+    found, problems = structs.build(PolicyFile, keys)
+    if found is None:
+        place, first = problems[0]
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise ValueError(f"{'.'.join(map(str, place)) or 'the whole'}: {first}{more}"[:200])
+    return found
 
 
 def merged(files: Iterable[PolicyFile]) -> RunPolicy:
@@ -208,22 +193,23 @@ def merged(files: Iterable[PolicyFile]) -> RunPolicy:
     policy = RunPolicy()
     treatments = dict(policy.treatments)
     for file in files:
-        numbers = {
-            name: value
-            for name in sorted(file.model_fields_set - {"backoff", "on"})
-            if (value := getattr(file, name)) is not None
-        }
-        backoff = _over(policy.backoff, file.backoff)
+        numbers = _set(file)
+        numbers.pop("on", None)
+        numbers["backoff"] = _over(policy.backoff, file.backoff)
         for kind, section in (file.on or {}).items():
             before = treatments.get(kind) or policy.treatment(kind)
             treatments[kind] = _over(before, section)
-        policy = replace(policy, backoff=backoff, **numbers)
+        policy = replace(policy, **numbers)
     return replace(policy, treatments=treatments)
 
 
-def _over(base: _T, section: _Section | None) -> _T:
-    changes = {} if section is None else section.model_dump(exclude_none=True)
-    return replace(base, **changes)
+def _set(section: Struct) -> dict[str, Any]:
+    """The keys that a file sets."""
+    return {name: value for name, value in asdict(section).items() if value is not None}
+
+
+def _over(base: _T, section: Struct | None) -> _T:
+    return base if section is None else replace(base, **_set(section))
 
 
 def example() -> str:
@@ -231,7 +217,7 @@ def example() -> str:
     default = RunPolicy()
     out = ["# A recovery policy: every key with its default. Leave out what you do not change."]
     out.append("# Durations are seconds, or 30s, 10m, 2h, 1d.")
-    for name in PolicyFile.model_fields:
+    for name in PolicyFile.__struct_fields__:
         value = getattr(default, name, None)
         if name == "on":
             out.append("on:")
@@ -250,7 +236,7 @@ def example() -> str:
 
 
 def _body(treatment: Treatment) -> str:
-    keys = {name: getattr(treatment, name) for name in TreatmentSection.model_fields}
+    keys = {name: getattr(treatment, name) for name in TreatmentSection.__struct_fields__}
     return _flow({name: value for name, value in keys.items() if value is not False and value != 0})
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.ports import Aws, ByHand, Provider, Scheduler
+from hpctl.ports import Aws, ByHand, Provider
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,12 +80,8 @@ def _copy(config: Config, journal: Path) -> Path:
     return copy
 
 
-def make_scheduler(config: Config) -> Scheduler:
+def make_scheduler(config: Config) -> CliScheduler:
     """Slurm for a command that reads it once: by its commands, which start sooner than pyslurm."""
-    return _commands(config)
-
-
-def _commands(config: Config) -> CliScheduler:
     from hpctl.slurm.cli import CliScheduler
     from hpctl.slurm.run import Runner
 
@@ -93,10 +89,10 @@ def _commands(config: Config) -> CliScheduler:
     return CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
 
 
-def choose_scheduler(config: Config) -> tuple[Scheduler, str]:
+def choose_scheduler(config: Config) -> tuple[CliScheduler, str]:
     """Slurm for the daemon: pyslurm where it imports and matches, the commands everywhere else;
     and which it is and why. slurmctld is not asked."""
-    cli, wanted = _commands(config), config.slurm.adapter
+    cli, wanted = make_scheduler(config), config.slurm.adapter
     if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurm
@@ -115,7 +111,7 @@ def make_by_hand(config: Config) -> ByHand:
     """Slurm for an operator's drains: by its commands alone, for they are few."""
     from hpctl.slurm.cli import SlurmByHand
 
-    return SlurmByHand(_commands(config))
+    return SlurmByHand(make_scheduler(config))
 
 
 def make_provider(config: Config) -> Provider:
@@ -138,15 +134,11 @@ def make_provider(config: Config) -> Provider:
 
 def make_rules(config: Config) -> Rules:
     """The catalogue with the site's overrides. Raises HpctlError for a rule it does not have."""
-    from hpctl.core.catalogue import Override, UnknownRuleError
+    from hpctl.core.catalogue import UnknownRuleError
     from hpctl.core.catalogue import rules as catalogue_rules
 
-    overrides = {
-        rule: Override(o.urgency, o.ladder, o.settle_s, o.escalate_window_s, o.meaning)
-        for rule, o in config.catalogue.items()
-    }
     try:
-        return catalogue_rules(overrides, silent_after_s=config.ages.silent_s)
+        return catalogue_rules(config.catalogue, silent_after_s=config.ages.silent_s)
     except UnknownRuleError as error:
         raise HpctlError(f"catalogue: {error}", error.hint) from error
     except ValueError as error:

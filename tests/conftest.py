@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell has its background jobs ignore SIGINT, and all that they start would inherit that."""
-    settings.register_profile("slice", max_examples=examples(50))
+    settings.register_profile("slice", max_examples=examples(50), deadline=None)
     settings.load_profile("slice")
     # With xdist the reports of all processes come to the one that has no workerinput.
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):

@@ -11,7 +11,7 @@ from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 from hpctl.agent.runner import Check, load
 from hpctl.core.catalogue import SHIPPED
 from hpctl.core.faults.row import CheckSpec
-from hpctl.core.faults.table import GPU_CHECKS
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import RuleId
 
 HOPPER = "NVIDIA H100 80GB HBM3"
@@ -37,7 +37,7 @@ def check(name: str) -> Check:
 
 
 def row(name: str) -> CheckSpec:
-    return next(spec for spec in GPU_CHECKS if spec.name == name)
+    return next(spec for spec in CHECKS if spec.name == name)
 
 
 def judged(name: str, seen: Any, before: Any = None) -> list[Observation]:

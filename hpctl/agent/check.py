@@ -101,7 +101,7 @@ class Functions(Struct, frozen=True):
     """What the runner calls of a check.
 
     `gauges(seen, before)` are numbers that the head node compares with those of a job's other
-    nodes. No number is better than a wrong one: one is left out where nothing can be said (the
+    nodes. No number is better than a wrong one: one is left out where nothing is known (the
     first gather, a counter that was reset, too little traffic).
     """
 

@@ -55,7 +55,7 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True):
 def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
     """The file's settings; the defaults where `path` is None or the default file is not there.
 
-    Raises HpctlError with the place and the mend.
+    Raises HpctlError with the place and a hint.
     """
     if path is None:
         return AgentConfig()
@@ -128,7 +128,7 @@ def _near(message: str) -> str:
 
 # --- settings ---
 #
-# What one agent is told, and what it finds out by itself where it is not told.
+# What one agent is configured with, and what it finds out by itself where it is not.
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 ASSET_TAG_FILE = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
@@ -168,7 +168,7 @@ def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceI
 
 
 def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
-    """The kernel's boot id. Raises HpctlError: without it no fault can be told from an old one."""
+    """The kernel's boot id. Raises HpctlError: without it a new fault looks like an old one."""
     try:
         boot = path.read_text().strip()
     except OSError as error:

@@ -25,7 +25,7 @@ from hpctl.protocol import reports as wire
 MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
 """Beyond this many, a new finding is folded by check, device and code alone."""
 MAX_JOBS = 8
-"""Jobs that are told apart for one error on one device: that two had it is what counts."""
+"""Jobs that are kept apart for one error on one device: that two had it is what counts."""
 SAME_BURST = timedelta(seconds=5)
 """A line whose process is gone already belongs to the job that the same error just hit."""
 MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
@@ -67,7 +67,7 @@ class Findings:
             self._note_job(name)
 
     def add(self, finding: Finding) -> bool:
-        """Fold one sighting in. True when something is to be told that was not known before.
+        """Fold one sighting in. True when something is to be reported that was not known before.
 
         A finding that is OK and clears by being gone ends what was seen of it until then.
         """
@@ -319,7 +319,7 @@ def _earlier(finding: Finding, by: timedelta) -> Finding:
 
 
 def _again(finding: Finding, seen: Observation, at: datetime) -> Finding:
-    """Counted once more. Its words stay what they first were, unless the verdict is another."""
+    """Counted once more. Its text stays what it first was, unless the verdict is another."""
     more = replace(finding, last=at, count=finding.count + 1)
     if seen.verdict is finding.verdict:
         return more

@@ -122,14 +122,14 @@ class LogText:
             if fields is None:
                 return self._made(USER, self._at, text, self.lines)
             return self._from_fields(fields, text, self.lines)
-        facility, at, said = _plain(text)
-        return self._made(facility, at, said, self.lines, text)
+        facility, at, message = _plain(text)
+        return self._made(facility, at, message, self.lines, text)
 
     def _made(
-        self, facility: int, at: datetime | None, said: str, number: int, raw: str = ""
+        self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
     ) -> Entry:
         self._at = at or self._at
-        return Entry(number, kmsg.Record(facility, number, self._at, said), raw or said)
+        return Entry(number, kmsg.Record(facility, number, self._at, message), raw or message)
 
     # --- forms of several lines ---------------------------------------------------------------
 
@@ -155,9 +155,9 @@ class LogText:
                     line[name.end() :].rstrip(b"\n") if name[2] == b"=" else self._binary()
                 )
             line = self._line()
-        said = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
-        if "MESSAGE" in said:
-            yield self._from_fields(said, said["MESSAGE"], number)
+        decoded = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
+        if "MESSAGE" in decoded:
+            yield self._from_fields(decoded, decoded["MESSAGE"], number)
 
     def _binary(self) -> bytes:
         """A field of any bytes: its length in 8 of them, itself, a newline."""
@@ -172,12 +172,12 @@ class LogText:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
             at = _since(fields.get("time"))
             return self._made(0 if facility else USER, at, _text(fields["msg"]), number, raw)
-        said = _text(fields.get("MESSAGE", fields.get("message", "")))
+        message = _text(fields.get("MESSAGE", fields.get("message", "")))
         transport = fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", USER))
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
         at = _since(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
-        return self._made(0 if ours else USER, at, said or raw, number, raw)
+        return self._made(0 if ours else USER, at, message or raw, number, raw)
 
 
 def _plain(text: str) -> tuple[int, datetime | None, str]:

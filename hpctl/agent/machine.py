@@ -12,7 +12,7 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 
 # --- instance shapes ---
 #
-# How many devices an instance type has: what a machine is held against if nobody said.
+# How many devices an instance type has: what a machine is held against if nothing is configured.
 
 
 class Shape(Struct, frozen=True):
@@ -120,16 +120,16 @@ def upgraded(spool: Path) -> bool:
     return False
 
 
-def machine(root: Path, said: Expected) -> Machine:
+def machine(root: Path, configured: Expected) -> Machine:
     """The machine to check: what the settings leave open comes from its instance type.
 
     A Nitro instance has its type as the product name in its firmware's tables.
     """
-    bare = Machine(root, said)
-    kind = said.instance_type
+    bare = Machine(root, configured)
+    kind = configured.instance_type
     if not kind:
         with contextlib.suppress(CannotTell, NotHere):
             kind = bare.text(PRODUCT_NAME)
     shape = shape_of(kind)
-    gpus = shape.gpus if said.gpus is None else said.gpus
-    return replace(bare, expected=structs.replace(said, instance_type=kind, gpus=gpus))
+    gpus = shape.gpus if configured.gpus is None else configured.gpus
+    return replace(bare, expected=structs.replace(configured, instance_type=kind, gpus=gpus))

@@ -45,15 +45,15 @@ def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) ->
     """
     if name := os.environ.get("SLURMD_NODENAME"):
         return NodeName(name)
-    limit, told = time.monotonic() + wait_s, ""
+    limit, logged = time.monotonic() + wait_s, ""
     while True:
         try:
             return _found(munge_socket, spool / "slurm-name")
         except HpctlError as error:
             if time.monotonic() + PAUSE_S > limit:
                 raise
-            if str(error) != told:
-                told = str(error)
+            if str(error) != logged:
+                logged = str(error)
                 log.warning("this node's name is not known yet: %s %s", error, error.hint)
         time.sleep(PAUSE_S)
 

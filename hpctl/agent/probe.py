@@ -21,7 +21,7 @@ _LONGEST_PAUSE_S = 0.05
 
 
 class Answer(Struct, frozen=True):
-    """What a child said before it ended. `exit_code` is negative for a signal."""
+    """What a child printed before it ended. `exit_code` is negative for a signal."""
 
     exit_code: int
     out: str
@@ -70,9 +70,9 @@ class Probes:
         What has not answered by then is Waiting, and the next call with its key looks again.
         Raises NotHere where there is no such program, CannotTell where none can be started.
         """
-        for key, words in questions.items():
+        for key, command in questions.items():
             if not self._still_out(key):
-                self._start(key, words)
+                self._start(key, command)
         self._wait(questions, wait_s)
         return {key: self._look(key) for key in questions}
 
@@ -99,10 +99,10 @@ class Probes:
         del self._out[key]
         return False
 
-    def _start(self, key: str, words: Sequence[str]) -> None:
+    def _start(self, key: str, command: Sequence[str]) -> None:
         try:
             process = subprocess.Popen(
-                words,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -113,9 +113,9 @@ class Probes:
                 start_new_session=True,
             )
         except FileNotFoundError as error:
-            raise NotHere(f"no {words[0]}") from error
+            raise NotHere(f"no {command[0]}") from error
         except OSError as error:
-            raise CannotTell(f"{words[0]} cannot be started: {error.strerror}") from error
+            raise CannotTell(f"{command[0]} cannot be started: {error.strerror}") from error
         now = self._monotonic()
         self._out[key] = _Child(process, now)
         self._unanswered.setdefault(key, now)

@@ -108,7 +108,7 @@ def _word(path: str) -> str:
 
 
 class Port(Struct, frozen=True):
-    """One port's state as the kernel words it, without its number: `ACTIVE`, `LinkUp`."""
+    """One port's state as the kernel writes it, without its number: `ACTIVE`, `LinkUp`."""
 
     device: str
     number: str
@@ -199,7 +199,7 @@ class Reading(Struct, frozen=True):
 def rise(now: Reading | None, then: Reading | None, name: str) -> int | None:
     """How much a counter grew between two readings of one incarnation of a device.
 
-    None where nothing can be said: not supported, not read, another incarnation, or reset.
+    None where nothing is known: not supported, not read, another incarnation, or reset.
     """
     if now is None or then is None or now.identity != then.identity:
         return None
@@ -347,7 +347,7 @@ class CounterFiles:
 
 
 class Sweep(Struct, frozen=True):
-    """What the counters of some devices said at one time; a device may be missing from it.
+    """What the counters of some devices showed at one time; a device may be missing from it.
 
     `at` is in seconds that never go back.
     """
@@ -368,6 +368,18 @@ class Trace(Struct, frozen=True):
             grown = rise(reading, then.devices.get(device), counter)
             if grown is not None:
                 yield device, grown
+
+    def rates(
+        self, before: "Trace | None", counters: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, float]:
+        """By how much each sum of counters grew a second, all devices together, where any tells."""
+        if before is None or (seconds := self.now.at - before.now.at) <= 0:
+            return {}
+        grown = {
+            name: [rise for one in ones for _, rise in self.rises(before.now, one)]
+            for name, ones in counters.items()
+        }
+        return {name: sum(rises) / seconds for name, rises in grown.items() if rises}
 
 
 class History:

@@ -82,10 +82,10 @@ class Check(Struct, frozen=True):
 
 
 def load(spec: CheckSpec, limits: Limits | None = None) -> Check:
-    """The check of a row of the table, with a site's limits over the shipped ones."""
+    """The check of a row of the table, with a site's limits over its own."""
     its = FUNCTIONS[spec.name]
-    shipped = {name: limit.value for name, limit in spec.limits.items()}
-    return Check(spec, its.gather, its.judge, {**shipped, **(limits or {})}, its.gauges)
+    defaults = {name: limit.value for name, limit in spec.limits.items()}
+    return Check(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
 
 
 class _Slot(Struct):
@@ -174,10 +174,10 @@ class Runner(threading.Thread):
 
     def _about_itself(self) -> list[Observation]:
         left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
-        told = self._budget.observations(left_out)
+        observations = self._budget.observations(left_out)
         if name := self._hangs():
-            told.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
-        return told
+            observations.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
+        return observations
 
     def _hangs(self) -> str:
         """The check that does not return, if one does not."""

@@ -51,7 +51,7 @@ ANSWER_TIMEOUT_S = 5.0
 RENEW_AT = 0.8
 """The part of a session's time after which another is asked for."""
 _ANSWER_BYTES = 64 * 1024
-# Clock, key, Slurm's node address: others may mend these, so the same report may succeed later.
+# Clock, key, Slurm's node address: others may correct these, so the same report may succeed later.
 _MENDABLE = frozenset({401, 403, 408, 429})
 _NOT_FROM_THERE = {errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH}
 _SESSION_OVER = frozenset({"unknown_session", "expired_session", "bad_mac", "moved_session"})
@@ -229,7 +229,7 @@ class Answer(Enum):
 
 
 class Reply(Struct, frozen=True):
-    """The answer and the head node's own words for it."""
+    """The answer and the head node's reason for it."""
 
     answer: Answer
     text: str = ""
@@ -253,11 +253,11 @@ class HeadClient:
         self._connection: http.client.HTTPConnection | None = None
         self._session: _Session | None = None
 
-    def post(self, said: Report | wire.Heartbeat) -> Reply:
+    def post(self, message: Report | wire.Heartbeat) -> Reply:
         """One attempt, one more where a kept connection turns out to be closed. Never raises."""
         if self._connection is not None:
             try:
-                return self._attempt(self._connection, said)
+                return self._attempt(self._connection, message)
             except (OSError, http.client.HTTPException):
                 self.close()
             except (munge.MungeUnavailable, Unproved) as error:
@@ -266,7 +266,7 @@ class HeadClient:
         connection = None
         try:
             connection = self._connected(head)
-            reply = self._attempt(connection, said)
+            reply = self._attempt(connection, message)
         except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
             if connection is not None:
                 connection.close()
@@ -282,12 +282,12 @@ class HeadClient:
             self._connection = None
 
     def _attempt(
-        self, connection: http.client.HTTPConnection, said: Report | wire.Heartbeat
+        self, connection: http.client.HTTPConnection, message: Report | wire.Heartbeat
     ) -> Reply:
         """Within the session while there is one; where that is over, once more without."""
         session, head = self._session, self._heads[self._current]
         if session and session.head == head and time.monotonic() < session.renew_at:
-            body = _encoded(said, open_session=False)
+            body = _encoded(message, open_session=False)
             proof = wire.session_authorization(session.id, session.secret, body)
             status, text, given = _exchange(connection, body, proof)
             if status != 401 or _code(text) not in _SESSION_OVER:
@@ -296,7 +296,7 @@ class HeadClient:
             if connection.sock is None:  # the head node closed it with its answer
                 connection.connect()
         self._session = None
-        body = _encoded(said, open_session=True)
+        body = _encoded(message, open_session=True)
         credential = munge.encode(wire.payload(body), self._munge_socket)
         asked_at = time.monotonic()
         authorization = f"{wire.AUTH_SCHEME} {credential}"
@@ -307,11 +307,11 @@ class HeadClient:
             self._session = self._opened(text, head, asked_at)
         return reply
 
-    def _proved(self, reply: Reply, proof: str, said: bytes, secret: bytes | None = None) -> Reply:
+    def _proved(self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None) -> Reply:
         """A reply that counts; to be asked to try again costs nothing, whoever does. Raises
         Unproved, MungeUnavailable."""
         if reply.answer is not Answer.RETRY:
-            check_proof(proof, said, self._munge_socket, secret)
+            check_proof(proof, body, self._munge_socket, secret)
         return reply
 
     def _connected(self, head: Head) -> http.client.HTTPConnection:
@@ -350,10 +350,10 @@ def _connection(head: Head, source: tuple[str, int] | None) -> http.client.HTTPC
     return connection
 
 
-def _encoded(said: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
-    if isinstance(said, Report):
-        return wire.encode(said, open_session=open_session)
-    return wire.encode_heartbeat(said, open_session=open_session)
+def _encoded(message: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
+    if isinstance(message, Report):
+        return wire.encode(message, open_session=open_session)
+    return wire.encode_heartbeat(message, open_session=open_session)
 
 
 def _exchange(
@@ -428,9 +428,9 @@ class Pace(Struct):
 # One small file, `state.json`, holds the last snapshot of this boot and whether the head node
 # acknowledged it. Written atomically. A boot clears what the boot before saw: sending that late
 # would have the head node treat a machine that is gone, so it is only logged. What only an operator
-# clears is another matter: where nobody heard of it, it is told after the boot. A file that cannot
-# be read is set aside and missed: the kernel's ring shows most of it again. A disk that cannot be
-# written costs the spool, never the agent.
+# clears is another matter: where nobody heard of it, it is reported after the boot. A file that
+# cannot be read is set aside and missed: the kernel's ring shows most of it again. A disk that
+# cannot be written costs the spool, never the agent.
 
 
 class Recalled(Struct, frozen=True):

@@ -77,11 +77,11 @@ class Checks:
         self._nvml.close()
 
     def fileno(self) -> int:
-        """Readable when NVML's child has said something: call `listen` then, and now and then."""
+        """Readable when NVML's child has sent something: call `listen` then, and now and then."""
         return self._nvml.fileno()
 
     def listen(self) -> None:
-        """Take in what NVML's child has said, and look after it."""
+        """Take in what NVML's child has sent, and look after it."""
         self._nvml.events()
 
     def findings(self) -> list[Finding]:
@@ -139,7 +139,7 @@ class Agent:
         self._waker, self._woken = socket.socketpair()
 
     def run(self) -> None:
-        """Serve until told to stop. Only in the main thread, for the signals."""
+        """Serve until a signal stops it. Only in the main thread, for the signals."""
         for end in (self._waker, self._woken):
             end.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -260,7 +260,7 @@ class Agent:
     def _snapshot(self) -> tuple[int, tuple[Finding, ...]]:
         with self._lock:
             version, logged = self._version, self._findings.all()
-        # What the kernel said comes first: it is the harder evidence where not all fits.
+        # What the kernel reports comes first: it is the harder evidence where not all fits.
         found = (*logged, *self._checks.findings(), *self._outside.findings())
         return version, found[: wire.MAX_FINDINGS]
 

@@ -17,8 +17,7 @@ from hpctl.agent.config import CONFIG
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.agent.outside.plugins import DIRECTORY
 from hpctl.cli import output
-from hpctl.cli.output import Exit
-from hpctl.cli.tables import columns, styled, word, wrapped
+from hpctl.cli.tables import table, word, wrapped
 from hpctl.core.model import InstanceId, NodeName
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def check(as_json: bool, **given: Any) -> None:
     """
     view = look(**given)
     output.show("agent-check", view, as_json, draw)
-    output.leave(exit_code(view))
+    output.leave(output.worst(row.state for row in view.checks))
 
 
 FIRST_SWEEP_S = 30.0
@@ -232,14 +231,6 @@ def _plugins(directory: Path) -> list[Check]:
     return [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
 
 
-def exit_code(view: AgentCheckView) -> Exit:
-    """A failed check outweighs one that cannot tell."""
-    states = {row.state for row in view.checks}
-    if "fail" in states:
-        return Exit.PROBLEM
-    return Exit.CANNOT_TELL if "unknown" in states else Exit.FINE
-
-
 def _no_check(word: str, names: list[str]) -> click.UsageError:
     from difflib import get_close_matches
 
@@ -257,15 +248,14 @@ QUIET = ("ok", "absent")
 
 def draw(out: Console, view: AgentCheckView) -> None:
     """One line a check, and one for each thing that a check found."""
-    rows = columns("CHECK", "STATE", "DEVICE", wrapped("WHAT"))
+    rows = []
     for row in view.checks:
         if row.state in QUIET or not row.findings:
-            rows.add_row(row.check, word(row.state), "", row.why)
-        for finding in row.findings:
-            said = ": ".join(filter(None, (finding.code, finding.detail, finding.evidence)))
-            times = f" ({finding.count} times)" if finding.count > 1 else ""
-            what = styled(said + times)
-            rows.add_row(finding.check, word(finding.verdict), finding.device, what)
-    out.print(rows)
+            rows.append((row.check, word(row.state), "", row.why))
+        for f in row.findings:
+            times = f" ({f.count} times)" if f.count > 1 else ""
+            what = ": ".join(filter(None, (f.code, f.detail, f.evidence))) + times
+            rows.append((f.check, word(f.verdict), f.device, what))
+    table(out, ("CHECK", "STATE", "DEVICE", wrapped("WHAT")), rows)
     if view.lost:
         out.print(f"{view.lost} records of {view.kmsg} were lost before they were read")

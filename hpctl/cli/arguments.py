@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
+from hpctl.cli.output import DEFAULT_CONFIG, load_config, together
 from hpctl.core.bounds import duration_s
 from hpctl.errors import HpctlError
 
@@ -23,13 +24,9 @@ if TYPE_CHECKING:
     from hpctl.ports import Aws
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def now_option(command: F) -> F:
-    """`--now`: the same word for whoever carries an order out, the daemon or the command itself."""
-    text = "Do not wait for the jobs there to end: they are requeued at once."
-    return click.option("--now", is_flag=True, help=text)(command)
+now_option = click.option(
+    "--now", is_flag=True, help="Do not wait for the jobs there to end: they are requeued at once."
+)
 
 
 class Reading(click.ParamType):  # type: ignore[type-arg]
@@ -155,17 +152,12 @@ class DurationType(Reading):
         return found
 
 
-def aws_options(command: F) -> F:
-    """`--profile`, `--region`, `--endpoint-url`: give them to `open_aws`."""
-    for option in (
-        click.option(
-            "--endpoint-url", metavar="URL", help="Another endpoint for the SageMaker API."
-        ),
-        click.option("--region", help="The AWS region."),
-        click.option("--profile", help="A profile of ~/.aws/config."),
-    ):
-        command = option(command)
-    return command
+aws_options = together(
+    click.option("--profile", help="A profile of ~/.aws/config."),
+    click.option("--region", help="The AWS region."),
+    click.option("--endpoint-url", metavar="URL", help="Another endpoint for the SageMaker API."),
+)
+"""Give their values to `open_aws`."""
 
 
 def open_aws(profile: str | None, region: str | None, endpoint_url: str | None) -> Aws:
@@ -214,26 +206,19 @@ class LustreType(Reading):
         return dns.read(dns_name), mount.read(mount_name)
 
 
-def spec_argument(command: F) -> F:
-    """`[FILE]`: the cluster file, as `path`."""
-    return click.argument(
-        "path", metavar="[FILE]", default="cluster.yaml", type=click.Path(dir_okay=False)
-    )(command)
-
-
-def validate_option(command: F) -> F:
-    """`--validate/--no-validate`, as `validate`: for what may cost money."""
-    return click.option(
-        "--validate/--no-validate",
-        default=True,
-        show_default=True,
-        help="Check everything that can be known before money is spent.",
-    )(command)
+spec_argument = click.argument(
+    "path", metavar="[FILE]", default="cluster.yaml", type=click.Path(dir_okay=False)
+)
+validate_option = click.option(
+    "--validate/--no-validate",
+    default=True,
+    show_default=True,
+    help="Check everything that can be known before money is spent.",
+)
 
 
 def _names(ctx: click.Context, pick: Callable[[State], list[str]], incomplete: str) -> list[str]:
     from hpctl.cli.gather import fold
-    from hpctl.cli.output import DEFAULT_CONFIG, load_config
     from hpctl.wiring import open_store
 
     path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG

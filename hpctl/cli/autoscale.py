@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import WIDE, columns, count, numbers, wrapped
+from hpctl.cli.tables import moment, numbers, table, wrapped
 from hpctl.cli.views import ChangeView, change_table, change_view
 from hpctl.errors import Unavailable
 
@@ -227,27 +227,25 @@ def draw(out: Console, view: AutoscaleView) -> None:
         _draw_groups(out, view)
     if view.waiting:
         out.print()
-        rows = columns("JOB", "PARTITION", *numbers("NODES"), "SINCE")
-        for job in view.waiting:
-            since = f"{job.since:%Y-%m-%d %H:%M:%S}"
-            rows.add_row(str(job.job), ",".join(job.partitions), str(job.nodes), since)
-        out.print(rows)
+        waiting = (
+            (one.job, ",".join(one.partitions), one.nodes, moment(one.since))
+            for one in view.waiting
+        )
+        table(out, ("JOB", "PARTITION", *numbers("NODES"), "SINCE"), waiting)
     if view.changes:
         out.print()
-        out.print(change_table(view.changes))
+        change_table(out, view.changes)
     for why in view.unknown:
         out.print(f"Not known: {why}")
 
 
 def _draw_groups(out: Console, view: AutoscaleView) -> None:
-    heads = ("TARGET", "RUNNING", "IDLE", "COMING", "SPARES") if out.width >= WIDE else ("TARGET",)
-    rows = columns("GROUP", "LIMITS", *numbers(*heads), "ANSWER", wrapped("WHY"))
-    for group in view.groups:
-        cells = [group.group, f"{group.min_count}-{group.max_count}", count(group.target)]
-        if len(heads) > 1:
-            cells += [count(n) for n in (group.running, group.idle, group.arriving)]
-            cells.append(str(group.spares))
-        answer = f"{group.answer} {group.count}" if group.count else group.answer
-        why = f"{group.rule}: {group.why}" if group.rule else group.why
-        rows.add_row(*[*cells, answer, why])
-    out.print(rows)
+    wide = ("RUNNING", "IDLE", "COMING", "SPARES")
+    heads = ("GROUP", "LIMITS", *numbers("TARGET", *wide), "ANSWER", wrapped("WHY"))
+    rows = []
+    for g in view.groups:
+        answer = f"{g.answer} {g.count}" if g.count else g.answer
+        why = f"{g.rule}: {g.why}" if g.rule else g.why
+        counts = (g.target, g.running, g.idle, g.arriving, g.spares)
+        rows.append((g.group, f"{g.min_count}-{g.max_count}", *counts, answer, why))
+    table(out, heads, rows, wide)

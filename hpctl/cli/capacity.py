@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -17,7 +17,7 @@ from hpctl.cli.cluster.at_hand import fleet_of, known, place, place_options
 from hpctl.cli.cluster.waiting import Waiting, confirm, settled, until_options, yes_option
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import DRY_RUN, Exit
-from hpctl.cli.tables import BAD, WIDE, columns, count, moment, numbers, styled, wrapped
+from hpctl.cli.tables import BAD, count, moment, numbers, styled, table, wrapped
 from hpctl.clusters import training_plans
 from hpctl.clusters.training_plans import Offer, Plan
 from hpctl.errors import Absent, HpctlError, Refused
@@ -87,58 +87,51 @@ def _reservations(here: Place) -> tuple[Mapping[str, tuple[NodeName, ...]] | Non
 def draw(out: Console, view: CapacityView) -> None:
     """Groups by zone, then the plans behind them, then what could not be read."""
     out.print(f"{view.cluster} is {view.status}")
-    wide = out.width >= WIDE
-    slurm = any(zone.idle is not None for zone in view.zones)
-    told = {group.group: group for group in view.groups}
-    used = ("SPARE", "IDLE", "BUSY", "OUT") if slurm else ()
-    more = ("TYPE", "STATUS") if wide else ()
-    heads = ("TARGET", "RUNNING", *used, "FAILED", "COMING")
-    name = ("GROUP", {"no_wrap": False, "overflow": "fold"})
-    rows = columns(name, *more, "ZONE", *numbers(*heads))
-    shown = set[str]()
-    for zone in view.zones:
-        group = told.get(zone.group)
-        first, shown = zone.group not in shown, shown | {zone.group}
-        cells = [zone.group]
-        if wide:
-            cells += [zone.instance_type, group.status if group and first else ""]
-        cells += [zone.zone or "-", str(group.target) if group and first else ""]
-        cells.append(str(zone.running))
-        if slurm:
-            cells += [count(n) for n in (zone.spare, zone.idle, zone.busy, zone.out)]
-        rows.add_row(*cells, str(zone.failed), str(zone.coming + zone.leaving))
-    for group in view.groups:
-        if group.group not in shown:
-            empty = [group.instance_type, group.status] if wide else []
-            zeros = ["0"] * (1 + len(used) + 2)
-            rows.add_row(group.group, *empty, "-", str(group.target), *zeros)
-    out.print(rows)
+    _draw_groups(out, view)
     if view.plans:
         out.print()
-        _draw_plans(out, view, wide)
+        _draw_plans(out, view)
     for line in view.problems:
         out.print(styled(line, BAD))
     for why in view.unknown:
         out.print(f"Not known: {why}")
 
 
-def _draw_plans(out: Console, view: CapacityView, wide: bool) -> None:
-    more = ("TYPE", "STARTS") if wide else ()
-    heads = ("RESERVED", "IN USE", "FREE", "UNHEALTHY")
-    counts = numbers(*heads)
-    rows = columns(wrapped("TRAINING PLAN"), *more, "ZONE", *counts, "STATUS", "ENDS")
-    for plan in view.plans:
-        cells = [plan.plan]
-        if wide:
-            cells += [plan.instance_type, f"{plan.starts:%Y-%m-%d}" if plan.starts else "-"]
-        cells += [plan.zone or "-", str(plan.total)]
-        cells += [count(n) for n in (plan.in_use, plan.available, plan.unhealthy)]
-        cells += [plan.status, f"{plan.ends:%Y-%m-%d}" if plan.ends else "-"]
-        rows.add_row(*cells)
-    out.print(rows)
+def _draw_groups(out: Console, view: CapacityView) -> None:
+    """One row for each zone of a group; a group's own figures in its first."""
+    slurm = any(zone.idle is not None for zone in view.zones)
+    used = ("SPARE", "IDLE", "BUSY", "OUT") if slurm else ()
+    counts = numbers("TARGET", "RUNNING", *used, "FAILED", "COMING")
+    heads = (("GROUP", {"no_wrap": False, "overflow": "fold"}), "TYPE", "STATUS", "ZONE", *counts)
+    left = {group.group: group for group in view.groups}
+    rows: list[tuple[object, ...]] = []
+    for zone in view.zones:
+        group = left.pop(zone.group, None)
+        first = (
+            (group.status, zone.zone or None, group.target)
+            if group
+            else ("", zone.zone or None, "")
+        )
+        nodes = (zone.spare, zone.idle, zone.busy, zone.out) if slurm else ()
+        now = (zone.running, *nodes, zone.failed, zone.coming + zone.leaving)
+        rows.append((zone.group, zone.instance_type, *first, *now))
+    for group in left.values():
+        none = [0] * (len(used) + 3)
+        rows.append((group.group, group.instance_type, group.status, None, group.target, *none))
+    table(out, heads, rows, wide=("TYPE", "STATUS"))
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+def _draw_plans(out: Console, view: CapacityView) -> None:
+    counts = numbers("RESERVED", "IN USE", "FREE", "UNHEALTHY")
+    heads = (wrapped("TRAINING PLAN"), "TYPE", "STARTS", "ZONE", *counts, "STATUS", "ENDS")
+    rows = []
+    for p in view.plans:
+        starts, ends = moment(p.starts, "%Y-%m-%d"), moment(p.ends, "%Y-%m-%d")
+        nodes = (p.total, p.in_use, p.available, p.unhealthy)
+        rows.append((p.plan, p.instance_type, starts, p.zone or None, *nodes, p.status, ends))
+    table(out, heads, rows, wide=("TYPE", "STARTS"))
+
+
 EVERY_S = 10.0
 _NAME = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}"
 PLAN = NameType(
@@ -191,35 +184,31 @@ def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _searching(command: F) -> F:
-    """What SearchTrainingPlanOfferings is asked for: give the values to `_request`."""
-    day = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
-    for option in (
-        click.option("--before", type=day, help="It ends before this day or time (UTC)."),
-        click.option("--after", type=day, help="It starts after this day or time (UTC)."),
-        click.option(
-            "--ultraserver-type", "ultra_type", type=ULTRA, help="Whole UltraServers of this type."
-        ),
-        click.option(
-            "--count", type=click.IntRange(1, 256), default=1, show_default=True,
-            help="How many instances, or UltraServers.",
-        ),
-        click.option(
-            "--type", "kind", type=WordType("InstanceType", "type"), help="The instance type."
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_DAY = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
+_searching = output.together(
+    click.option(
+        "--type", "kind", type=WordType("InstanceType", "type"), help="The instance type."
+    ),
+    click.option(
+        "--count",
+        type=click.IntRange(1, 256),
+        default=1,
+        show_default=True,
+        help="How many instances, or UltraServers.",
+    ),
+    click.option(
+        "--ultraserver-type", "ultra_type", type=ULTRA, help="Whole UltraServers of this type."
+    ),
+    click.option("--after", type=_DAY, help="It starts after this day or time (UTC)."),
+    click.option("--before", type=_DAY, help="It ends before this day or time (UTC)."),
+)
+"""What SearchTrainingPlanOfferings is asked for: give the values to `_request`."""
 
-
-def _duration(command: F) -> F:
-    text = "For how long: 7d. Whole hours are bought."
-    return click.option("--duration", "for_s", type=DurationType("1h"), help=text)(command)
-
-
-def _ordering(command: F) -> F:
-    """What both orders take."""
-    return until_options("Until it is paid.")(yes_option(aws_options(command)))
+_duration = click.option(
+    "--duration", "for_s", type=DurationType("1h"), help="For how long: 7d. Whole hours are bought."
+)
+_ordering = output.together(until_options("Until it is paid."), yes_option, aws_options)
+"""What both orders take."""
 
 
 def _request(
@@ -452,16 +441,17 @@ def draw_order(out: Console, view: TrainingPlanOrderView) -> None:
 
 def draw_plans(out: Console, view: TrainingPlansView) -> None:
     """One row a plan; of a single one its parts."""
-    more = ("FEE",) if out.width >= WIDE else ()
-    counts = numbers("INSTANCES", "IN USE")
-    rows = columns(wrapped("TRAINING PLAN"), *counts, "STATUS", "STARTS", "ENDS", *more)
+    rows = []
     for one in view.plans:
-        used = [count(one.get(f"{key}InstanceCount")) for key in ("Total", "InUse")]
-        times = [_minute(one.get("StartTime")), _minute(one.get("EndTime"))]
-        fee = [f"{one.get('UpfrontFee', '-')} {one.get('CurrencyCode', '')}"] if more else []
-        cells = [one["TrainingPlanName"], *used, one["Status"], *times, *fee]
-        rows.add_row(*cells)
-    out.print(rows if view.plans else "There is no training plan: `hpctl capacity offers`.")
+        used = (one.get("TotalInstanceCount"), one.get("InUseInstanceCount"))
+        times = (_minute(one.get("StartTime")), _minute(one.get("EndTime")))
+        fee = f"{one.get('UpfrontFee', '-')} {one.get('CurrencyCode', '')}"
+        rows.append((one["TrainingPlanName"], *used, one["Status"], *times, fee))
+    if rows:
+        heads = (wrapped("TRAINING PLAN"), *numbers("INSTANCES", "IN USE"), "STATUS", "STARTS")
+        table(out, (*heads, "ENDS", "FEE"), rows, wide=("FEE",))
+    else:
+        out.print("There is no training plan: `hpctl capacity offers`.")
     for one in view.plans if view.whole else ():
         _parts(out, one)
     for why in view.unknown:

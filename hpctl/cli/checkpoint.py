@@ -22,14 +22,7 @@ from hpctl.jobs.checkpoints.files import Place, Remote
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_DEEP = click.option("--deep", is_flag=True, help="Read every byte and compare the digests.")
-_WORLD = click.option(
-    "--world-size",
-    type=click.IntRange(min=1),
-    help="How many ranks there were, for formats that do not record it (NVRx local).",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_EXIT_CODES = {"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}
 
 
 class Aws(Struct, frozen=True):
@@ -56,11 +49,19 @@ class Aws(Struct, frozen=True):
             raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
 
 
-def _aws(command: F) -> F:
+def _looking(command: F) -> F:
+    """The options of whatever looks at checkpoints."""
     for option in (
         click.option("--endpoint-url", metavar="URL", help="Another endpoint for S3."),
         click.option("--region", help="The bucket's AWS region."),
         click.option("--profile", help="A profile of ~/.aws/config, for s3://."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--world-size",
+            type=click.IntRange(min=1),
+            help="How many ranks there were, for formats that do not record it (NVRx local).",
+        ),
+        click.option("--deep", is_flag=True, help="Read every byte and compare the digests."),
     ):
         command = option(command)
     return command
@@ -81,33 +82,19 @@ def checkpoint() -> None:
 
 @checkpoint.command(short_help="List a job's checkpoints, newest first.")
 @click.argument("place", shell_complete=complete_file)
-@_DEEP
-@_WORLD
-@_JSON
-@_aws
+@_looking
 def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
     """List PLACE's checkpoints, newest first, and what keeps others from being one."""
     try:
         rows = search.every(Aws(**aws).place(place), deep=deep, world_size=world_size)
     except OSError as error:
         _cannot_read(place, error, "checkpoint-ls" if as_json else None)
-    if as_json:
-        print_json("checkpoint-ls", LsView(place, tuple(map(row_view, rows))))
-    else:
-        for row in rows:
-            output.echo(row_text(row, deep=deep))
-        if not rows:
-            output.echo(f"hpctl: no checkpoints in {place}", err=True)
-        _point_out(_passed_over(rows))
-    sys.exit(exit_code(rows))
+    _report("checkpoint-ls", place, rows, as_json, deep)
 
 
 @checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
 @click.argument("path", shell_complete=complete_file)
-@_DEEP
-@_WORLD
-@_JSON
-@_aws
+@_looking
 def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
     """Prove one checkpoint (a directory, a prefix or a .ckpt file), or say what is wrong."""
     try:
@@ -121,12 +108,25 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     except OSError as error:
         _cannot_read(path, error, "checkpoint-verify" if as_json else None)
     row = search.judge(place, deep=deep, world_size=world_size)
+    _report("checkpoint-verify", path, [row], as_json, deep)
+
+
+def _report(
+    schema: str, place: str, rows: list[Checkpoint | PassedOver], as_json: bool, deep: bool
+) -> NoReturn:
+    """Print the rows. The exit code is 0 where one is whole, 3 where none is and some cannot be
+    read, 1 else."""
+    whole = next((row for row in rows if isinstance(row, Checkpoint)), None)
+    result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
     if as_json:
-        print_json("checkpoint-verify", LsView(path, (row_view(row),)))
+        print_json(schema, LsView(place, tuple(map(row_view, rows))))
     else:
-        output.echo(row_text(row, deep=deep))
-        _point_out(_passed_over([row]))
-    sys.exit(exit_code([row]))
+        for row in rows:
+            output.echo(row_text(row, deep=deep))
+        if not rows:
+            output.echo(f"hpctl: no checkpoints in {place}", err=True)
+        _point_out(result)
+    sys.exit(_EXIT_CODES[result.verdict])
 
 
 @checkpoint.command(short_help="Print what saves checkpoints of any format.")
@@ -171,10 +171,7 @@ def helper(shell: bool) -> None:
     default=1,
     help="How many nodes the job has: on several, what is on one's own disk does not count.",
 )
-@_DEEP
-@_WORLD
-@_JSON
-@_aws
+@_looking
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
 @click.option(
     "--tell", is_flag=True, help="Tell the head node the step (in a job; never waits for it)."
@@ -220,7 +217,7 @@ def last(
     if not as_json:
         _explain(result)
     if as_json:
-        print_json("checkpoint-last", search_view(result))
+        print_json("checkpoint-last", LastView.of(result))
     elif export:
         output.exact(_line(result))
     elif result.found is not None:
@@ -229,7 +226,7 @@ def last(
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
         _tell(result)
-    sys.exit({"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}[result.verdict])
+    sys.exit(_EXIT_CODES[result.verdict])
 
 
 def _tell(result: search.Search) -> None:
@@ -267,11 +264,6 @@ def _explain(result: search.Search) -> None:
         if each.claimed or each.format:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     _point_out(result)
-
-
-def _passed_over(rows: list[Checkpoint | PassedOver]) -> search.Search:
-    whole = next((row for row in rows if isinstance(row, Checkpoint)), None)
-    return search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
 
 
 def _point_out(result: search.Search) -> None:
@@ -317,13 +309,6 @@ class RowView(Struct, frozen=True):
     fetched_from: str
 
 
-class UnseenView(Struct, frozen=True):
-    """A place that could not be looked at."""
-
-    place: str
-    why: str
-
-
 class LsView(Struct, frozen=True):
     """What `hpctl checkpoint ls` and `verify` found. `why`: nothing could be looked at."""
 
@@ -338,7 +323,13 @@ class LastView(Struct, frozen=True):
     verdict: str
     found: RowView | None
     passed_over: tuple[RowView, ...]
-    unseen: tuple[UnseenView, ...]
+    unseen: tuple[search.Unseen, ...]
+
+    @classmethod
+    def of(cls, result: search.Search) -> "LastView":
+        """A whole search."""
+        found = row_view(result.found) if result.found else None
+        return cls(result.verdict, found, tuple(map(row_view, result.passed_over)), result.unseen)
 
 
 def row_view(each: Checkpoint | PassedOver) -> RowView:
@@ -347,18 +338,8 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
         proved = (each.step, each.world_size, each.format, each.deep)
         return RowView(str(each.path), True, *proved, True, "", str(each.origin or ""))
     complete = None if each.unreadable else False
-    told = (each.format, False, each.claimed, str(each.why), "")
-    return RowView(str(each.path), complete, None, None, *told)
-
-
-def search_view(result: search.Search) -> LastView:
-    """A whole search."""
-    return LastView(
-        result.verdict,
-        row_view(result.found) if result.found else None,
-        tuple(row_view(each) for each in result.passed_over),
-        tuple(UnseenView(str(each.place), str(each.why)) for each in result.unseen),
-    )
+    rest = (each.format, False, each.claimed, str(each.why), "")
+    return RowView(str(each.path), complete, None, None, *rest)
 
 
 @contextmanager
@@ -393,13 +374,6 @@ def row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
         return f"{each.path}  {each.why}"
     form = f"{each.format}  " if each.format else ""
     return f"{each.path}  {form}{'unreadable' if each.unreadable else 'not complete'}: {each.why}"
-
-
-def exit_code(rows: list[Checkpoint | PassedOver]) -> int:
-    """0: one is whole; 3: none, and some cannot be read; 1: none."""
-    if any(isinstance(each, Checkpoint) for each in rows):
-        return 0
-    return 3 if any(isinstance(each, PassedOver) and each.unreadable for each in rows) else 1
 
 
 def print_json(schema: str, view: object) -> None:

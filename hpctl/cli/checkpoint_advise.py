@@ -17,11 +17,21 @@ from hpctl.cli.arguments import DurationType, complete_file
 from hpctl.cli.gather import fold
 from hpctl.core import job_recovery
 from hpctl.core.journal import State
-from hpctl.core.model import JobId, SchedulerView, SlurmJob, Urgency
+from hpctl.core.model import JobId, SlurmJob, Urgency
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.job_comment import decode
-from hpctl.jobs.save_interval import CREDIBLE, DAY_S, MeasuredSaves, Rate, measure, median, rate
-from hpctl.jobs.save_interval import advise as best
+from hpctl.jobs.save_interval import (
+    CREDIBLE,
+    DAY_S,
+    MeasuredSaves,
+    Rate,
+    daly,
+    effective_ratio,
+    measure,
+    median,
+    rate,
+    young,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,23 +197,30 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
     """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
     to give it."""
     directory, nodes = _place(asked, config)
-    saves = _measured(directory, asked)
+    try:
+        saves = measure(directory, asked.newest)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {directory}: {error.strerror or error}",
+            "is it mounted here, and may you read it?",
+        ) from error
     save_s, save_from = _save(asked, saves)
     history = _history(config)
     restart_s, restart_from = _restart(asked, history)
     known = history.rate(now)
     if asked.mtbf_s is None:
-        mtbf = (DAY_S / (known.high * nodes), known.mtbf_s(nodes), DAY_S / (known.low * nodes))
+        low, mtbf, high = (DAY_S / (each * nodes) for each in known.rates)
     else:
-        mtbf = (asked.mtbf_s,) * 3
+        low = mtbf = high = asked.mtbf_s
     apart, step_s = saves.apart_s, saves.step_s
-    advice = best(save_s, restart_s, mtbf, None if apart is None else max(apart - save_s, 1e-3))
 
-    def steps(interval_s: float | None) -> int | None:
-        if interval_s is None or step_s is None:
-            return None
-        return max(1, round(interval_s / step_s))
+    def at(interval_s: float) -> AtView:
+        ratio = effective_ratio(interval_s, save_s, restart_s, mtbf)
+        steps = None if step_s is None else max(1, round(interval_s / step_s))
+        return AtView(_r(interval_s), steps, round(ratio, 5))
 
+    best = daly(save_s, mtbf)
+    now_at = None if apart is None else at(max(apart - save_s, 1e-3))
     return AdviceView(
         directory=str(directory),
         formats=saves.formats,
@@ -214,19 +231,19 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
         restart_s=_r(restart_s),
         restart_from=restart_from,
         **_failures(asked, known, history),
-        mtbf_s=round(mtbf[1]),
-        mtbf_low_s=round(mtbf[0]),
-        mtbf_high_s=round(mtbf[2]),
-        interval_s=_r(advice.interval_s),
-        interval_low_s=_r(advice.interval_low_s),
-        interval_high_s=_r(advice.interval_high_s),
-        interval_steps=steps(advice.interval_s),
-        young_s=_r(advice.young_s),
-        ratio=round(advice.ratio, 5),
-        now_s=None if advice.now_s is None else _r(advice.now_s),
-        now_steps=steps(apart),
-        now_ratio=None if advice.now_ratio is None else round(advice.now_ratio, 5),
-        table=tuple(AtView(_r(at), steps(at), round(ratio, 5)) for at, ratio in advice.table),
+        mtbf_s=round(mtbf),
+        mtbf_low_s=round(low),
+        mtbf_high_s=round(high),
+        interval_s=_r(best),
+        interval_low_s=_r(daly(save_s, low)),
+        interval_high_s=_r(daly(save_s, high)),
+        interval_steps=at(best).steps,
+        young_s=_r(young(save_s, mtbf)),
+        ratio=at(best).ratio,
+        now_s=None if now_at is None else now_at.interval_s,
+        now_steps=None if apart is None else at(apart).steps,
+        now_ratio=None if now_at is None else now_at.ratio,
+        table=tuple(at(best * times) for times in (0.25, 0.5, 1, 2, 4, 8)),
         notes=_notes(asked, known, history),
     )
 
@@ -237,9 +254,9 @@ def _place(asked: Asked, config: str) -> tuple[Path, int]:
         if asked.nodes is None:
             raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
         return Path(asked.target).absolute(), asked.nodes
-    job = _job(_slurm(config), JobId(int(asked.target)))
-    ticket = decode(job.comment)
-    directory = ticket.ckpt.replace("{job_id}", asked.target) if ticket else ""
+    job = _job(config, JobId(int(asked.target)))
+    registered = decode(job.comment)
+    directory = registered.ckpt.replace("{job_id}", asked.target) if registered else ""
     if not directory or "{" in directory:
         raise HpctlError(
             f"job {asked.target} does not say where its checkpoints are",
@@ -251,39 +268,28 @@ def _place(asked: Asked, config: str) -> tuple[Path, int]:
     return Path(directory), nodes
 
 
-def _slurm(config: str) -> SchedulerView:
+def _job(config: str, wanted: JobId) -> SlurmJob:
     from hpctl.config import Config
     from hpctl.wiring import make_scheduler
 
     # On a login node there is no configuration; the commands are on PATH there.
-    return make_scheduler(output.load_config(config) if Path(config).exists() else Config()).view()
-
-
-def _job(slurm: SchedulerView, wanted: JobId) -> SlurmJob:
-    if wanted not in slurm.jobs:
+    loaded = output.load_config(config) if Path(config).exists() else Config()
+    job = make_scheduler(loaded).view().jobs.get(wanted)
+    if job is None:
         raise HpctlError(
             f"Slurm does not know job {wanted}",
             "name its directory: hpctl checkpoint advise DIR --nodes N",
         )
-    return slurm.jobs[wanted]
-
-
-def _measured(directory: Path, asked: Asked) -> MeasuredSaves:
-    try:
-        return measure(directory, asked.newest)
-    except OSError as error:
-        raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
-            "is it mounted here, and may you read it?",
-        ) from error
+    return job
 
 
 def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
     if asked.save_s is not None:
         return asked.save_s, "as given (--save-cost)"
-    told = median(saves.told_s)
-    if told is not None:
-        return max(told, 0.01), f"median of {len(saves.told_s)} as the program told hpctl run"
+    reported = median(saves.reported_s)
+    if reported is not None:
+        count = len(saves.reported_s)
+        return max(reported, 0.01), f"median of {count} as the program told hpctl run"
     measured = saves.save_s
     if measured is None:
         why = "each is a single file" if saves.saves else "there is no whole checkpoint"
@@ -291,9 +297,9 @@ def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
             f"What a save costs cannot be measured in {saves.directory} ({why}): say --save-cost."
         )
     count = sum(save.files > 1 for save in saves.saves)
-    said = f"median of {count} by their files' times" if count > 1 else "by its files' times"
+    how = f"median of {count} by their files' times" if count > 1 else "by its files' times"
     # A tick of the file times: a save that fits into one has a cost all the same.
-    return max(measured, 0.01), said
+    return max(measured, 0.01), how
 
 
 def _history(config: str) -> History:
@@ -334,26 +340,23 @@ def _restart(asked: Asked, history: History) -> tuple[float, str]:
     if seen is None:
         return RESTART_S, "assumed: no restart was seen yet (--restart-cost says better)"
     count = len(history.restarts_s)
-    said = f"median of {count} restarts" if count > 1 else "the one restart seen"
-    return seen, f"{said}, without the program's own start and loading"
+    how = f"median of {count} restarts" if count > 1 else "the one restart seen"
+    return seen, f"{how}, without the program's own start and loading"
 
 
 def _failures(asked: Asked, known: Rate, history: History) -> dict[str, Any]:
     """The view's fields about failures. Nothing of them counts where the MTBF was given."""
-    if asked.mtbf_s is not None:
-        numbers: list[float | None] = [None] * 5
-        said = "as given (--mtbf)"
-    else:
-        seen = history.since is not None
-        numbers = [
-            known.failures if seen else None,
-            round(known.node_days, 1) if seen else None,
-            *(_r(each * 1000) for each in (known.per_node_day, known.low, known.high)),
-        ]
-        said = _failures_from(known, history)
-    names = ("failures", "node_days", "failures_per_1000_node_days", "failures_low")
-    fields = zip((*names, "failures_high"), numbers, strict=True)
-    return {**dict(fields), "failures_from": said}
+    given = asked.mtbf_s is not None
+    seen = not given and history.since is not None
+    rates = [None if given else _r(each * 1000) for each in known.rates]
+    return {
+        "failures": known.failures if seen else None,
+        "node_days": round(known.node_days, 1) if seen else None,
+        "failures_per_1000_node_days": rates[1],
+        "failures_low": rates[2],
+        "failures_high": rates[0],
+        "failures_from": "as given (--mtbf)" if given else _failures_from(known, history),
+    }
 
 
 def _failures_from(known: Rate, history: History) -> str:

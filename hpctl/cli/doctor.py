@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
@@ -90,25 +90,13 @@ def grant(path: Path, user: str) -> None:
         raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
 
 
-@runtime_checkable
-class ShowsConfig(Protocol):
-    """A scheduler that can say its release and print its configuration."""
-
-    def version(self) -> tuple[int, int, int]:
-        """Slurm's release. Raises Unavailable."""
-
-    def show_config(self) -> Mapping[str, str]:
-        """`scontrol show config` as key and value. Raises Unavailable."""
-
-
 def slurms_user(config: Config | None) -> str:
     """SlurmUser, as slurmctld says; where it does not answer, as slurm.conf does."""
     from hpctl.wiring import make_scheduler
 
     shown: Mapping[str, str] = {}
     with contextlib.suppress(HpctlError):
-        scheduler = make_scheduler(config or Config())
-        shown = scheduler.show_config() if isinstance(scheduler, ShowsConfig) else {}
+        shown = make_scheduler(config or Config()).show_config()
     return shown.get("SlurmUser", "").partition("(")[0] or slurm_user()
 
 
@@ -146,11 +134,8 @@ class DoctorView(Struct, frozen=True):
 
 
 def verdict(view: DoctorView) -> Exit:
-    """A failed check outweighs one that cannot tell; warnings and notes alone are fine."""
-    verdicts = {check.verdict for check in view.checks}
-    if "fail" in verdicts:
-        return Exit.PROBLEM
-    return Exit.CANNOT_TELL if "unknown" in verdicts else Exit.FINE
+    """The command's exit code."""
+    return output.worst(check.verdict for check in view.checks)
 
 
 def read_config(path: str) -> tuple[Config | None, CheckView]:
@@ -223,7 +208,7 @@ def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: A
         view = scheduler.view()
     except Unavailable:
         installed = _installed(config)
-        if installed and isinstance(scheduler, ShowsConfig):
+        if installed:
             yield from releases(scheduler.version(), installed, answers=False)
         raise
     took = (time.monotonic() - started) * 1000
@@ -264,11 +249,6 @@ def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
     from hpctl.wiring import make_scheduler
 
     scheduler = make_scheduler(config)
-    if not isinstance(scheduler, ShowsConfig):
-        yield CheckView(
-            "slurm.conf", "unknown", "this adapter cannot print it", "slurm.adapter: cli"
-        )
-        return
     commands, shown = scheduler.version(), scheduler.show_config()
     version = parse.version(shown.get("SLURM_VERSION", "")) or commands
     yield from releases(commands, version, answers=True)

@@ -119,10 +119,9 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
     What is open wins over what is held, that over what a node shows by now, and that over what
     has ended.
     """
-    if (node := w.state.nodes.get(model.RecoveryId(target))) is not None:
-        return _node_recovery(w, rules, node)
-    if (job := w.state.jobs.get(model.RecoveryId(target))) is not None:
-        return _job_recovery(w, rules, job)
+    rid = model.RecoveryId(target)
+    if (by_id := w.state.nodes.get(rid) or w.state.jobs.get(rid)) is not None:
+        return _recovery(w, rules, by_id)
     of_target = _recoveries_of(w, target)
     still_open = [r for r in of_target if not r.ended]
     hold = w.state.holds.get(target)
@@ -132,8 +131,8 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
         return _hold(w, rules, hold)
     if of_target and not _shows_more(w, of_target[-1], target):
         return _recovery(w, rules, of_target[-1])
-    if target.isdecimal() and (told := w.state.reports.get(model.JobId(int(target)))):
-        return _told(w, target, told)
+    if reports := _reports_of(w, target):
+        return _of_supervisor(w, target, reports)
     if target in known_nodes(w):
         return _node(w, rules, model.NodeName(target))
     return change_of(w, target)
@@ -159,12 +158,8 @@ def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
 
 
 def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> ExplainView:
-    if isinstance(rec, NodeRecovery):
-        return _node_recovery(w, rules, rec)
-    return _job_recovery(w, rules, rec)
-
-
-def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
+    if isinstance(rec, JobRecovery):
+        return _job_recovery(w, rules, rec)
     hold = None if rec.ended else w.state.holds.get(rec.node)
     return ExplainView(
         as_of=w.now,
@@ -175,7 +170,7 @@ def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
         evidence=evidence_of(rec.findings),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec, w.state),
-        next=_mend(hold) if hold else _awaited(w, rec),
+        next=_lifted_by(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
@@ -183,18 +178,16 @@ def _node_recovery(w: World, rules: Rules, rec: NodeRecovery) -> ExplainView:
 def _decided(rules: Rules, rec: NodeRecovery) -> RuleView:
     """What was decided then counts, not what the catalogue says by now."""
     row = rule_view(rules, rec.rule)
-    ladder = tuple(r.value for r in rec.ladder)
-    source = row.source if row else ""
-    return RuleView(rec.rule, rec.meaning, rec.urgency.value, ladder, source)
+    return copied(RuleView, rec, id=rec.rule, source=row.source if row else "")
 
 
 def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
-    found, said = awaited(rec, w.policy), cloud_says(w, rec)
+    found, status = awaited(rec, w.policy), cloud_says(w, rec)
     judged = w.assessments.get(rec.node)
     if rec.phase is Phase.VERIFYING and judged and judged.condition is not model.Condition.HEALTHY:
-        said = f"now it is {judged.condition}: {judged.why}"
-    return replace(found, what=f"{found.what}; {said}") if said else found
+        status = f"now it is {judged.condition}: {judged.why}"
+    return replace(found, what=f"{found.what}; {status}") if status else found
 
 
 def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
@@ -226,22 +219,27 @@ def _changes(w: World, target: str) -> list[str]:
     return [change.id for change in changes_of(w, target)[-3:]]
 
 
-def _told(w: World, target: str, told: Sequence[JobReported]) -> ExplainView:
-    """A job that needed nothing of hpctl: what its supervisor told."""
-    last = told[-1].report
+def _reports_of(w: World, target: str) -> Sequence[JobReported]:
+    """What a job's supervisors reported, where the target is a job."""
+    return w.state.reports.get(model.JobId(int(target)), ()) if target.isdecimal() else ()
+
+
+def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
+    """A job that needed nothing of hpctl: what its supervisor reported."""
+    last = reports[-1].report
     what = last.trouble.why if last.trouble else "its supervisor lives"
     return ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline=f"Job {target} is in its own supervisor's hands. The newest word: {what}.",
-        story=tuple(map(report_line, told)),
+        story=tuple(map(report_line, reports)),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
     )
 
 
-HOLD_MENDS = {
+LIFTED_BY = {
     "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
     "paused": "`hpctl resume`; then hpctl goes ahead by itself",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
@@ -255,13 +253,13 @@ HOLD_MENDS = {
 }
 
 
-def _mend(hold: HoldNoted) -> Awaited:
+def _lifted_by(hold: HoldNoted) -> Awaited:
     """What a hold waits for."""
-    mend = HOLD_MENDS.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
+    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
     if hold.approvable:
-        mend += f". `hpctl approve {hold.target}` lets it go ahead now"
-        mend += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
-    return Awaited(mend)
+        event += f". `hpctl approve {hold.target}` lets it go ahead now"
+        event += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
+    return Awaited(event)
 
 
 def _held(hold: HoldNoted) -> tuple[GateView, ...]:
@@ -278,16 +276,10 @@ def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
         rule=rule_view(rules, hold.rule),
         evidence=evidence_of(judged.findings) if judged else (),
         gates=held_gates(hold),
-        next=_mend(hold),
+        next=_lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
-        story=_told_of(w, hold.target),
+        story=tuple(map(report_line, _reports_of(w, hold.target))),
     )
-
-
-def _told_of(w: World, target: str) -> tuple[Line, ...]:
-    """What the supervisors of a job told, where the target is one."""
-    told = w.state.reports.get(model.JobId(int(target)), ()) if target.isdecimal() else ()
-    return tuple(map(report_line, told))
 
 
 def _node(w: World, rules: Rules, name: model.NodeName) -> ExplainView:
@@ -295,30 +287,30 @@ def _node(w: World, rules: Rules, name: model.NodeName) -> ExplainView:
     judged = w.assessments.get(name)
     slurm = w.slurm.nodes.get(name) if w.slurm else None
     treated = _recoveries_of(w, name)
-    said = [f"{name} was {f'last treated by {treated[-1].id}' if treated else 'never treated'}"]
+    facts = [f"{name} was {f'last treated by {treated[-1].id}' if treated else 'never treated'}"]
     if judged is None:
-        said.append("no agent has reported from it, so its health is unknown")
+        facts.append("no agent has reported from it, so its health is unknown")
     else:
-        said.append(f"its health is {judged.condition}" + (f" ({judged.why})" * bool(judged.why)))
+        facts.append(f"its health is {judged.condition}" + (f" ({judged.why})" * bool(judged.why)))
     if slurm is not None:
         flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
-        said.append(f"Slurm calls it {slurm.state}{flags}")
+        facts.append(f"Slurm calls it {slurm.state}{flags}")
         if mark := mark_of(slurm):
-            said.append(f"HyperPod's health agent marked it {mark}")
+            facts.append(f"HyperPod's health agent marked it {mark}")
         elif slurm.closed and model.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
-            said.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
+            facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
     elif w.slurm is None:
-        said.append(f"Slurm cannot be read ({w.slurm_error})")
+        facts.append(f"Slurm cannot be read ({w.slurm_error})")
     health = w.health.get(name)
     left_out = [f.detail for f in health.findings if shed(f)] if health else []
-    said += [f"its agent leaves checks out: {detail}" for detail in left_out]
+    facts += [f"its agent leaves checks out: {detail}" for detail in left_out]
     fault = judged.fault if judged else None
     return ExplainView(
         as_of=w.now,
         target=name,
         kind="node",
-        headline="; ".join(said) + ".",
+        headline="; ".join(facts) + ".",
         rule=rule_view(rules, fault.rule) if fault else None,
         evidence=evidence_of(health.findings) if health else (),
         next=Awaited(_of_node(judged, slurm)),
@@ -340,14 +332,10 @@ def _of_node(judged: model.Assessment | None, slurm: model.SlurmNode | None) -> 
     return "nothing of hpctl's: this is shown and not treated; look at it when you have time"
 
 
-def evidence_view(f: model.Finding) -> EvidenceView:
-    """A finding as shown."""
-    return copied(EvidenceView, f, text=finding_text(f))
-
-
 def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
     """What was seen of a node; checks that passed, or that its agent left out, are nothing seen."""
-    return tuple(evidence_view(f) for f in findings if _seen(f) and not shed(f))
+    seen = (f for f in findings if _seen(f) and not shed(f))
+    return tuple(copied(EvidenceView, f, text=finding_text(f)) for f in seen)
 
 
 def _seen(f: model.Finding) -> bool:
@@ -368,8 +356,7 @@ def rule_view(rules: Rules, rule: model.RuleId) -> RuleView | None:
     row = rules.classes.get(rule) or _ORDERS.get(rule)
     if row is None:
         return None
-    ladder = tuple(r.value for r in row.ladder)
-    return RuleView(row.rule, row.meaning, row.urgency.value, ladder, row.source)
+    return copied(RuleView, row, id=row.rule)
 
 
 _GATES: dict[str, Callable[..., Any]] = {row.name: row.gate for row in RUN_GATES}
@@ -394,15 +381,9 @@ def held_gates(hold: HoldNoted) -> tuple[GateView, ...]:
     if hold.gate not in names:
         return _held(hold)
     at = names.index(hold.gate)
-    return tuple(
-        GateView(name, _ASKS[name], *_result(n - at, hold.why)) for n, name in enumerate(names)
-    )
-
-
-def _result(after: int, why: str) -> tuple[str, str]:
-    if after == 0:
-        return "held", why
-    return ("passed" if after < 0 else "not_reached"), ""
+    before = tuple(GateView(name, _ASKS[name], "passed", "") for name in names[:at])
+    after = tuple(GateView(name, _ASKS[name], "not_reached", "") for name in names[at + 1 :])
+    return (*before, *_held(hold), *after)
 
 
 def everything(w: World) -> list[str]:
@@ -560,23 +541,22 @@ def job_view(
     if job is None:
         return None
     registered = registration(job.comment)
-    said = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
+    facts = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
     if registered is None:
-        said.append(_unprotected(job))
+        facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        said += [_protected(registered), checkpoint_text(job_comment.decode(job.comment), job)]
-        said += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
+        facts += [_protected(registered), checkpoint_text(job_comment.decode(job.comment), job)]
+        facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         then = Awaited(
             f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
         )
-    told = w.state.reports.get(number, ())
     return ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
-        headline="; ".join(filter(None, said)) + ".",
-        story=tuple(map(report_line, told)),
+        headline="; ".join(filter(None, facts)) + ".",
+        story=tuple(map(report_line, _reports_of(w, target))),
         next=then,
     )
 

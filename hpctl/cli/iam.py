@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec import Struct
 from hpctl.cli import output
 from hpctl.cli.arguments import BUCKET, ROLE_ARN, aws_options, open_aws, usage
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import columns, wrapped
+from hpctl.cli.tables import table, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from hpctl.clusters.policies import Scope
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
 
 
@@ -56,24 +54,19 @@ class IamCheckView(Struct, frozen=True):
     error: str
 
 
-def scope_options(command: F) -> F:
-    """What a policy is narrowed to."""
-    for option in (
-        click.option("--role", metavar="NAME", default="", help="The execution role."),
-        click.option(
-            "--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket."
-        ),
-        click.option("--region", default="", help="The AWS region."),
-        click.option("--account", metavar="ID", default="", help="The account's 12 digits."),
-        click.option(
-            "--cluster",
-            metavar="NAME",
-            default="",
-            help="The cluster: its name, or its ARN, which alone narrows what is done to it.",
-        ),
-    ):
-        command = option(command)
-    return command
+scope_options = output.together(
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        default="",
+        help="The cluster: its name, or its ARN, which alone narrows what is done to it.",
+    ),
+    click.option("--account", metavar="ID", default="", help="The account's 12 digits."),
+    click.option("--region", default="", help="The AWS region."),
+    click.option("--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket."),
+    click.option("--role", metavar="NAME", default="", help="The execution role."),
+)
+"""What a policy is narrowed to."""
 
 
 @click.group(short_help="Print IAM policies of least privilege.")
@@ -211,7 +204,4 @@ def draw_check(out: Console, view: IamCheckView) -> None:
     ):
         if found:
             out.print(f"{view.role} {said}")
-            rows = columns("ACTION", wrapped(head))
-            for cells in found:
-                rows.add_row(*cells)
-            out.print(rows)
+            table(out, ("ACTION", wrapped(head)), found)

@@ -16,7 +16,7 @@ from functools import partial
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -458,8 +458,6 @@ def _no_unit(machine: Machine, unit: str) -> Step:
     return Step("service", f"{unit} stopped and disabled", done, run)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 PORT = 8470
 
 
@@ -471,20 +469,16 @@ class InstallView(Struct, frozen=True):
     checks: tuple[CheckView, ...]
 
 
-def _options(command: F) -> F:
-    for option in (
-        output.json_option,
-        click.option(
-            "--root",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
-            default=Path("/"),
-            help="A machine's files below this directory (an image): nothing is started.",
-        ),
-        click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing."),
-    ):
-        command = option(command)
-    return command
-
+_options = output.together(
+    click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing."),
+    click.option(
+        "--root",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        default=Path("/"),
+        help="A machine's files below this directory (an image): nothing is started.",
+    ),
+    output.json_option,
+)
 
 _SLURM = click.option(
     "--slurm",

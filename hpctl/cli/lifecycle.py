@@ -17,7 +17,7 @@ from hpctl.cli import output
 from hpctl.cli.arguments import PrefixType, ThereType, aws_options, open_aws
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import DRY_RUN, Exit, json_option, leave
-from hpctl.cli.tables import columns, styled, wrapped
+from hpctl.cli.tables import styled, table, wrapped
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
@@ -433,14 +433,14 @@ def draw_run(out: Console, run: RunState) -> None:
 
 
 def _steps(out: Console, steps: Sequence[StepState]) -> None:
-    rows = columns("STEP", "STATE", "TRIES", "SECONDS", wrapped("WHY"))
+    rows = []
     for step in steps:
         state = styled(step.state, style=STYLES.get(step.state, ""))
-        tries = str(step.tries) if step.state in ("done", "failed", "running") else "-"
-        seconds = f"{step.seconds:.1f}" if step.state in ("done", "failed") else "-"
+        tries = step.tries if step.state in ("done", "failed", "running") else None
+        seconds = f"{step.seconds:.1f}" if step.state in ("done", "failed") else None
         weight = " (optional)" if step.weight == "optional" and step.state == "failed" else ""
-        rows.add_row(step.step, state, tries, seconds, f"{step.why}{weight}" or "-")
-    out.print(rows)
+        rows.append((step.step, state, tries, seconds, f"{step.why}{weight}" or None))
+    table(out, ("STEP", "STATE", "TRIES", "SECONDS", wrapped("WHY")), rows)
 
 
 def _problems(out: Console, problems: Sequence[Problem]) -> None:

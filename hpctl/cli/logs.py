@@ -12,7 +12,7 @@ from msgspec import Struct
 from hpctl.cli import output
 from hpctl.cli.arguments import complete_preset
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import columns, moment, wrapped
+from hpctl.cli.tables import moment, table, wrapped
 from hpctl.cli.views import copied
 from hpctl.core.compat import UTC
 
@@ -160,19 +160,13 @@ def _time(at: float | None) -> datetime | None:
 def draw(out: Console, view: LogsTestView) -> None:
     """The verdicts in their order, then what became of each rule."""
     if view.verdicts:
-        rows = columns("TIME", "LINE", "WHAT", "RULE", wrapped("WHY"))
-        for verdict in view.verdicts:
-            line = str(verdict.line_number or "-")
-            rows.add_row(moment(verdict.at), line, verdict.what, verdict.rule, verdict.why)
-        out.print(rows)
+        rows = ((moment(v.at), v.line_number or None, v.what, v.rule, v.why) for v in view.verdicts)
+        table(out, ("TIME", "LINE", "WHAT", "RULE", wrapped("WHY")), rows)
     else:
         out.print("nothing would have fired")
     out.print()
-    rows = columns("RULE", "JUDGES", "MATCHED", "FIRED", "HANG DUE")
-    for rule in view.rules:
-        matched, fired = str(rule.matched), str(rule.fired)
-        rows.add_row(rule.name, rule.judges, matched, fired, moment(rule.due))
-    out.print(rows)
+    rules = ((r.name, r.judges, r.matched, r.fired, moment(r.due)) for r in view.rules)
+    table(out, ("RULE", "JUDGES", "MATCHED", "FIRED", "HANG DUE"), rules)
     for note in view.notes:
         out.print(f"note: {note}")
     span = f", {moment(view.first)} to {moment(view.last)}" if view.first else ""

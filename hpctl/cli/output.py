@@ -1,6 +1,6 @@
 """What every command shares: its options, its exit codes, and how a view becomes output.
 
-A view is a frozen dataclass whose fields are the stable JSON contract (docs/cli-json.md); the
+A view is a frozen struct whose fields are the stable JSON contract (docs/cli-json.md); the
 human text is made from the same view, so the two cannot tell different stories.
 """
 
@@ -44,32 +44,27 @@ class Exit(IntEnum):
     CANNOT_TELL = 3
 
 
-def json_option(command: F) -> F:
-    """`--json`: one JSON object on standard output instead of text."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md)."
-    )(command)
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+    return lambda command: functools.reduce(lambda f, option: option(f), reversed(options), command)
 
 
-def json_anyway_option(command: F) -> F:
-    """`--json` of a command that prints nothing but JSON: taken, as everywhere."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Changes nothing: it prints JSON anyway."
-    )(command)
-
-
-def config_option(command: F) -> F:
-    """`--config PATH`: the daemon's configuration file."""
-    return click.option(
-        "--config",
-        "config",
-        metavar="PATH",
-        envvar="HPCTL_CONFIG",
-        default=DEFAULT_CONFIG,
-        show_default=True,
-        show_envvar=True,
-        help="The daemon's configuration file.",
-    )(command)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md)."
+)
+json_anyway_option = click.option(
+    "--json", "as_json", is_flag=True, help="Changes nothing: it prints JSON anyway."
+)
+config_option = click.option(
+    "--config",
+    "config",
+    metavar="PATH",
+    envvar="HPCTL_CONFIG",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    show_envvar=True,
+    help="The daemon's configuration file.",
+)
 
 
 def load_config(path: str) -> Config:
@@ -178,6 +173,14 @@ def folded(text: str, more: int = 0) -> str:
     return "\n".join(
         wrap(text + "\0" * more, console().width, break_long_words=False, break_on_hyphens=False)
     ).rstrip("\0")
+
+
+def worst(verdicts: Iterable[str]) -> Exit:
+    """What failed outweighs what cannot be told; warnings and notes alone are fine."""
+    found = set(verdicts)
+    if "fail" in found:
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if "unknown" in found else Exit.FINE
 
 
 def leave(code: Exit) -> None:

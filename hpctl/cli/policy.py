@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from hpctl.cli import output
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import columns, wrapped
+from hpctl.cli.tables import table, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -181,14 +181,14 @@ def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
                 return name
         return "default"
 
-    plain = [name for name in PolicyFile.model_fields if name not in ("backoff", "on")]
+    plain = [name for name in PolicyFile.__struct_fields__ if name not in ("backoff", "on")]
     keys = [PolicyKey(name, _text(getattr(whole, name)), source(name)) for name in plain]
-    for name in BackoffSection.model_fields:
+    for name in BackoffSection.__struct_fields__:
         value = _text(getattr(whole.backoff, name))
         keys.append(PolicyKey(f"backoff.{name}", value, source("backoff", name)))
     for kind in Kind:
         treatment = asdict(whole.treatment(kind))
-        for name in TreatmentSection.model_fields:
+        for name in TreatmentSection.__struct_fields__:
             where = source("on", kind, name)
             if name == "ladder" or treatment[name] or where != "default":
                 keys.append(PolicyKey(f"on.{kind}.{name}", _text(treatment[name]), where))
@@ -208,12 +208,12 @@ def _text(value: object) -> str:
 
 def draw_test(out: Console, view: PolicyTestView) -> None:
     """The events in their order, then how it ends."""
-    rows = columns("AT", "EVENT", "ACTION", "NODES", wrapped("WHY"))
+    rows = []
     for played in view.events:
         # The same signature again is what holds a job: two that differ must look so.
         what = " ".join(filter(None, [played.event, played.node, played.signature]))
-        rows.add_row(_clock(played.at_s), what, played.action, str(played.nodes), _why(played))
-    out.print(rows)
+        rows.append((_clock(played.at_s), what, played.action, played.nodes, _why(played)))
+    table(out, ("AT", "EVENT", "ACTION", "NODES", wrapped("WHY")), rows)
     out.print()
     on = "the run goes on" if view.events[-1].nodes else "nothing runs at the end"
     end = f"held: {view.held}" if view.held else on
@@ -223,13 +223,8 @@ def draw_test(out: Console, view: PolicyTestView) -> None:
 def draw_check(out: Console, view: PolicyCheckView) -> None:
     """One line a file, and below it one for each problem."""
     for file in view.files:
-        found = (
-            f"{len(file.problems)} problem(s)"
-            if file.problems
-            else "fine"
-            if not file.notes
-            else "valid, but"
-        )
+        found = "valid, but" if file.notes else "fine"
+        found = f"{len(file.problems)} problem(s)" if file.problems else found
         out.print(f"{file.path}: {found}")
         for problem in (*file.problems, *file.notes):
             out.print(f"  {problem}", soft_wrap=True)
@@ -237,10 +232,8 @@ def draw_check(out: Console, view: PolicyCheckView) -> None:
 
 def draw_show(out: Console, view: PolicyShowView) -> None:
     """A table of keys."""
-    rows = columns("KEY", wrapped("VALUE"), "FROM")
-    for key in view.keys:
-        rows.add_row(key.key, key.value, key.source)
-    out.print(rows)
+    rows = ((key.key, key.value, key.source) for key in view.keys)
+    table(out, ("KEY", wrapped("VALUE"), "FROM"), rows)
 
 
 def _why(played: Played) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
 from hpctl.cli import output, views
 from hpctl.cli.gather import World, gather
-from hpctl.cli.tables import BAD, DIM, GOOD, WIDE, ago, columns, heading, styled, wrapped
+from hpctl.cli.tables import BAD, DIM, GOOD, ago, heading, styled, table, wrapped
 from hpctl.core.lemons import DEFAULT, Lemon, scores
 from hpctl.core.timeline import duration
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RecoveriesView(Struct, frozen=True):
@@ -52,12 +49,15 @@ def recoveries_view(
     )
 
 
-def _which(command: F) -> F:
-    """Which recoveries are meant, and how they are shown."""
-    moved = "Those that moved since (30min, 7d, ISO)."
-    command = output.json_option(output.config_option(command))
-    command = click.option("--since", type=output.SinceType(), help=moved)(command)
-    return click.option("--all", "ended", is_flag=True, help="Show ended recoveries too.")(command)
+_which = output.together(
+    click.option("--all", "ended", is_flag=True, help="Show ended recoveries too."),
+    click.option(
+        "--since", type=output.SinceType(), help="Those that moved since (30min, 7d, ISO)."
+    ),
+    output.json_option,
+    output.config_option,
+)
+"""Which recoveries are meant, and how they are shown."""
 
 
 def _world(config: str, ended: bool, since: datetime | None) -> World:
@@ -139,18 +139,14 @@ def _report_table(out: Console, rows: Sequence[views.JobReportView], now: dateti
     if not rows:
         return
     heading(out, "Told by supervisors, the newest of each job")
-    table = columns("JOB", "RUN", "AGO", "TROUBLE", "DID", wrapped("WHY"))
+    cells = []
     for r in rows:
-        why = (r.trouble.why if r.trouble else "") or r.why
-        table.add_row(
-            str(r.job),
-            str(r.restarts),
-            duration((now - r.at).total_seconds()),
-            r.trouble.kind if r.trouble else "-",
-            f"wish: {r.wish}" if r.wish else r.action,
-            why or "-",
-        )
-    out.print(table)
+        why = (r.trouble.why if r.trouble else "") or r.why or None
+        action = f"wish: {r.wish}" if r.wish else r.action
+        reported = duration((now - r.at).total_seconds())
+        trouble = r.trouble.kind if r.trouble else None
+        cells.append((r.job, r.restarts, reported, trouble, action, why))
+    table(out, ("JOB", "RUN", "AGO", "TROUBLE", "DID", wrapped("WHY")), cells)
 
 
 class LemonView(Struct, frozen=True):
@@ -211,19 +207,13 @@ def lemons(everybody: bool, config: str, as_json: bool) -> None:
 def draw_lemons(out: Console, view: LemonsView) -> None:
     """The table of `hpctl lemons`."""
     if view.instances:
-        wide = out.width >= WIDE
-        extra = ("RECOVERIES", "JOBS") if wide else ()
-        table = columns("NODE", "INSTANCE", "SCORE", *extra, "LAST", wrapped("WHY"))
+        heads = ("NODE", "INSTANCE", "SCORE", "RECOVERIES", "JOBS", "LAST", wrapped("WHY"))
+        rows = []
         for i in view.instances:
-            table.add_row(
-                i.node,
-                i.instance_id,
-                styled(f"{i.score:.2f}", BAD if i.lemon else ""),
-                *((styled(str(i.recoveries)), styled(str(i.jobs))) if wide else ()),
-                ago(i.last, view.as_of),
-                i.why,
-            )
-        out.print(table)
+            score = styled(f"{i.score:.2f}", BAD if i.lemon else "")
+            counts = (i.recoveries, i.jobs)
+            rows.append((i.node, i.instance_id, score, *counts, ago(i.last, view.as_of), i.why))
+        table(out, heads, rows, wide=("RECOVERIES", "JOBS"))
     else:
         out.print(styled("No instance breaks again and again.", GOOD))
     if view.not_shown:

@@ -10,10 +10,10 @@ import json
 import os
 import pwd
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
@@ -255,25 +255,25 @@ def preview_lines(view: PreviewsView) -> list[str]:
     return said
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def request_options(command: F) -> F:
-    """What every request takes: `--no-wait`, `--json`, `--config`."""
-    command = output.config_option(command)
-    command = output.json_option(command)
-    return click.option(
+request_options = output.together(
+    click.option(
         "--no-wait", is_flag=True, help="Do not wait for the daemon's answer: queue it and leave."
-    )(command)
+    ),
+    output.json_option,
+    output.config_option,
+)
+"""What every request takes."""
 
-
-def destroys(command: F) -> F:
-    """What requests that destroy something take beside: `--now`, `--yes`, `--dry-run`."""
-    command = now_option(command)
-    command = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
-    return click.option(
-        "--dry-run", is_flag=True, help="Print what would happen; ask for nothing."
-    )(command)
+destroys = output.together(
+    click.argument(
+        "names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node
+    ),
+    click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    now_option,
+    request_options,
+)
+"""What requests that destroy something take."""
 
 
 def _ask(config: str, verb: str, targets: list[str], no_wait: bool, as_json: bool) -> None:
@@ -399,9 +399,7 @@ def _destroy(
 
 
 @click.command()
-@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
 @destroys
-@request_options
 def replace(names: tuple[str, ...], **options: Any) -> None:
     """Replace a node's instance.
 
@@ -412,9 +410,7 @@ def replace(names: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command()
-@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
 @destroys
-@request_options
 def reboot(names: tuple[str, ...], **options: Any) -> None:
     """Reboot a node's instance.
 

@@ -44,7 +44,7 @@ _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is 
 @click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
 @click.option("--nproc", type=int, default=0, metavar="N", help="With --torch: ranks a node.")
 @click.option("--slurm-bin", type=_FILE, metavar="DIR", help="Where srun is.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SRUN-ARGS COMMAND")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="SRUN-ARGS COMMAND")
 def run(
     spares: int | None,
     nodes: str,
@@ -54,7 +54,7 @@ def run(
     torch: bool,
     nproc: int,
     slurm_bin: Path | None,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
 ) -> None:
     """Run a step of this job, and run it again where that helps.
 
@@ -64,13 +64,13 @@ def run(
     """
     from hpctl.jobs.crash import classify
     from hpctl.jobs.run.launch import StepLauncher
-    from hpctl.jobs.run.settings import Torch, settings
+    from hpctl.jobs.run.settings import settings
     from hpctl.jobs.run.srun import parse_srun
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.policies import merged
 
     with _as_typed():
-        asked, own = parse_srun(words), _policy(policy)
+        asked, own = parse_srun(arguments), _policy(policy)
         watched = _rules((*merged(own).log_rules, *log_rules))
     given = settings(
         asked,
@@ -80,7 +80,7 @@ def run(
         spares=spares,
         rules=watched,
         logs=log,
-        torch=Torch(nproc or _ranks_a_node()) if torch else None,
+        torch=(nproc or _ranks_a_node()) if torch else None,
         search=_search(os.environ),
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
@@ -100,20 +100,20 @@ def _as_typed() -> Iterator[None]:
 
 
 def _ranks_a_node() -> int:
-    """What the batch script said of tasks a node means ranks; 0 where it said nothing."""
-    said = os.environ.get("SLURM_NTASKS_PER_NODE", "")
-    return int(said) if said.isdecimal() and int(said) > 1 else 0
+    """The batch script's tasks a node are ranks; 0 where it has none."""
+    tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 
 
 def _policy(path: Path | None) -> list[PolicyFile]:
     """The job's policy: what it was submitted with, and the file over it."""
     from hpctl.errors import HpctlError
-    from hpctl.policies import PolicyFile, read
+    from hpctl.policies import from_json, read
 
     files = []
-    if told := os.environ.get("HPCTL_POLICY"):
+    if exported := os.environ.get("HPCTL_POLICY"):
         try:
-            files.append(PolicyFile.model_validate(json.loads(told)))
+            files.append(from_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
                 f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."

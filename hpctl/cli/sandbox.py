@@ -16,8 +16,6 @@ from hpctl.cli.tables import styled
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rich.panel import Panel
-
     from hpctl.sandbox.api import Sandbox
     from hpctl.sandbox.demo import Result
 
@@ -336,7 +334,7 @@ def demo(nodes: int, xid: int, hma: bool, file: str | None, **slurm: str) -> Non
     """
     from hpctl.sandbox.demo import Demo
 
-    with screen() as where:
+    with Screen() as where:
         result = Demo(where, nodes=nodes, xid=xid, hma=hma, **slurm).run()
     if file:
         Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
@@ -347,84 +345,36 @@ def demo(nodes: int, xid: int, hma: bool, file: str | None, **slurm: str) -> Non
 _STYLES = {"hpctl": "bold green", "plain": "yellow", "both": "cyan"}
 
 
-class PlainScreen:
-    """One line a thing that happened."""
-
-    def __enter__(self) -> PlainScreen:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def chapter(self, title: str) -> None:
-        """A heading."""
-        output.echo(f"\n== {title}")
-
-    def line(self, who: str, text: str, seconds: float | None) -> None:
-        """One thing, with the seconds since the fault."""
-        output.echo(f"{_clock(seconds)}  {who:<6} {text}")
-
-    def progress(self, facts: dict[str, str]) -> None:
-        """Nothing: a pipe wants no repetition."""
-
-
-class LiveScreen:
-    """The story above, how it stands below, redrawn a few times a second."""
+class Screen:
+    """One line a thing that happened; on a terminal, how it stands now below them."""
 
     def __init__(self) -> None:
-        """Nothing is drawn before the `with` block."""
-        from rich.live import Live
-
         self._console = output.console()
-        self._live = Live(console=self._console, refresh_per_second=8, transient=True)
-        self._title = ""
-        self._facts: dict[str, str] = {}
-        self._begun = time.monotonic()
+        self._now = self._console.status("")
+        self._title, self._begun = "", time.monotonic()
 
-    def __enter__(self) -> LiveScreen:
-        self._live.__enter__()
+    def __enter__(self) -> Screen:
+        self._now.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._live.__exit__(*error)
+        self._now.__exit__(*error)
 
     def chapter(self, title: str) -> None:
-        """A heading; it stays in the terminal's history."""
+        """A heading."""
         self._title = title
-        self._console.print(f"\n{title}", style="bold")
-        self._draw()
+        self._console.print(f"\n== {title}", style="bold")
 
     def line(self, who: str, text: str, seconds: float | None) -> None:
-        """One thing that happened; it stays in the terminal's history too."""
-        row = styled(f"{_clock(seconds)}  ")
-        row.append(f"{who:<6} ", _STYLES.get(who, ""))
-        row.append(text)
-        self._console.print(row)
-        self._draw()
+        """One thing, with the seconds since the fault."""
+        row = styled(f"{_clock(seconds)}  ").append(f"{who:<6} ", _STYLES.get(who, ""))
+        self._console.print(row.append(text, "default"), soft_wrap=True)
 
     def progress(self, facts: dict[str, str]) -> None:
-        """How it stands now."""
-        self._facts = facts
-        self._draw()
-
-    def _draw(self) -> None:
-        self._live.update(self._panel())
-
-    def _panel(self) -> Panel:
-        from rich.panel import Panel
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
-        for name, value in self._facts.items():
-            who = name.split(":")[0]
-            table.add_row(styled(name, _STYLES.get(who, "")), value)
+        """How it stands now; a pipe wants no repetition."""
+        now = [f"{name}: {value}" for name, value in facts.items()]
         title = f"{self._title}, {time.monotonic() - self._begun:.0f} s"
-        return Panel(table, title=title, title_align="left", border_style="dim")
-
-
-def screen() -> LiveScreen | PlainScreen:
-    """The one that fits where we print to."""
-    return LiveScreen() if output.console().is_terminal else PlainScreen()
+        self._now.update(styled("\n  ".join([title, *now])))
 
 
 def show_result(result: Result) -> None:

@@ -38,14 +38,14 @@ _SAYS_AND_ENDS = frozenset({"help", "usage", "version"})
 
 
 class Sbatch(click.Command):
-    """A command whose words are sbatch's to parse, all but hpctl's own options."""
+    """A command whose arguments are sbatch's to parse, all but hpctl's own options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Answer --help; hand everything else over unparsed."""
         if args[:1] in (["--help"], ["-h"]) and not ctx.resilient_parsing:
             output.echo(ctx.get_help())
             ctx.exit()
-        ctx.params["words"] = tuple(args)
+        ctx.params["arguments"] = tuple(args)
         return []
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -61,7 +61,7 @@ class Sbatch(click.Command):
     options_metavar="[HPCTL OPTIONS] [SBATCH OPTIONS] [SCRIPT [ARGUMENTS]]",
     short_help="Submit a batch job that resumes from checkpoints.",
 )
-def sbatch(words: tuple[str, ...]) -> None:
+def sbatch(arguments: tuple[str, ...]) -> None:
     """Submit a batch job that resumes from checkpoints.
 
     Everything that sbatch takes is passed on; stdout and the exit code are sbatch's. hpctl adds
@@ -91,7 +91,7 @@ def sbatch(words: tuple[str, ...]) -> None:
     HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where there is a complete checkpoint,
     HPCTL_RESUME_FROM. Set HPCTL_RESUME=scratch to begin anew.
     """
-    line = parse_command_line(words)
+    line = parse_command_line(arguments)
     program = found(line)
     if "json" in line.own and "dry-run" not in line.own:
         raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
@@ -148,8 +148,8 @@ def tell(submission: Submission, *, quiet: bool = False) -> None:
 
 def found(line: CommandLine) -> str:
     """The sbatch that is to be used. Raises HpctlError."""
-    said = line.own.get("slurm-bin")
-    where = said[-1].value if said else os.environ.get("HPCTL_SLURM_BIN")
+    given = line.own.get("slurm-bin")
+    where = given[-1].value if given else os.environ.get("HPCTL_SLURM_BIN")
     program = shutil.which("sbatch", path=where or None)
     if program is None:
         raise HpctlError(
@@ -218,9 +218,9 @@ def _submit(
     for base in submission.bases:
         make(base)
     with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
-        words = [program, *laid_out(line, submission, Path(directory), script)]
+        command = [program, *laid_out(line, submission, Path(directory), script)]
         stdin = script.text if script and not (submission.copy or line.script) else None
-        return _run(words, line, stdin=stdin)
+        return _run(command, line, stdin=stdin)
 
 
 def laid_out(
@@ -229,7 +229,7 @@ def laid_out(
     directory: Path,
     read: scripts.BatchScript | None = None,
 ) -> list[str]:
-    """sbatch's words, program name excepted; a changed script is written into `directory`, and
+    """sbatch's arguments, program name excepted; a changed script is written into `directory`, and
     what was `read` from something that can be read only once (`hpctl sbatch <(...)`).
 
     The copy keeps its name, because Slurm names the job after it.
@@ -243,13 +243,13 @@ def laid_out(
     return [*submission.options, *script, *line.arguments]
 
 
-def _run(words: list[str], line: CommandLine, stdin: str | None = None) -> int:
+def _run(command: list[str], line: CommandLine, stdin: str | None = None) -> int:
     """Run sbatch with our stdout and stderr. --wait may last as long as the job."""
     timeout = None if "wait" in line.given or "SBATCH_WAIT" in os.environ else ANSWER_S
     data = stdin.encode("utf-8", "surrogateescape") if stdin is not None else None
     sys.stdout.flush()
     try:
-        return subprocess.run(words, input=data, timeout=timeout, check=False).returncode
+        return subprocess.run(command, input=data, timeout=timeout, check=False).returncode
     except subprocess.TimeoutExpired:
         raise HpctlError(
             f"sbatch did not answer within {ANSWER_S:g} s: the job may or may not be submitted",
@@ -267,12 +267,12 @@ def _show(
     if script is None and submission.copy is not None:
         tail = ["<the script above>"]
     command = [program, *submission.options, *tail]
-    said = submission.registered.fields() if submission.registered else {}
+    registered = submission.registered.fields() if submission.registered else {}
     if "json" in line.own:
         document = {
             "command": command,
             "script": text,
-            "registered": said,
+            "registered": registered,
             "notes": submission.notes,
             "warnings": submission.warnings,
         }
@@ -281,7 +281,7 @@ def _show(
     tell(submission)
     if text:
         output.exact(text, nl=not text.endswith("\n"))
-    if said:
-        pretty = json.dumps(said, indent=1).replace("\n", "\n# ")
+    if registered:
+        pretty = json.dumps(registered, indent=1).replace("\n", "\n# ")
         output.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")
     output.echo(f"# {shlex.join(command)}")

@@ -280,7 +280,7 @@ def draw(out: Console, view: StatusView) -> None:
     views.node_table(out, "Waiting for a person", view.waiting_for_a_person, view.as_of)
     if view.changes:
         heading(out, "Capacity: autoscaling and spares")
-        out.print(views.change_table(view.changes))
+        views.change_table(out, view.changes)
     bad, unsure = ("Problems", view.problems, BAD), ("Cannot tell", view.unknowns, WARN)
     for title, said, style in (bad, unsure):
         if said:

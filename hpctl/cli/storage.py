@@ -24,14 +24,13 @@ from hpctl.cli import output
 from hpctl.cli.arguments import FILE_SYSTEM, DurationType, ThereType, aws_options, open_aws, usage
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import DRY_RUN, console
-from hpctl.cli.tables import WIDE, columns, styled, wrapped
+from hpctl.cli.tables import table, wrapped
 from hpctl.clusters.storage import Link, Wanted, links, looked_up, wait
 from hpctl.clusters.storage import link as make
 from hpctl.errors import HpctlError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "link": ("hpctl.cli.storage:link", "Link an FSx for Lustre directory to S3."),
@@ -422,14 +421,12 @@ def draw_links(out: Console, view: LinksView) -> None:
         linked = "is not linked to S3" if view.file_system else "is linked to S3"
         out.print(f"{which} {linked}.")
         return
-    more = ("IMPORT", "EXPORT", "ID") if out.width >= WIDE else ()
-    rows = columns("FILE SYSTEM", "PATH", wrapped("S3"), "STATE", *more)
+    wide = ("IMPORT", "EXPORT", "ID")
+    rows = []
     for one in view.links:
-        cells: list[str | Text] = [one.file_system, styled(one.path), styled(one.s3), one.lifecycle]
-        if more:
-            cells += [_events(one.auto_import), _events(one.auto_export), one.id]
-        rows.add_row(*cells)
-    out.print(rows)
+        events = (_events(one.auto_import), _events(one.auto_export))
+        rows.append((one.file_system, one.path, one.s3, one.lifecycle, *events, one.id))
+    table(out, ("FILE SYSTEM", "PATH", wrapped("S3"), "STATE", *wide), rows, wide)
     for one in view.links:
         if one.why:
             out.print(f"{_named(one)}: {one.why}")

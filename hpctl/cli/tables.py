@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
     from rich.console import Console, RenderableType
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
+
+    Heading = str | tuple[str, dict[str, object]]
 
 WIDE = 120
 """From so many columns on a table shows what else there is."""
@@ -99,7 +101,7 @@ def count(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def columns(*names: str | tuple[str, dict[str, object]]) -> Table:
+def columns(*names: Heading) -> Table:
     """A plain table; a column is its heading, or that and rich's options for it."""
     from rich.table import Table
 
@@ -110,12 +112,33 @@ def columns(*names: str | tuple[str, dict[str, object]]) -> Table:
     return table
 
 
-def wrapped(name: str) -> tuple[str, dict[str, object]]:
+def table(
+    out: Console,
+    headings: Sequence[Heading],
+    rows: Iterable[Sequence[object]],
+    wide: Collection[str] = (),
+) -> None:
+    """Print rows below their headings; a cell of None is unknown (`-`).
+
+    The columns in `wide` are left out where the screen is narrow.
+    """
+    from itertools import compress
+
+    names = [one if isinstance(one, str) else one[0] for one in headings]
+    shown = [out.width >= WIDE or name not in wide for name in names]
+    made = columns(*compress(headings, shown))
+    for row in rows:
+        cells = ("-" if cell is None else cell for cell in compress(row, shown))
+        made.add_row(*(str(cell) if isinstance(cell, int) else cell for cell in cells))  # type: ignore[arg-type]
+    out.print(made)
+
+
+def wrapped(name: str) -> Heading:
     """A column that takes what room there is, on several lines where need be."""
     return name, {"no_wrap": False, "overflow": "fold", "ratio": 1}
 
 
-def numbers(*names: str) -> list[tuple[str, dict[str, object]]]:
+def numbers(*names: str) -> list[Heading]:
     """Columns of numbers."""
     return [(name, {"justify": "right"}) for name in names]
 

@@ -28,7 +28,7 @@ from hpctl.agent.logtext import Entry, LogText
 from hpctl.agent.outside import hma
 from hpctl.cli import output
 from hpctl.cli.output import Exit
-from hpctl.cli.tables import columns, wrapped
+from hpctl.cli.tables import table, wrapped
 from hpctl.core.bounds import EARLIEST, json_safe
 
 if TYPE_CHECKING:
@@ -271,15 +271,13 @@ def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _R
         first, times = folded.get(same, (view.line, 0))
         folded[same] = (first, times + 1)
     if folded:
-        rows = columns(
-            "LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY", wrapped("MEANING, SOURCE")
-        )
+        rows = []
         for view, (first, times) in list(folded.items())[:_SHOWN]:
             code = f"{view.check.removeprefix('kernel.')} {view.code}".strip()
             meaning = f"{view.meaning} [{view.rule}]\n{view.source}"
-            cells = (code, view.device, view.condition, view.remedy)
-            rows.add_row(str(first), str(times), *cells, meaning)
-        out.print(rows)
+            rows.append((first, times, code, view.device, view.condition, view.remedy, meaning))
+        heads = ("LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY")
+        table(out, (*heads, wrapped("MEANING, SOURCE")), rows)
         out.print()
     for boot in boots:
         out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from hpctl.cli.tables import BAD, DIM, WARN, WIDE, columns, heading, styled, word, wrapped
+from hpctl.cli.tables import BAD, DIM, WARN, heading, styled, table, word, wrapped
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported, State
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
 
@@ -43,15 +42,6 @@ class StepView(Struct, frozen=True):
     code: str
     detail: str
     in_doubt: bool
-
-
-class MoveView(Struct, frozen=True):
-    """One change of phase."""
-
-    at: datetime
-    signal: str
-    phase: str
-    why: str
 
 
 class TroubleView(Struct, frozen=True):
@@ -107,7 +97,7 @@ class NodeRecoveryView(Struct, frozen=True):
     by: str
     headline: str
     steps: tuple[StepView, ...]
-    moves: tuple[MoveView, ...]
+    moves: tuple[Trail, ...]
 
 
 class JobRecoveryView(Struct, frozen=True):
@@ -134,7 +124,7 @@ class JobRecoveryView(Struct, frozen=True):
     why: str
     headline: str
     steps: tuple[StepView, ...]
-    moves: tuple[MoveView, ...]
+    moves: tuple[Trail, ...]
     trouble: TroubleView | None
     action: str
     exclude: tuple[str, ...]
@@ -179,7 +169,7 @@ def change_view(change: Change) -> ChangeView:
     )
 
 
-def copied(view: type[V], source: object, **own: Any) -> V:
+def copied(view: type[V], source: object, /, **own: Any) -> V:
     """A view with the source's values for its fields of the same names, beside its `own`."""
     names = [name for name in view.__struct_fields__ if name not in own]
     return view(**{name: getattr(source, name) for name in names}, **own)
@@ -192,10 +182,6 @@ def step_view(step: StepRecord) -> StepView:
     return copied(StepView, step, outcome=told[0], code=told[1], detail=told[2])
 
 
-def _moves(trail: tuple[Trail, ...]) -> tuple[MoveView, ...]:
-    return tuple(MoveView(m.at, str(m.signal), str(m.phase), m.why) for m in trail)
-
-
 def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
     """A node recovery as shown."""
     return copied(
@@ -206,7 +192,7 @@ def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
         logical_id=rec.logical_id or "",
         headline=headline(rec),
         steps=tuple(map(step_view, rec.steps)),
-        moves=_moves(rec.trail),
+        moves=rec.trail,
     )
 
 
@@ -222,7 +208,7 @@ def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
         cause_rule=cause.rule if cause else "",
         headline=headline(rec),
         steps=tuple(map(step_view, rec.steps)),
-        moves=_moves(rec.trail),
+        moves=rec.trail,
         trouble=trouble_view(rec.trouble),
         action=rec.action if rec.trouble else "",
     )
@@ -290,16 +276,14 @@ def _steps(steps: Sequence[StepView]) -> Text:
 
 def node_table(out: Console, title: str, rows: Sequence[NodeRecoveryView], now: datetime) -> None:
     """Recoveries of nodes below a title; nothing where there are none."""
-    if not rows:
-        return
-    heading(out, title)
-    wide = out.width >= WIDE
-    extra = ("REMEDY",) if wide else ()
-    table = columns("ID", "NODE", "PHASE", "FOR", "RULE", *extra, wrapped("STEPS"))
-    for r in rows:
-        more = [styled(r.remedy)] if wide else []
-        table.add_row(r.id, r.node, word(r.phase), _lasted(r, now), r.rule, *more, _steps(r.steps))
-    out.print(table)
+    if rows:
+        heading(out, title)
+        heads = ("ID", "NODE", "PHASE", "FOR", "RULE", "REMEDY", wrapped("STEPS"))
+        cells = (
+            (r.id, r.node, word(r.phase), _lasted(r, now), r.rule, r.remedy, _steps(r.steps))
+            for r in rows
+        )
+        table(out, heads, cells, wide=("REMEDY",))
 
 
 def job_table(out: Console, title: str, rows: Sequence[JobRecoveryView], now: datetime) -> None:
@@ -308,15 +292,13 @@ def job_table(out: Console, title: str, rows: Sequence[JobRecoveryView], now: da
         return
     if title:
         heading(out, title)
-    wide = out.width >= WIDE
-    extra = ("NAME", "RULE") if wide else ()
-    table = columns("ID", "JOB", "USER", *extra, "PHASE", "FOR", "CAUSE", wrapped("STEPS"))
+    heads = ("ID", "JOB", "USER", "NAME", "RULE", "PHASE", "FOR", "CAUSE", wrapped("STEPS"))
+    cells = []
     for r in rows:
-        more = [styled(r.name or "-"), styled(r.cause_rule or "-")] if wide else []
-        cause = r.cause or (r.trouble.kind if r.trouble else "-")
-        cells = (word(r.phase), _lasted(r, now), cause, _steps(r.steps))
-        table.add_row(r.id, str(r.job), r.user or "-", *more, *cells)
-    out.print(table)
+        about = (r.user or None, r.name or None, r.cause_rule or None)
+        cause = r.cause or (r.trouble.kind if r.trouble else None)
+        cells.append((r.id, r.job, *about, word(r.phase), _lasted(r, now), cause, _steps(r.steps)))
+    table(out, heads, cells, wide=("NAME", "RULE"))
 
 
 def _lasted(r: NodeRecoveryView | JobRecoveryView, now: datetime) -> str:
@@ -328,18 +310,14 @@ def hold_table(out: Console, rows: Sequence[HoldView], now: datetime) -> None:
     if not rows:
         return
     heading(out, "Held back")
-    table = columns("TARGET", "GATE", "FOR", wrapped("WHY"))
+    cells = []
     for h in rows:
-        lasted = duration((now - h.since).total_seconds())
         why = h.why + (f" (hpctl approve {h.target})" if h.approvable else "")
-        table.add_row(h.target, h.gate, lasted, why)
-    out.print(table)
+        cells.append((h.target, h.gate, duration((now - h.since).total_seconds()), why))
+    table(out, ("TARGET", "GATE", "FOR", wrapped("WHY")), cells)
 
 
-def change_table(rows: Sequence[ChangeView]) -> Table:
+def change_table(out: Console, rows: Sequence[ChangeView]) -> None:
     """Changes of capacity, one a row."""
-    table = columns("CHANGE", "BEGUN", wrapped("WHAT"), "PHASE", wrapped("WHY"))
-    for change in rows:
-        begun = f"{change.at:%m-%d %H:%M:%S}"
-        table.add_row(change.id, begun, change.what, change.phase, change.why)
-    return table
+    heads = ("CHANGE", "BEGUN", wrapped("WHAT"), "PHASE", wrapped("WHY"))
+    table(out, heads, ((c.id, f"{c.at:%m-%d %H:%M:%S}", c.what, c.phase, c.why) for c in rows))

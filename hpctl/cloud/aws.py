@@ -43,8 +43,17 @@ from hpctl.cloud.classify import (
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 
 
-def open_session(region: str | None, profile: str | None) -> boto3.session.Session:
-    """A session with its own credentials. Raises ProfileNotFound, also for AWS_PROFILE."""
+def open_session(
+    region: str | None, profile: str | None, where: str = "--profile"
+) -> boto3.session.Session:
+    """A session with its own credentials. Raises HpctlError where there is no such profile."""
+    try:
+        return _session(region, profile)
+    except ProfileNotFound as error:
+        raise HpctlError(str(error), f"name a profile of ~/.aws/config in {where}") from error
+
+
+def _session(region: str | None, profile: str | None) -> boto3.session.Session:
     core = get_session()
     if profile is not None:
         core.set_config_variable("profile", profile)
@@ -70,6 +79,17 @@ def _timestamp(value: Any) -> datetime:
 def loader(data_path: str | None) -> Loader:
     """What reads botocore's models, and those of the user's data_path before them."""
     return create_loader(data_path)
+
+
+def client_config(attempts: int, timeout_s: float, connections: int = 10) -> Config:
+    """How long a client tries, in so many attempts of `timeout_s` each."""
+    return Config(
+        retries={"total_max_attempts": attempts, "mode": "standard"},
+        connect_timeout=min(5.0, timeout_s),
+        read_timeout=timeout_s,
+        max_pool_connections=connections,
+        user_agent_extra="hpctl",
+    )
 
 
 CONNECTIONS = 32
@@ -124,11 +144,8 @@ class AwsAccount:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._services: dict[str, AwsService] = {}
-        try:
-            # The AWS CLI and the other SDKs know AWS_REGION; boto3 alone does not.
-            self._session = open_session(region or os.environ.get("AWS_REGION"), profile)
-        except ProfileNotFound as error:
-            raise HpctlError(str(error), "name a profile of ~/.aws/config in --profile") from error
+        # The AWS CLI and the other SDKs know AWS_REGION; boto3 alone does not.
+        self._session = open_session(region or os.environ.get("AWS_REGION"), profile)
 
     @property
     def region(self) -> str:
@@ -148,13 +165,7 @@ class AwsAccount:
             return self._services[name]
 
     def _client(self, name: str, attempts: int) -> Any:
-        config = Config(
-            retries={"total_max_attempts": attempts, "mode": "standard"},
-            connect_timeout=5.0,
-            read_timeout=60.0,
-            max_pool_connections=CONNECTIONS,
-            user_agent_extra="hpctl",
-        )
+        config = client_config(attempts, 60.0, CONNECTIONS)
         endpoint = self._endpoint_url if name == "sagemaker" else None
         make: Callable[..., Any] = self._session.client
         try:

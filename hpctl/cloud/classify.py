@@ -24,55 +24,43 @@ from botocore.exceptions import (
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, Outcome
 
-BUSY = frozenset({"InvalidInstanceStatus", "InstanceIdInUse"})
-"""Per node: somebody is acting on it, or it is between states. The same call may succeed later."""
 
-GONE = "InstanceIdNotFound"
-"""Per node: replaced or deleted already, by us or by someone else."""
+def _codes(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
-THROTTLED = frozenset(
-    {
-        "Throttling",
-        "ThrottlingException",
-        "ThrottledException",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "TooManyRequestsException",
-        "RequestLimitExceeded",
-    }
+
+BUSY = _codes(
+    "InstanceIdInUse InvalidInstanceStatus InvalidInstanceGroupStatus InvalidNodeStatus NodeIdInUse"
 )
-EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
-DENIED = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "UnauthorizedOperation",
-        "NotAuthorized",
-        "OptInRequired",
-    }
+"""Per node or group: somebody is acting on it, or it is between states. The same call may succeed
+later."""
+
+REFUSED = _codes(
+    "IncompatibleAvailabilityZones IncompatibleInstanceTypes InstanceGroupNotFound"
+    " InstanceIdNotFound NodeIdNotFound"
 )
-UNSIGNED = frozenset(
-    {
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "IncompleteSignature",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-    }
+"""Per node or group: certainly not done, and not to be asked again; an id that is not found was
+replaced or deleted already. With BUSY, all that the model enumerates but InternalServerError, which
+says nothing of whether it was done."""
+
+THROTTLED = _codes(
+    "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException"
+    " TooManyRequestsException RequestLimitExceeded"
 )
-MALFORMED = frozenset(
-    {
-        "ValidationException",
-        "ValidationError",
-        "SerializationException",
-        "UnknownOperationException",
-        "InvalidParameterValue",
-        "ResourceNotFound",
-    }
+EXPIRED = _codes("ExpiredToken ExpiredTokenException RequestExpired")
+DENIED = _codes(
+    "AccessDenied AccessDeniedException UnauthorizedOperation NotAuthorized OptInRequired"
 )
-EXHAUSTED = frozenset({"ResourceLimitExceeded"})
+UNSIGNED = _codes(
+    "UnrecognizedClientException InvalidClientTokenId InvalidSignatureException"
+    " SignatureDoesNotMatch IncompleteSignature MissingAuthenticationToken"
+    " MissingAuthenticationTokenException"
+)
+MALFORMED = _codes(
+    "ValidationException ValidationError SerializationException UnknownOperationException"
+    " InvalidParameterValue ResourceNotFound"
+)
+EXHAUSTED = _codes("ResourceLimitExceeded")
 """A quota. The model has it for what adds instances: none was added."""
 NEEDS_UPDATE = {
     "BatchDeleteClusterNodes": datetime(2024, 6, 20, tzinfo=UTC),
@@ -105,7 +93,7 @@ NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetriev
 
 
 def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
-    """The outcome of every id of a BatchReplace- or BatchRebootClusterNodes call that answered.
+    """The outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that answered.
 
     An id that stands in neither list, or in both, is Ambiguous.
     """
@@ -117,21 +105,20 @@ def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[Ins
         if instance in successful and entry is None:
             outcomes[instance] = Outcome.accepted()
         elif entry is not None and instance not in successful:
-            outcomes[instance] = of_node(
-                str(entry.get("ErrorCode", "")), str(entry.get("Message", ""))
-            )
+            outcomes[instance] = of_failed(entry)
         else:
             where = "both lists" if entry is not None else "neither list"
             outcomes[instance] = Outcome.ambiguous("unanswered", f"the id stands in {where}")
     return outcomes
 
 
-def of_node(code: str, message: str) -> Outcome:
+def of_failed(entry: Mapping[str, Any]) -> Outcome:
     """The outcome of one entry of a batch's Failed list."""
-    if code == GONE:
-        return Outcome.rejected(code, message)
-    if code in BUSY:
-        return Outcome.rejected(code, message, transient=True)
+    # BatchDelete says Code where the others say ErrorCode.
+    code = str(entry.get("ErrorCode") or entry.get("Code") or "")
+    message = str(entry.get("Message", ""))
+    if code in BUSY | REFUSED:
+        return Outcome.rejected(code, message, transient=code in BUSY)
     return Outcome.ambiguous(code or "unanswered", message)
 
 
@@ -232,51 +219,54 @@ def code_of(error: BaseException) -> str:
     return str(error.response.get("Error", {}).get("Code") or "Unknown")[:200]
 
 
+_RENEW = "the credentials are wrong or have expired: renew them, and check the clock"
+_HINTS = {
+    "no credentials": (
+        "name a profile in --profile or AWS_PROFILE, or sign in (`aws sso login`)",
+        "give the daemon AWS credentials: on HyperPod the execution role of the controller's "
+        "instance group, elsewhere AWS_PROFILE or the usual variables",
+    ),
+    "never sent": (
+        "no connection: check --region, --endpoint-url and the network",
+        "no connection to the SageMaker endpoint: check the region, and that the subnet has "
+        "a NAT gateway or an interface endpoint for sagemaker.api",
+    ),
+    "no answer": ("", "check network and endpoint; `hpctl doctor` tells more"),
+    "denied": (
+        "allow {action} to these credentials; `hpctl iam operator` prints a policy",
+        "allow the IAM action {action} on the cluster to the role that the "
+        "daemon runs with; HyperPod's sample execution role has no sagemaker action at all, "
+        "and `hpctl iam head-node` prints the policy",
+    ),
+    "unsigned": (_RENEW, _RENEW),
+    "throttled": (
+        "other clients use up the API's rate: try again in a minute",
+        "other clients use up the API's rate: raise the daemon's polling interval",
+    ),
+    "": ("", "check the AWS Health Dashboard if it lasts"),
+}
+"""What somebody at a terminal does about a call that failed, and an operator of the daemon."""
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, NO_CREDENTIALS):
+        return "no credentials"
+    if not isinstance(error, ClientError):
+        return "never sent" if isinstance(error, NEVER_SENT) else "no answer"
+    kinds = {"denied": DENIED, "unsigned": UNSIGNED | EXPIRED, "throttled": THROTTLED}
+    return next((kind for kind, codes in kinds.items() if code_of(error) in codes), "")
+
+
 def call_hint(error: BaseException, action: str) -> str:
     """What somebody at a terminal does about a call that failed; "" where its words say it."""
-    if isinstance(error, NO_CREDENTIALS):
-        return "name a profile in --profile or AWS_PROFILE, or sign in (`aws sso login`)"
-    if isinstance(error, NEVER_SENT):
-        return "no connection: check --region, --endpoint-url and the network"
-    if not isinstance(error, ClientError):
-        return ""
-    code = code_of(error)
-    if code in DENIED:
-        return f"allow {action} to these credentials; `hpctl iam operator` prints a policy"
-    if code in UNSIGNED | EXPIRED:
-        return "the credentials are wrong or have expired: renew them, and check the clock"
-    if code in THROTTLED:
-        return "other clients use up the API's rate: try again in a minute"
-    if code == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE:
+    late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
+    if late:
         return f"where the cluster is older than this call: {update_mend('CLUSTER')}"
-    return ""
+    return _HINTS[_kind(error)][0].format(action=action)
 
 
 def hint_for(error: BaseException, cluster: str, operation: str) -> str:
     """What an operator does about a call that failed for good."""
-    if isinstance(error, NO_CREDENTIALS):
-        return (
-            "give the daemon AWS credentials: on HyperPod the execution role of the controller's "
-            "instance group, elsewhere AWS_PROFILE or the usual variables"
-        )
-    if isinstance(error, NEVER_SENT):
-        return (
-            "no connection to the SageMaker endpoint: check the region, and that the subnet has "
-            "a NAT gateway or an interface endpoint for sagemaker.api"
-        )
-    if not isinstance(error, ClientError):
-        return "check network and endpoint; `hpctl doctor` tells more"
-    code = code_of(error)
-    if code in DENIED:
-        return (
-            f"allow the IAM action sagemaker:{operation} on the cluster to the role that the "
-            "daemon runs with; HyperPod's sample execution role has no sagemaker action at all, "
-            "and `hpctl iam head-node` prints the policy"
-        )
-    if code in UNSIGNED | EXPIRED:
-        return "the credentials are wrong or have expired: renew them, and check the clock"
-    if code == "ResourceNotFound":
+    if code_of(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
-    if code in THROTTLED:
-        return "other clients use up the API's rate: raise the daemon's polling interval"
-    return "check the AWS Health Dashboard if it lasts"
+    return _HINTS[_kind(error)][1].format(action=f"sagemaker:{operation}")

@@ -6,15 +6,13 @@ from datetime import datetime
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, Outcome, ProviderView
 
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+REFUSED = Outcome.rejected("no_provider", "the configuration names no cloud provider")
 
 
 class NoProvider:
     """Nobody reboots or replaces: recoveries that need it wait for a person."""
 
-    def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
 
     def view(self) -> ProviderView:
@@ -23,21 +21,16 @@ class NoProvider:
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Rejected("no_provider") for every id."""
-        return _refused(instances)
+        return dict.fromkeys(instances, REFUSED)
 
     def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Rejected("no_provider") for every id."""
-        return _refused(instances)
+        return dict.fromkeys(instances, REFUSED)
 
     def add(self, group: str, count: int, size: int, token: str) -> Outcome:
         """Rejected("no_provider")."""
-        return Outcome.rejected("no_provider", "the configuration names no cloud provider")
+        return REFUSED
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Rejected("no_provider") for every id."""
-        return _refused(instances)
-
-
-def _refused(instances: Sequence[InstanceId]) -> dict[InstanceId, Outcome]:
-    refused = Outcome.rejected("no_provider", "the configuration names no cloud provider")
-    return dict.fromkeys(instances, refused)
+        return dict.fromkeys(instances, REFUSED)

@@ -15,19 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, TypeVar
 
-from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     HTTPClientError,
     IncompleteReadError,
-    ProfileNotFound,
     ReadTimeoutError,
     ResponseStreamingError,
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from hpctl.cloud.aws import open_session
+from hpctl.cloud.aws import client_config, open_session
 from hpctl.cloud.classify import DENIED, EXPIRED, NEVER_SENT, NO_CREDENTIALS, UNSIGNED, code_of
 from hpctl.errors import HpctlError
 
@@ -68,18 +66,10 @@ class S3Bucket:
         attempts: int = 5,
     ) -> None:
         self._bucket = bucket
-        config = Config(
-            retries={"total_max_attempts": attempts, "mode": "standard"},
-            connect_timeout=min(5.0, read_timeout_s),
-            read_timeout=read_timeout_s,
-            max_pool_connections=CONNECTIONS,
-            user_agent_extra="hpctl",
-        )
+        session = open_session(region, profile)
+        config = client_config(attempts, read_timeout_s, CONNECTIONS)
         try:
-            session = open_session(region, profile)
             self.client: Any = session.client("s3", endpoint_url=endpoint_url, config=config)
-        except ProfileNotFound as error:
-            raise HpctlError(str(error), "name a profile of ~/.aws/config in --profile") from error
         except (BotoCoreError, ValueError) as error:
             raise HpctlError(
                 f"cannot make an S3 client: {error}", "check --region and --endpoint-url"

@@ -28,22 +28,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
+from botocore.exceptions import BotoCoreError, ClientError
 from msgspec.structs import replace
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from hpctl.cloud.aws import open_session
+from hpctl.cloud.aws import client_config, open_session
 from hpctl.cloud.classify import (
     UNREADABLE,
     hint_for,
     of_batch,
     of_error,
+    of_failed,
     unpatched,
     update_mend,
     words_of,
@@ -185,27 +184,6 @@ class Details:
         return replace(instance, address=address, dns=dns, node=guess)
 
 
-BUSY = frozenset({"InvalidNodeStatus", "NodeIdInUse", "InvalidInstanceGroupStatus"})
-"""Somebody is acting on it, or it is between states. The same call may succeed later."""
-
-REFUSED = frozenset(
-    {
-        "InstanceGroupNotFound",
-        "IncompatibleAvailabilityZones",
-        "IncompatibleInstanceTypes",
-        "NodeIdNotFound",
-    }
-)
-"""Certainly not done, and not to be asked again. With BUSY, all that the model enumerates; what
-else may come (InternalServerError) says nothing of whether it was done."""
-
-
-def _failed(code: str, message: str) -> Outcome:
-    if code in BUSY or code in REFUSED:
-        return Outcome.rejected(code, message, transient=code in BUSY)
-    return Outcome.ambiguous(code or "unanswered", message)
-
-
 def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
     """The outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
     made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
@@ -213,25 +191,8 @@ def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
         ids = ",".join(str(n["NodeLogicalId"]) for n in made)
         return Outcome.accepted(f"{len(made)} of {count}: {ids}")
     for failed in answer.get("Failed") or ():
-        return _failed(str(failed.get("ErrorCode", "")), str(failed.get("Message", "")))
+        return of_failed(failed)
     return Outcome.ambiguous("unanswered", "the group stands in neither list")
-
-
-def of_delete(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
-    """The outcome of every id of a BatchDeleteClusterNodes call that answered."""
-    successful = set(answer.get("Successful") or ())
-    failed = {str(f.get("NodeId", "")): f for f in answer.get("Failed") or ()}
-    outcomes = {}
-    for instance in asked:
-        entry = failed.get(instance)
-        if instance in successful and entry is None:
-            outcomes[instance] = Outcome.accepted()
-        elif entry is not None and instance not in successful:
-            outcomes[instance] = _failed(str(entry.get("Code", "")), str(entry.get("Message", "")))
-        else:
-            where = "both lists" if entry is not None else "neither list"
-            outcomes[instance] = Outcome.ambiguous("unanswered", f"the id stands in {where}")
-    return outcomes
 
 
 def add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
@@ -269,29 +230,7 @@ PROTECTED_TYPES = frozenset({"Controller", "Login"})
 Answer = TypeVar("Answer")
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 _NOT_THE_SERVICE = "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY"
-
-
-def _readable(
-    view: Callable[[SageMakerProvider], ProviderView],
-) -> Callable[[SageMakerProvider], ProviderView]:
-    """A view of answers of whatever shape: trouble where they are not the service's."""
-
-    @wraps(view)
-    def read(self: SageMakerProvider) -> ProviderView:
-        try:
-            return view(self)
-        except UNREADABLE as error:
-            text = f"{type(error).__name__}: {words_of(error)}"
-            raise Unavailable(
-                f"the service's answer cannot be read: {text}", _NOT_THE_SERVICE
-            ) from error
-
-    return read
 
 
 class SageMakerProvider:
@@ -313,13 +252,13 @@ class SageMakerProvider:
         read_attempts: int = 5,
         read_timeout_s: float = 10.0,
         mutate_timeout_s: float = 30.0,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._protected_groups = frozenset(protected_groups)
         self._now = now
-        session = _session(cluster, region, profile)
+        session = open_session(region, profile, "cluster.profile")
         self._read = _client(session, endpoint_url, read_timeout_s)
         self._mutate = _client(session, endpoint_url, mutate_timeout_s)
         self._details = Details(cluster, self._read.describe_cluster_node)
@@ -333,13 +272,21 @@ class SageMakerProvider:
 
     # --- reads --------------------------------------------------------------------------------
 
-    @_readable
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable, with what to do about it.
 
         `as_of` is the time before the first call: nothing in the view is older. A node that is
         still waiting for its instance has no id to act on and is left out.
         """
+        try:
+            return self._view()
+        except UNREADABLE as error:
+            text = f"{type(error).__name__}: {words_of(error)}"
+            raise Unavailable(
+                f"the service's answer cannot be read: {text}", _NOT_THE_SERVICE
+            ) from error
+
+    def _view(self) -> ProviderView:
         as_of = self._now()
         cluster = self._describe()
         protected = self._protected_groups | {
@@ -385,7 +332,7 @@ class SageMakerProvider:
                 return
         raise Unavailable(
             f"sagemaker:ListClusterNodes of {self._cluster}: no end after {MAX_PAGES} pages",
-            "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY",
+            _NOT_THE_SERVICE,
         )
 
     def _page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
@@ -457,20 +404,17 @@ class SageMakerProvider:
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchDeleteClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._batches(self._mutate.batch_delete_cluster_nodes, instances, of_delete)
+        return self._batches(self._mutate.batch_delete_cluster_nodes, instances)
 
     def _batches(
-        self,
-        call: Callable[..., Mapping[str, Any]],
-        instances: Sequence[InstanceId],
-        read: Callable[..., dict[InstanceId, Outcome]] = of_batch,
+        self, call: Callable[..., Mapping[str, Any]], instances: Sequence[InstanceId]
     ) -> dict[InstanceId, Outcome]:
         outcomes: dict[InstanceId, Outcome] = {}
         wanted = list(dict.fromkeys(instances))
         for at in range(0, len(wanted), BATCH):
             chunk = wanted[at : at + BATCH]
             try:
-                outcomes.update(read(chunk, call(ClusterName=self._cluster, NodeIds=chunk)))
+                outcomes.update(of_batch(chunk, call(ClusterName=self._cluster, NodeIds=chunk)))
             except (BotoCoreError, ClientError, *UNREADABLE) as error:
                 outcome = self._reconsidered(of_error(error), error)
                 outcomes.update(dict.fromkeys(chunk, outcome))
@@ -508,22 +452,8 @@ class SageMakerProvider:
         return unpatched(cluster, self._summaries(continuous=_continuous(cluster)))
 
 
-def _session(cluster: str, region: str | None, profile: str | None) -> boto3.session.Session:
-    try:
-        return open_session(region, profile)
-    except ProfileNotFound as error:
-        raise HpctlError(
-            f"cluster {cluster}: {error}", "name a profile of ~/.aws/config in cluster.profile"
-        ) from error
-
-
 def _client(session: boto3.session.Session, endpoint_url: str | None, timeout_s: float) -> Any:
-    config = Config(
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        connect_timeout=min(5.0, timeout_s),
-        read_timeout=timeout_s,
-        user_agent_extra="hpctl",
-    )
+    config = client_config(1, timeout_s)
     try:
         return session.client("sagemaker", endpoint_url=endpoint_url, config=config)
     except (BotoCoreError, ValueError) as error:

@@ -12,24 +12,22 @@ from pydantic import ValidationError
 from hpctl.clusters import diff
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import to_yaml
-from hpctl.clusters.request import CAPACITY, NODE_TYPES, create_request, group_request
-from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
-from hpctl.clusters.spec.cluster import (
-    AccountingDatabase,
-    AutoPatch,
-    Lifecycle,
-    ScheduledUpdate,
-    Storage,
-    TieredStorage,
+from hpctl.clusters.request import (
+    CAPACITY,
+    CLUSTER,
+    GROUP,
+    NODE_TYPES,
+    create_request,
+    group_request,
 )
-from hpctl.clusters.spec.words import ApiSection
+from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
 from hpctl.clusters.validate.facts import ServiceModel
 from hpctl.errors import HpctlError
 
 __all__ = ["images_of", "spec_from", "spec_of", "spec_of_json", "to_yaml", "unsaid"]
 
 Roles = Mapping[str, tuple[str, str | None]]
-_S = TypeVar("_S", bound=ApiSection)
+_S = TypeVar("_S", ClusterSpec, GroupSpec)
 
 _NO_WISH = ("ImageId", "ImageReleaseVersion")
 _ROLES = {theirs: ours for ours, theirs in NODE_TYPES.items()}
@@ -128,20 +126,16 @@ def spec_from(
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     try:
         said = {
-            "name": name,
+            **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
             "instance_groups": tuple(_group(group, roles) for group in groups),
             "vpc": _vpc(request.get("VpcConfig")),
             "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
             "slurm_config": style,
             "slurm_config_strategy": slurm.get("SlurmConfigStrategy"),
-            "accounting_database": _read(AccountingDatabase, slurm.get("AccountingDatabase")),
-            "provisioning_parameters": (section or None) if style != "api" else None,
-            "node_recovery": request.get("NodeRecovery"),
-            "node_provisioning_mode": request.get("NodeProvisioningMode"),
-            "cluster_role": request.get("ClusterRole"),
-            "tiered_storage": _read(TieredStorage, request.get("TieredStorageConfig")),
+            "accounting_database": slurm.get("AccountingDatabase"),
+            "provisioning_parameters": section if style != "api" else None,
         }
-        spec = ClusterSpec.model_validate({k: v for k, v in said.items() if v is not None})
+        spec = _read(ClusterSpec, said)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise SpecError(f"cluster {name}", problems) from error
@@ -157,38 +151,24 @@ def _group(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
         partition = next(iter(slurm.get("PartitionNames", ())), None)
     vpc = request.get("OverrideVpcConfig", {})
     said = {
-        "name": name,
-        "instance_type": request.get("InstanceType"),
+        **{ours: request.get(theirs) for theirs, ours in GROUP.items() if ours},
         "instance_types": request.get("InstanceRequirements", {}).get("InstanceTypes"),
-        "count": request["InstanceCount"],
-        "min_count": request.get("MinInstanceCount"),
         "role": role,
         "partition": partition,
-        "lifecycle": _read(Lifecycle, request.get("LifeCycleConfig")),
-        "execution_role": request["ExecutionRole"],
-        "threads_per_core": request.get("ThreadsPerCore"),
-        "storage": [_read(Storage, one) for one in request.get("InstanceStorageConfigs", ())],
-        "deep_health_checks": request.get("OnStartDeepHealthChecks"),
-        "training_plan": request.get("TrainingPlanArn"),
         "subnets": vpc.get("Subnets"),
         "security_groups": vpc.get("SecurityGroupIds"),
-        "scheduled_update": _read(ScheduledUpdate, request.get("ScheduledUpdateConfig")),
-        "image_id": request.get("ImageId"),
-        "image_release_version": request.get("ImageReleaseVersion"),
-        "auto_patch": _read(AutoPatch, request.get("AutoPatchConfig")),
         "capacity": next(
             (_CAPACITIES[one] for one in request.get("CapacityRequirements", ())), None
         ),
         "network_interface": request.get("NetworkInterface", {}).get("InterfaceType"),
     }
-    return GroupSpec.model_validate({k: v for k, v in said.items() if v is not None})
+    return _read(GroupSpec, said)
 
 
-def _read(section: type[_S], said: Mapping[str, Any] | None) -> _S | None:
-    """A section from the API's words. What it has no word for is found again in `_with_raw`."""
-    if not said:
-        return None
-    return section.model_validate(said, by_alias=True, by_name=False, extra="ignore")
+def _read(model: type[_S], said: Mapping[str, Any]) -> _S:
+    """Sections are in the API's words. What they have no word for is found again in `_with_raw`."""
+    kept = {key: value for key, value in said.items() if value not in (None, {})}
+    return model.model_validate(kept, by_alias=True, by_name=True, extra="ignore")
 
 
 def _vpc(said: Mapping[str, Any] | None) -> dict[str, Any] | None:

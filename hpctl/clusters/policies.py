@@ -9,7 +9,6 @@ them against the calls in the code, both ways: who adds a call adds its row.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -40,109 +39,73 @@ class On(Enum):
     LOG_STREAMS = "log-streams"
     SECRET = "secret"  # noqa: S105 -- a word, not a secret
     SESSION = "session"
+    ALARM = "alarm"
+    INTERFACE = "interface"
+    FSX_ROLE = "fsx-role"
 
 
-Table = Mapping[str, Mapping[str, On]]
-"""By boto3's service and operation: what the operation is allowed on."""
+Table = Mapping[str, Mapping[On, str]]
+"""By boto3's service, and by what they are allowed on: operations, divided by blanks."""
 
 HEAD_NODE: Table = {
     "sagemaker": {
-        "describe_cluster": On.CLUSTER,
-        "list_cluster_nodes": On.CLUSTER,
-        # Where the host names of a list do not spell the addresses that Slurm has.
-        "describe_cluster_node": On.CLUSTER,
-        "batch_reboot_cluster_nodes": On.CLUSTER,
-        "batch_replace_cluster_nodes": On.CLUSTER,
+        # describe_cluster_node: where the host names of a list do not spell Slurm's addresses.
+        On.CLUSTER: "describe_cluster list_cluster_nodes describe_cluster_node"
+        " batch_reboot_cluster_nodes batch_replace_cluster_nodes"
     }
 }
 """What the daemon calls, on a controller."""
 
 AUTOSCALE: Table = {
     "sagemaker": {
-        "batch_add_cluster_nodes": On.CLUSTER,
-        "batch_delete_cluster_nodes": On.CLUSTER,
-        # Where NodeProvisioningMode is not Continuous.
-        "update_cluster": On.CLUSTER,
+        # update_cluster: where NodeProvisioningMode is not Continuous.
+        On.CLUSTER: "batch_add_cluster_nodes batch_delete_cluster_nodes update_cluster"
     }
 }
 """What it calls besides where autoscaling is on."""
 
 OPERATOR: Table = {
     "sagemaker": {
-        "add_tags": On.CLUSTER,
-        "batch_add_cluster_nodes": On.CLUSTER,
-        "batch_delete_cluster_nodes": On.CLUSTER,
-        "batch_reboot_cluster_nodes": On.CLUSTER,
-        "batch_replace_cluster_nodes": On.CLUSTER,
-        "create_cluster": On.NEW_CLUSTER,
-        "create_cluster_extension": On.EXTENSION,
-        "delete_cluster": On.CLUSTER,
-        "delete_cluster_extension": On.EXTENSION,
-        "delete_tags": On.CLUSTER,
-        "describe_cluster": On.CLUSTER,
-        "describe_cluster_event": On.CLUSTER,
-        "describe_cluster_extension": On.EXTENSION,
-        "describe_cluster_node": On.CLUSTER,
-        "describe_reserved_capacity": On.RESERVED,
-        "describe_training_plan": On.TRAINING_PLAN,
-        "describe_training_plan_extension_history": On.TRAINING_PLAN,
-        "list_cluster_events": On.CLUSTER,
-        "list_cluster_extension_versions": On.ANY,
-        "list_cluster_extensions": On.EXTENSION,
-        "list_cluster_nodes": On.CLUSTER,
-        "list_cluster_operations": On.CLUSTER,
-        "list_clusters": On.ANY,
-        "list_tags": On.CLUSTER,
-        "list_training_plans": On.ANY,
-        "list_ultra_servers_by_reserved_capacity": On.RESERVED,
-        "search_training_plan_offerings": On.ANY,
-        "start_cluster_health_check": On.CLUSTER,
-        "update_cluster": On.CLUSTER,
-        "update_cluster_extension": On.EXTENSION,
-        "update_cluster_software": On.CLUSTER,
+        On.CLUSTER: "add_tags batch_add_cluster_nodes batch_delete_cluster_nodes"
+        " batch_reboot_cluster_nodes batch_replace_cluster_nodes delete_cluster delete_tags"
+        " describe_cluster describe_cluster_event describe_cluster_node list_cluster_events"
+        " list_cluster_nodes list_cluster_operations list_tags start_cluster_health_check"
+        " update_cluster update_cluster_software",
+        On.NEW_CLUSTER: "create_cluster",
+        On.EXTENSION: "create_cluster_extension delete_cluster_extension"
+        " describe_cluster_extension list_cluster_extensions update_cluster_extension",
+        On.RESERVED: "describe_reserved_capacity list_ultra_servers_by_reserved_capacity",
+        On.TRAINING_PLAN: "describe_training_plan describe_training_plan_extension_history",
+        On.ANY: "list_cluster_extension_versions list_clusters list_training_plans"
+        " search_training_plan_offerings",
     },
     "ec2": {
-        "describe_images": On.ANY,
-        "describe_instance_type_offerings": On.ANY,
-        "describe_instance_types": On.ANY,
-        "describe_network_interfaces": On.ANY,
-        "describe_route_tables": On.ANY,
-        "describe_security_groups": On.ANY,
-        "describe_subnets": On.ANY,
-        "describe_vpc_attribute": On.ANY,
-        "describe_vpc_endpoints": On.ANY,
+        On.ANY: "describe_images describe_instance_type_offerings describe_instance_types"
+        " describe_network_interfaces describe_route_tables describe_security_groups"
+        " describe_subnets describe_vpc_attribute describe_vpc_endpoints"
     },
     "fsx": {
-        "create_data_repository_association": On.DATA_LINK,
-        "describe_data_repository_associations": On.DATA_LINK,
-        "describe_file_caches": On.FILE_SYSTEM,
-        "describe_file_systems": On.FILE_SYSTEM,
+        On.DATA_LINK: "create_data_repository_association describe_data_repository_associations",
+        On.FILE_SYSTEM: "describe_file_caches describe_file_systems",
     },
-    "iam": {"get_role": On.ROLE, "simulate_principal_policy": On.ROLE},
-    "logs": {"get_log_events": On.LOG_STREAMS},
+    "iam": {On.ROLE: "get_role simulate_principal_policy"},
+    "logs": {On.LOG_STREAMS: "get_log_events"},
     "s3": {
-        "delete_object": On.OBJECTS,
-        "get_bucket_location": On.BUCKET,
-        "get_object": On.OBJECTS,
-        "list_objects_v2": On.BUCKET,
-        "put_object": On.OBJECTS,
+        On.OBJECTS: "delete_object get_object put_object",
+        On.BUCKET: "get_bucket_location list_objects_v2",
     },
-    "secretsmanager": {"describe_secret": On.SECRET},
-    "service-quotas": {"list_aws_default_service_quotas": On.ANY, "list_service_quotas": On.ANY},
-    "ssm": {"start_session": On.SESSION},
+    "secretsmanager": {On.SECRET: "describe_secret"},
+    "service-quotas": {On.ANY: "list_aws_default_service_quotas list_service_quotas"},
+    "ssm": {On.SESSION: "start_session"},
 }
 """What `hpctl cluster` and its siblings call, at the operator's desk or in CI."""
 
-BUYER: Table = {
-    "sagemaker": {"create_training_plan": On.RESERVED, "extend_training_plan": On.RESERVED}
-}
+BUYER: Table = {"sagemaker": {On.RESERVED: "create_training_plan extend_training_plan"}}
 """What costs money up front: apart, so that an operator need not have it."""
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     # Whose IAM action has another name than the operation (Service Authorization Reference).
     "s3.list_objects_v2": ("s3:ListBucket",),
-    "s3.head_bucket": ("s3:ListBucket",),
-    "s3.head_object": ("s3:GetObject",),
     "service-quotas.list_aws_default_service_quotas": (
         "servicequotas:ListAWSDefaultServiceQuotas",
     ),
@@ -201,6 +164,13 @@ class Scope(Struct, frozen=True):
     """ARN of the secret of an accounting database of one's own."""
     alarm: str = ""
     """Name of the alarms that roll an update back, `*` for any; "" for none."""
+
+    @property
+    def log_group(self) -> str:
+        """HyperPod's log group of a cluster is `/aws/sagemaker/Clusters/<name>/<id>`."""
+        anything = (self.cluster, self.cluster_id) == ("*", "*")
+        which = "*" if anything else f"{self.cluster}/{self.cluster_id}"
+        return f"/aws/sagemaker/Clusters/{which}"
 
 
 class Statement(Struct, frozen=True):
@@ -270,7 +240,8 @@ def head_node(to: Scope) -> tuple[Statement, ...]:
 
 def autoscale(to: Scope) -> tuple[Statement, ...]:
     """What a controller needs where autoscaling is on."""
-    return (*_from(_both(HEAD_NODE, AUTOSCALE), to), *accounting_secret(to.secret))
+    both = " ".join(table["sagemaker"][On.CLUSTER] for table in (HEAD_NODE, AUTOSCALE))
+    return (*_from({"sagemaker": {On.CLUSTER: both}}, to), *accounting_secret(to.secret))
 
 
 def accounting_secret(arn: str) -> tuple[Statement, ...]:
@@ -290,10 +261,7 @@ def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
 
     SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
     """
-    if not to.alarm:
-        return ()
-    alarm = f"arn:{to.partition}:cloudwatch:{to.region}:{to.account}:alarm:{to.alarm}"
-    return (Statement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), (alarm,)),)
+    return (_allow("RollbackAlarms", "cloudwatch:DescribeAlarms", On.ALARM, to),) * bool(to.alarm)
 
 
 def buyer(to: Scope) -> tuple[Statement, ...]:
@@ -303,53 +271,41 @@ def buyer(to: Scope) -> tuple[Statement, ...]:
 
 def execution_role(to: Scope) -> tuple[Statement, ...]:
     """What HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
+    namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
         *rollback_alarms(to),
-        Statement("LogGroups", ("logs:CreateLogGroup",), (_log_group(to),)),
-        Statement(
-            "LogStreams",
-            ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"),
-            (f"{_log_group(to)}:log-stream:*",),
+        _allow("LogGroups", "logs:CreateLogGroup", On.LOGS, to),
+        _allow(
+            "LogStreams", "logs:CreateLogStream DescribeLogStreams PutLogEvents", On.LOG_STREAMS, to
         ),
-        Statement(
-            "Metrics",
-            ("cloudwatch:PutMetricData",),
-            ("*",),
-            {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}},
-        ),
-        Statement("LifecycleScripts", ("s3:GetObject",), _RESOURCES[On.OBJECTS](to)),
-        Statement("LifecyclePrefix", ("s3:ListBucket",), _RESOURCES[On.BUCKET](to)),
-        Statement(
+        _allow("Metrics", "cloudwatch:PutMetricData", On.ANY, to, namespace),
+        _allow("LifecycleScripts", "s3:GetObject", On.OBJECTS, to),
+        _allow("LifecyclePrefix", "s3:ListBucket", On.BUCKET, to),
+        _allow(
             "Sessions",
-            (
-                "ssmmessages:CreateControlChannel",
-                "ssmmessages:CreateDataChannel",
-                "ssmmessages:OpenControlChannel",
-                "ssmmessages:OpenDataChannel",
-            ),
-            ("*",),
+            "ssmmessages:CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel",
+            On.ANY,
+            to,
         ),
-        Statement(
+        _allow(
             "Interfaces",
-            (
-                "ec2:CreateNetworkInterface",
-                "ec2:CreateNetworkInterfacePermission",
-                "ec2:DeleteNetworkInterface",
-                "ec2:DeleteNetworkInterfacePermission",
-                "ec2:DescribeDhcpOptions",
-                "ec2:DescribeNetworkInterfaces",
-                "ec2:DescribeSecurityGroups",
-                "ec2:DescribeSubnets",
-                "ec2:DescribeVpcs",
-                "ec2:DetachNetworkInterface",
-            ),
-            ("*",),
+            "ec2:CreateNetworkInterface CreateNetworkInterfacePermission DeleteNetworkInterface"
+            " DeleteNetworkInterfacePermission DescribeDhcpOptions DescribeNetworkInterfaces"
+            " DescribeSecurityGroups DescribeSubnets DescribeVpcs DetachNetworkInterface",
+            On.ANY,
+            to,
         ),
-        Statement(
-            "InterfaceTags",
-            ("ec2:CreateTags",),
-            (f"arn:{to.partition}:ec2:{to.region}:{to.account}:network-interface/*",),
-        ),
+        _allow("InterfaceTags", "ec2:CreateTags", On.INTERFACE, to),
+    )
+
+
+def _allow(
+    sid: str, said: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
+) -> Statement:
+    """A statement of `service:Action Action ...`."""
+    service, _, names = said.partition(":")
+    return Statement(
+        sid, tuple(f"{service}:{name}" for name in names.split()), _arns(on, to), condition
     )
 
 
@@ -379,44 +335,30 @@ def trust() -> dict[str, Any]:
 
 def _from(table: Table, to: Scope) -> tuple[Statement, ...]:
     """One statement for each service and kind of resource."""
-    grouped: dict[tuple[str, On], set[str]] = defaultdict(set)
-    for service, operations in table.items():
-        for operation, on in operations.items():
-            grouped[service, on].update(actions(service, operation))
     found = [
-        Statement(_sid(service, on), tuple(sorted(names)), _RESOURCES[on](to))
-        for (service, on), names in grouped.items()
+        Statement(_sid(service, on), _sorted(service, names), _arns(on, to))
+        for service, kinds in table.items()
+        for on, names in kinds.items()
     ]
     return (*found, *_beside(table, to))
 
 
+def _sorted(service: str, names: str) -> tuple[str, ...]:
+    return tuple(sorted(a for name in names.split() for a in actions(service, name)))
+
+
 def _beside(table: Table, to: Scope) -> Iterator[Statement]:
     """What a caller needs besides the operation's own action."""
-    if PASSES_ROLES & table.get("sagemaker", {}).keys():
+    called = {
+        name for kinds in table.values() for names in kinds.values() for name in names.split()
+    }
+    if PASSES_ROLES & called:
         condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
-        yield Statement("PassRoles", ("iam:PassRole",), _RESOURCES[On.ROLE](to), condition)
-    if LINKS_DATA & table.get("fsx", {}).keys():
+        yield _allow("PassRoles", "iam:PassRole", On.ROLE, to, condition)
+    if LINKS_DATA & called:
         # FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
-        yield Statement(
-            "FsxRoleForS3",
-            ("iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy"),
-            (
-                f"arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
-                "s3.data-source.lustre.fsx.amazonaws.com/*",
-            ),
-        )
-
-
-def _both(one: Table, other: Table) -> Table:
-    services = {**one, **other}
-    return {name: {**one.get(name, {}), **other.get(name, {})} for name in services}
-
-
-def _log_group(to: Scope) -> str:
-    """HyperPod's log group of a cluster is `/aws/sagemaker/Clusters/<name>/<id>`."""
-    arn = f"arn:{to.partition}:logs:{to.region}:{to.account}:log-group:/aws/sagemaker/Clusters"
-    anything = (to.cluster, to.cluster_id) == ("*", "*")
-    return f"{arn}/*" if anything else f"{arn}/{to.cluster}/{to.cluster_id}"
+        needed = "iam:AttachRolePolicy CreateServiceLinkedRole PutRolePolicy"
+        yield _allow("FsxRoleForS3", needed, On.FSX_ROLE, to)
 
 
 def _sid(service: str, on: On) -> str:
@@ -430,41 +372,40 @@ def _partition(region: str) -> str:
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
-def _at(service: str, what: str) -> Callable[[Scope], tuple[str, ...]]:
-    return lambda to: (
-        f"arn:{to.partition}:{service}:{to.region}:{to.account}:" + what.format(to=to),
-    )
+def _at(service: str, what: str) -> str:
+    return "arn:{to.partition}:" + service + ":{to.region}:{to.account}:" + what
 
 
-_RESOURCES: Mapping[On, Callable[[Scope], tuple[str, ...]]] = {
-    On.ANY: lambda _: ("*",),
-    On.CLUSTER: _at("sagemaker", "cluster/{to.cluster_id}"),
-    On.NEW_CLUSTER: _at("sagemaker", "cluster/*"),
-    On.TRAINING_PLAN: _at("sagemaker", "training-plan/*"),
-    On.RESERVED: lambda to: tuple(
-        f"arn:{to.partition}:sagemaker:{to.region}:{to.account}:{kind}/*"
-        for kind in ("training-plan", "reserved-capacity")
+_RESOURCES: Mapping[On, tuple[str, ...]] = {
+    On.ANY: ("*",),
+    On.CLUSTER: (_at("sagemaker", "cluster/{to.cluster_id}"),),
+    On.NEW_CLUSTER: (_at("sagemaker", "cluster/*"),),
+    On.TRAINING_PLAN: (_at("sagemaker", "training-plan/*"),),
+    On.RESERVED: (_at("sagemaker", "training-plan/*"), _at("sagemaker", "reserved-capacity/*")),
+    On.EXTENSION: (
+        _at("sagemaker", "cluster/{to.cluster_id}"),
+        _at("sagemaker", "extension/sagemaker-{to.cluster_id}/*"),
     ),
-    On.EXTENSION: lambda to: tuple(
-        f"arn:{to.partition}:sagemaker:{to.region}:{to.account}:{what}"
-        for what in (f"cluster/{to.cluster_id}", f"extension/sagemaker-{to.cluster_id}/*")
+    On.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
+    On.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
+    On.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
+    On.FILE_SYSTEM: (_at("fsx", "file-system/*"), _at("fsx", "file-cache/*")),
+    On.DATA_LINK: (_at("fsx", "file-system/*"), _at("fsx", "association/*")),
+    On.LOGS: (_at("logs", "log-group:{to.log_group}"),),
+    On.LOG_STREAMS: (_at("logs", "log-group:{to.log_group}:log-stream:*"),),
+    On.SECRET: (_at("secretsmanager", "secret:*"),),
+    On.SESSION: (
+        _at("sagemaker", "cluster/{to.cluster_id}"),
+        *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
     ),
-    On.BUCKET: lambda to: (f"arn:{to.partition}:s3:::{to.bucket}",),
-    On.OBJECTS: lambda to: (f"arn:{to.partition}:s3:::{to.bucket}/*",),
-    On.ROLE: lambda to: (f"arn:{to.partition}:iam::{to.account}:role/{to.role}",),
-    On.FILE_SYSTEM: lambda to: (
-        f"arn:{to.partition}:fsx:{to.region}:{to.account}:file-system/*",
-        f"arn:{to.partition}:fsx:{to.region}:{to.account}:file-cache/*",
-    ),
-    On.DATA_LINK: lambda to: (
-        f"arn:{to.partition}:fsx:{to.region}:{to.account}:file-system/*",
-        f"arn:{to.partition}:fsx:{to.region}:{to.account}:association/*",
-    ),
-    On.LOGS: lambda to: (_log_group(to),),
-    On.LOG_STREAMS: lambda to: (f"{_log_group(to)}:log-stream:*",),
-    On.SECRET: _at("secretsmanager", "secret:*"),
-    On.SESSION: lambda to: (
-        f"arn:{to.partition}:sagemaker:{to.region}:{to.account}:cluster/{to.cluster_id}",
-        *(f"arn:{to.partition}:ssm:{to.region}:*:document/{name}" for name in DOCUMENTS),
+    On.ALARM: (_at("cloudwatch", "alarm:{to.alarm}"),),
+    On.INTERFACE: (_at("ec2", "network-interface/*"),),
+    On.FSX_ROLE: (
+        "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
+        "s3.data-source.lustre.fsx.amazonaws.com/*",
     ),
 }
+
+
+def _arns(on: On, to: Scope) -> tuple[str, ...]:
+    return tuple(one.format(to=to) for one in _RESOURCES[on])

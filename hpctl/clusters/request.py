@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.spec import ClusterSpec, GroupSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
+from hpctl.clusters.spec.words import ApiSection
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Service
 
@@ -27,6 +28,41 @@ if TYPE_CHECKING:
 
 NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}
 CAPACITY = {"spot": "Spot", "on_demand": "OnDemand"}
+
+CLUSTER = {
+    "ClusterName": "name",
+    "InstanceGroups": "",
+    "VpcConfig": "",
+    "Tags": "",
+    "Orchestrator": "",
+    "NodeRecovery": "node_recovery",
+    "TieredStorageConfig": "tiered_storage",
+    "NodeProvisioningMode": "node_provisioning_mode",
+    "ClusterRole": "cluster_role",
+}
+GROUP = {
+    "InstanceGroupName": "name",
+    "InstanceType": "instance_type",
+    "InstanceRequirements": "",
+    "InstanceCount": "count",
+    "MinInstanceCount": "min_count",
+    "LifeCycleConfig": "lifecycle",
+    "ExecutionRole": "execution_role",
+    "ThreadsPerCore": "threads_per_core",
+    "InstanceStorageConfigs": "storage",
+    "OnStartDeepHealthChecks": "deep_health_checks",
+    "TrainingPlanArn": "training_plan",
+    "OverrideVpcConfig": "",
+    "ScheduledUpdateConfig": "scheduled_update",
+    "ImageId": "image_id",
+    "ImageReleaseVersion": "image_release_version",
+    "AutoPatchConfig": "auto_patch",
+    "SlurmConfig": "",
+    "CapacityRequirements": "",
+    "NetworkInterface": "",
+}
+"""Members of CreateCluster and of a group in it, and the keys of the file that say the same; empty
+where the file says it otherwise."""
 
 LEFT_TO_RAW = {
     "RestrictedInstanceGroups": "restricted groups are for EKS",
@@ -40,51 +76,51 @@ LEFT_TO_RAW = {
 
 def create_request(spec: ClusterSpec) -> dict[str, Any]:
     """CreateCluster's request."""
-    slurm = _said(
-        SlurmConfigStrategy=spec.slurm_config_strategy,
-        AccountingDatabase=spec.accounting_database and spec.accounting_database.request(),
-    )
-    request = _said(
-        ClusterName=spec.name,
-        InstanceGroups=[group_request(spec, group) for group in spec.groups],
-        VpcConfig=spec.vpc and _vpc(spec.vpc.subnets, spec.vpc.security_groups),
-        Tags=[{"Key": key, "Value": value} for key, value in spec.tags.items()] or None,
-        Orchestrator={"Slurm": slurm} if slurm else None,
-        NodeRecovery=spec.node_recovery,
-        TieredStorageConfig=spec.tiered_storage and spec.tiered_storage.request(),
-        NodeProvisioningMode=spec.node_provisioning_mode,
-        ClusterRole=spec.cluster_role,
-    )
-    return merged(request, spec.raw)
+    slurm = {
+        "SlurmConfigStrategy": spec.slurm_config_strategy,
+        "AccountingDatabase": _api(spec.accounting_database),
+    }
+    slurm = {key: value for key, value in slurm.items() if value is not None}
+    otherwise = {
+        "InstanceGroups": [group_request(spec, group) for group in spec.groups],
+        "VpcConfig": spec.vpc and _vpc(spec.vpc.subnets, spec.vpc.security_groups),
+        "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
+        "Orchestrator": {"Slurm": slurm} if slurm else None,
+    }
+    return merged(_request(CLUSTER, spec, otherwise), spec.raw)
 
 
 def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
     """One group of it: a ClusterInstanceGroupSpecification, for UpdateCluster as well."""
-    types = group.instance_types
-    request = _said(
-        InstanceGroupName=group.name,
-        InstanceType=group.instance_type,
-        InstanceRequirements={"InstanceTypes": list(types)} if types else None,
-        InstanceCount=group.count,
-        MinInstanceCount=group.min_count,
-        LifeCycleConfig=group.lifecycle and group.lifecycle.request(),
-        ExecutionRole=group.execution_role,
-        ThreadsPerCore=group.threads_per_core,
-        InstanceStorageConfigs=[one.request() for one in group.storage] or None,
-        OnStartDeepHealthChecks=group.deep_health_checks,
-        TrainingPlanArn=group.training_plan,
-        OverrideVpcConfig=_override(spec, group),
-        ScheduledUpdateConfig=group.scheduled_update and group.scheduled_update.request(),
-        ImageId=group.image_id,
-        ImageReleaseVersion=group.image_release_version,
-        AutoPatchConfig=group.auto_patch and group.auto_patch.request(),
-        SlurmConfig=_slurm(spec, group),
-        CapacityRequirements={CAPACITY[group.capacity]: {}} if group.capacity else None,
-        NetworkInterface={"InterfaceType": group.network_interface}
-        if group.network_interface
-        else None,
-    )
-    return merged(request, group.raw)
+    types, interface = group.instance_types, group.network_interface
+    otherwise = {
+        "InstanceRequirements": {"InstanceTypes": list(types)} if types else None,
+        "OverrideVpcConfig": _override(spec, group),
+        "SlurmConfig": _slurm(spec, group),
+        "CapacityRequirements": {CAPACITY[group.capacity]: {}} if group.capacity else None,
+        "NetworkInterface": {"InterfaceType": interface} if interface else None,
+    }
+    return merged(_request(GROUP, group, otherwise), group.raw)
+
+
+def _request(
+    members: Mapping[str, str], section: ClusterSpec | GroupSpec, otherwise: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The members that have a value."""
+    values = {
+        theirs: _api(getattr(section, ours)) if ours else otherwise[theirs]
+        for theirs, ours in members.items()
+    }
+    return {theirs: value for theirs, value in values.items() if value not in (None, [])}
+
+
+def _api(value: Any) -> Any:
+    """A value in the API's words, with lists where the models have tuples."""
+    if isinstance(value, ApiSection):
+        return _api(value.request())
+    if isinstance(value, Mapping):
+        return {key: _api(one) for key, one in value.items()}
+    return [_api(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def merged(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,17 +133,6 @@ def merged(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]
         else:
             both[key] = value
     return both
-
-
-def _said(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value, with lists where the models have tuples."""
-    return {name: _lists(value) for name, value in fields.items() if value is not None}
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _lists(one) for key, one in value.items()}
-    return [_lists(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _vpc(subnets: tuple[str, ...], security_groups: tuple[str, ...]) -> dict[str, Any]:

@@ -5,14 +5,16 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from hpctl.core.bounds import span
 from hpctl.core.faults.row import FaultRow
 from hpctl.core.faults.table import ROWS
 from hpctl.core.model import FaultClass, Remedy, RuleId, Urgency
+from hpctl.core.policy import Seconds, SecondsOrNone
 
 _TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
     "I": (Urgency.NONE, (Remedy.NONE,)),
@@ -54,10 +56,10 @@ class Override(Struct, frozen=True):
     """
 
     urgency: Urgency | None = None
-    ladder: tuple[Remedy, ...] | None = None
-    settle_s: float | None = None
-    escalate_window_s: float | None = None
-    meaning: str | None = None
+    ladder: Annotated[tuple[Remedy, ...], Meta(min_length=1)] | None = None
+    settle_s: SecondsOrNone | None = None
+    escalate_window_s: Seconds | None = None
+    meaning: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
 class Deviation(Struct, frozen=True):

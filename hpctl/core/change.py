@@ -26,14 +26,13 @@ from hpctl.core.model import (
     InstanceStatus,
     NodeName,
     Outcome,
-    OutcomeKind,
     RecoveryId,
     SlurmNode,
     reason_owner,
 )
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import (
-    IllegalSignal,
+    Case,
     Look,
     Move,
     Next,
@@ -43,9 +42,8 @@ from hpctl.core.recovery import (
     Trail,
     Wait,
     answer_text,
-    attempt_step,
     in_time,
-    last_step,
+    next_phase,
     taken_over,
 )
 
@@ -178,11 +176,10 @@ class Change(Struct, frozen=True):
         about = self.opened
         return f"{about.kind} {about.node or about.group}"
 
-    def on(self, signal: Signal, at: datetime, why: str) -> Change:
+    def on(self, seen: str, at: datetime, why: str, _: object = None) -> Change:
         """The change after a signal. Raises IllegalSignal for what is not in the table."""
-        phase = TRANSITIONS.get((self.opened.kind, self.phase, signal))
-        if phase is None:
-            raise IllegalSignal(f"{self.id}: {signal} in phase {self.phase}")
+        signal = Signal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
@@ -193,11 +190,7 @@ def ordered(change: Change) -> bool:
     A later refusal takes no doubt away: `NodeIdInUse` is what a deletion under way looks like.
     """
     kind = StepKind.ADD if change.opened.kind is Kind.ADD else StepKind.REMOVE
-    return any(
-        s.in_doubt or (s.outcome is not None and s.outcome.kind is OutcomeKind.ACCEPTED)
-        for s in change.steps
-        if s.kind is kind
-    )
+    return any(s.in_doubt or s.accepted for s in change.steps if s.kind is kind)
 
 
 def open_change(event: ChangeOpened) -> Change:
@@ -229,18 +222,19 @@ class ChangeFacts(Struct, frozen=True):
     able_since: datetime | None = None
 
 
+_Case = Case[Change, ChangeFacts]
+
+
 def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a change: a move, a step, or waiting. Total over open phases."""
+    node = policy.node
     deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.silent_s)
-    answer = _PHASES[change.opened.kind, change.phase](change, facts, policy, now, deadline)
-    if isinstance(answer, Wait):
-        if now >= deadline:
-            # What was closed for nothing is given back; what may be going is left to a person.
-            vain = change.phase is Phase.CLOSED and not ordered(change)
-            signal = Signal.REFUSED if vain else Signal.DEADLINE
-            return Move(signal, f"{change.phase} for too long: {answer.why}")
-        return replace(answer, until=min(answer.until, deadline))
-    return answer
+    repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    c = Case(change, facts, policy, now, deadline, repeat)
+    # What was closed for nothing is given back; what may be going is left to a person.
+    vain = change.phase is Phase.CLOSED and not ordered(change)
+    answer = _PHASES[change.opened.kind, change.phase](c)
+    return c.timed(answer, Signal.REFUSED if vain else Signal.DEADLINE)
 
 
 def deadline_of(change: Change, policy: Policy) -> datetime:
@@ -261,196 +255,146 @@ def _deadline_s(change: Change, policy: Policy) -> float:
     }[change.phase]
 
 
-def _repeat(policy: Policy) -> Repeat:
-    node = policy.node
-    return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+def _taken(c: _Case, kind: StepKind) -> bool:
+    last = c.last(kind)
+    return last is not None and last.accepted
 
 
-def _taken(change: Change, kind: StepKind) -> bool:
-    last = last_step(change.steps, kind)
-    outcome = last.outcome if last else None
-    return outcome is not None and outcome.kind is OutcomeKind.ACCEPTED
-
+_NOT_RESUMED: Final = "slurmctld will not resume the node"
 
 # --- a group grows ------------------------------------------------------------------------------
 
 
-def _add(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    about = change.opened
-    if _taken(change, StepKind.ADD):
+def _add(c: _Case) -> Next:
+    about = c.rec.opened
+    if _taken(c, StepKind.ADD):
         return Move(Signal.ORDER_TAKEN, f"the service took the order for {about.count} more")
-    if facts.unwanted:
-        return Move(Signal.REFUSED, facts.unwanted)
-    if not facts.cloud_fresh:
-        return Wait(deadline, "the cloud's view is too old to act on", look=Look.SLOWLY)
-    answer = attempt_step(change.steps, StepKind.ADD, about.group, _repeat(policy), now, about.why)
-    if isinstance(answer, Outcome):
-        return Move(Signal.REFUSED, f"cannot add to {about.group}: {answer_text(answer)}")
-    if isinstance(answer, Wait):
-        return answer
-    return replace(answer, count=about.count, size=about.size)
+    if c.facts.unwanted:
+        return Move(Signal.REFUSED, c.facts.unwanted)
+    if not c.facts.cloud_fresh:
+        return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
+    cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
+    return c.take(StepKind.ADD, about.group, Signal.REFUSED, cannot, about.why, **size)
 
 
-def _arriving(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    about, group = change.opened, facts.group
-    if facts.cloud_at <= change.since or group is None:
-        return Wait(deadline, "the cloud was not read since", look=Look.SLOWLY)
+def _arriving(c: _Case) -> Next:
+    about, group = c.rec.opened, c.facts.group
+    if c.facts.cloud_at <= c.rec.since or group is None:
+        return c.wait("the cloud was not read since", Look.SLOWLY)
     if group.target < about.size:
         # Not ordered yet; or the service took a part only, or somebody has taken it back. That is
         # not to be ordered again at once.
         why = f"{about.group} is ordered to have {group.target}, not {about.size}"
-        settled = later(change.since, policy.node.doubt_window_s)
-        return Move(Signal.REFUSED, why) if now >= settled else Wait(settled, why, Look.SLOWLY)
-    running = [i for i in facts.instances if i.status is InstanceStatus.RUNNING]
+        settled = later(c.rec.since, c.policy.node.doubt_window_s)
+        return Move(Signal.REFUSED, why) if c.now >= settled else Wait(settled, why, Look.SLOWLY)
+    running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
-        waits = [i for i in facts.instances if i.status is not InstanceStatus.RUNNING]
+        waits = [i for i in c.facts.instances if i.status is not InstanceStatus.RUNNING]
         message = next((i.message for i in waits if i.message), "")
         why = f"{len(running)} of {about.size} instances of {about.group} run. {message}"
-        return Wait(deadline, why.strip(), look=Look.SLOWLY)
-    if facts.unregistered:
-        names = ",".join(facts.unregistered)
-        return Wait(deadline, f"{names} not in Slurm yet", look=Look.SLOWLY)
+        return c.wait(why.strip(), Look.SLOWLY)
+    if c.facts.unregistered:
+        names = ",".join(c.facts.unregistered)
+        return c.wait(f"{names} not in Slurm yet", Look.SLOWLY)
     return Move(Signal.ARRIVED, f"{len(running)} instances of {about.group} run")
 
 
 # --- a node leaves ------------------------------------------------------------------------------
 
 
-def _remove(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    node, about = facts.node, change.opened
-    if node is not None and node.drained and reason_owner(node.reason) == change.id:
+def _remove(c: _Case) -> Next:
+    node, about = c.facts.node, c.rec.opened
+    if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
         return Move(Signal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason")
     if node is not None and node.drained:
         return Move(Signal.OPERATOR_TOOK_OVER, f"drained by somebody else: {node.reason!r}")
-    if _taken(change, StepKind.DRAIN):
+    if _taken(c, StepKind.DRAIN):
         return Move(Signal.OPERATOR_TOOK_OVER, "somebody resumed the node at once")
-    if facts.busy or facts.unwanted:
-        return Move(Signal.IN_USE, facts.busy or facts.unwanted)
-    target = str(about.node)
-    answer = attempt_step(change.steps, StepKind.DRAIN, target, _repeat(policy), now, "scale down")
-    if not isinstance(answer, Outcome):
-        return answer
-    return Move(Signal.REFUSED, f"slurmctld will not drain the node: {answer_text(answer)}")
+    if c.facts.busy or c.facts.unwanted:
+        return Move(Signal.IN_USE, c.facts.busy or c.facts.unwanted)
+    cannot = "slurmctld will not drain the node"
+    return c.take(StepKind.DRAIN, str(about.node), Signal.REFUSED, cannot, "scale down")
 
 
-def _closed(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    gone = _gone(change, facts)
-    if gone is not None:
+def _closed(c: _Case) -> Next:
+    if gone := _gone(c):
         return gone
-    if _taken(change, StepKind.REMOVE):
-        return Move(Signal.ORDER_TAKEN, f"the service accepted to delete {change.opened.instance}")
+    if _taken(c, StepKind.REMOVE):
+        return Move(Signal.ORDER_TAKEN, f"the service accepted to delete {c.rec.opened.instance}")
     # Once an order may be under way, nobody gives the node work any more.
-    if not ordered(change):
-        taken_over = _taken_over(change, facts)
-        if taken_over is not None:
-            return taken_over
-        if facts.busy or facts.unwanted:
-            return Move(Signal.IN_USE, facts.busy or facts.unwanted)
-    if not facts.cloud_fresh:
-        return Wait(deadline, "the cloud's view is too old to act on", look=Look.SLOWLY)
-    target = str(change.opened.instance)
-    if facts.unwanted:
-        return Wait(deadline, f"in doubt, and not asked again: {facts.unwanted}", look=Look.SLOWLY)
-    answer = attempt_step(
-        change.steps, StepKind.REMOVE, target, _repeat(policy), now, change.opened.why
-    )
+    if not ordered(c.rec):
+        if how := taken_over(c.facts.node, c.rec.id):
+            return Move(Signal.OPERATOR_TOOK_OVER, how)
+        if c.facts.busy or c.facts.unwanted:
+            return Move(Signal.IN_USE, c.facts.busy or c.facts.unwanted)
+    if not c.facts.cloud_fresh:
+        return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
+    target = str(c.rec.opened.instance)
+    if c.facts.unwanted:
+        return c.wait(f"in doubt, and not asked again: {c.facts.unwanted}", Look.SLOWLY)
+    answer = c.attempt(StepKind.REMOVE, target, c.rec.opened.why)
     if not isinstance(answer, Outcome):
         return answer
     if answer.code == "NodeIdNotFound":
-        return Wait(deadline, f"{target} is gone; the list still has it", look=Look.SLOWLY)
-    if ordered(change):
-        return Wait(deadline, f"nobody can say whether {target} goes", look=Look.SLOWLY)
+        return c.wait(f"{target} is gone; the list still has it", Look.SLOWLY)
+    if ordered(c.rec):
+        return c.wait(f"nobody can say whether {target} goes", Look.SLOWLY)
     return Move(Signal.REFUSED, f"cannot delete {target}: {answer_text(answer)}")
 
 
-def _leaving(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    gone = _gone(change, facts)
-    return gone or Wait(deadline, f"{change.opened.instance} still listed", look=Look.SLOWLY)
+def _leaving(c: _Case) -> Next:
+    return _gone(c) or c.wait(f"{c.rec.opened.instance} still listed", Look.SLOWLY)
 
 
-def _giving_back(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    node = facts.node
-    gone = _gone(change, facts)
-    if gone is not None:
+def _giving_back(c: _Case) -> Next:
+    node = c.facts.node
+    if gone := _gone(c):
         return gone
     if node is None or not node.drained:
         return Move(Signal.BACK, "slurmctld shows the node in service")
-    taken_over = _taken_over(change, facts)
-    if taken_over is not None:
-        return taken_over
-    target = str(change.opened.node)
-    answer = attempt_step(change.steps, StepKind.RETURN, target, _repeat(policy), now)
-    if not isinstance(answer, Outcome):
-        return answer
-    return Move(Signal.REFUSED, f"slurmctld will not resume the node: {answer_text(answer)}")
+    if how := taken_over(node, c.rec.id):
+        return Move(Signal.OPERATOR_TOOK_OVER, how)
+    return c.take(StepKind.RETURN, str(c.rec.opened.node), Signal.REFUSED, _NOT_RESUMED)
 
 
-def _gone(change: Change, facts: ChangeFacts) -> Move | None:
+def _gone(c: _Case) -> Move | None:
     """The instance is not listed by a view that is newer than the change, or on its way out."""
-    if facts.cloud_at <= change.since:
+    if c.facts.cloud_at <= c.rec.since:
         return None
-    listed = next((i for i in facts.instances if i.id == change.opened.instance), None)
+    mine = c.rec.opened.instance
+    listed = next((i for i in c.facts.instances if i.id == mine), None)
     if listed is None:
-        return Move(Signal.GONE, f"{change.opened.instance} is not listed any more")
+        return Move(Signal.GONE, f"{mine} is not listed any more")
     if listed.status is InstanceStatus.SHUTTING_DOWN:
-        return Move(Signal.GONE, f"{change.opened.instance} is shutting down")
+        return Move(Signal.GONE, f"{mine} is shutting down")
     return None
 
 
-def _taken_over(change: Change, facts: ChangeFacts) -> Move | None:
-    how = taken_over(facts.node, change.id)
-    return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
-
-
-def _return(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    node, cause = facts.node, change.opened.cause
+def _return(c: _Case) -> Next:
+    node, cause = c.facts.node, c.rec.opened.cause
     if node is None or not node.drained or reason_owner(node.reason) != cause:
         return Move(Signal.BACK, "its Reason is not the removal's any more")
-    target = str(change.opened.node)
-    answer = attempt_step(change.steps, StepKind.RETURN, target, _repeat(policy), now)
-    if isinstance(answer, Outcome):
-        return Move(Signal.REFUSED, f"slurmctld will not resume the node: {answer_text(answer)}")
-    return answer if isinstance(answer, Wait) else replace(answer, owner=cause)
+    target = str(c.rec.opened.node)
+    return c.take(StepKind.RETURN, target, Signal.REFUSED, _NOT_RESUMED, owner=cause)
 
 
 # --- spares -------------------------------------------------------------------------------------
 
 
-def _spares(
-    change: Change, facts: ChangeFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    about = change.opened
-    if facts.reserved == frozenset(about.nodes):
+def _spares(c: _Case) -> Next:
+    about = c.rec.opened
+    if c.facts.reserved == frozenset(about.nodes):
         return Move(Signal.SET_SEEN, f"the reservation holds {','.join(about.nodes) or 'nothing'}")
-    if facts.busy:
+    if c.facts.busy:
         # slurmctld would refuse it whole, and a victim must not wait while it is asked again.
-        return Move(Signal.REFUSED, facts.busy)
-    repeat = Repeat(policy.job.step_retry_s, policy.node.step_attempts, policy.job.step_retry_s)
-    answer = attempt_step(change.steps, StepKind.RESERVE, about.group, repeat, now, about.why)
-    if isinstance(answer, Outcome):
-        return Move(Signal.REFUSED, f"slurmctld will not reserve: {answer_text(answer)}")
-    if isinstance(answer, Wait):
-        return answer
-    return replace(answer, nodes=about.nodes)
+        return Move(Signal.REFUSED, c.facts.busy)
+    retry_s, cannot = c.policy.job.step_retry_s, "slurmctld will not reserve"
+    c = replace(c, repeat=Repeat(retry_s, c.policy.node.step_attempts, retry_s))
+    nodes = about.nodes
+    return c.take(StepKind.RESERVE, about.group, Signal.REFUSED, cannot, about.why, nodes=nodes)
 
 
-_Phase = Callable[[Change, ChangeFacts, Policy, datetime, datetime], Next]
-
-_PHASES: Final[Mapping[tuple[Kind, Phase], _Phase]] = {
+_PHASES: Final[Mapping[tuple[Kind, Phase], Callable[[_Case], Next]]] = {
     (Kind.ADD, Phase.OPEN): _add,
     (Kind.ADD, Phase.ARRIVING): _arriving,
     (Kind.REMOVE, Phase.OPEN): _remove,

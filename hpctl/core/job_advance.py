@@ -4,24 +4,12 @@ from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpctl.core.bounds import EARLIEST, later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
-from hpctl.core.model import ENDED_BADLY, NodeName, Outcome, OutcomeKind, SlurmJob
+from hpctl.core.model import ENDED_BADLY, NodeName, SlurmJob
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import (
-    Do,
-    Look,
-    Move,
-    Next,
-    Repeat,
-    StepKind,
-    Wait,
-    attempt_step,
-    in_time,
-    last_step,
-)
+from hpctl.core.recovery import Case, Do, Look, Move, Next, Repeat, StepKind, Wait, in_time
 
 
 class JobFacts(Struct, frozen=True):
@@ -55,16 +43,17 @@ class JobFacts(Struct, frozen=True):
     ready: datetime = EARLIEST
 
 
+_Case = Case[JobRecovery, JobFacts]
+
+
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
+    job = policy.job
     deadline = later(rec.since, deadline_s(rec.phase, policy))
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
-    answer = _ended(rec, facts) or _PHASES[rec.phase](rec, facts, policy, now, deadline)
-    if isinstance(answer, Wait):
-        if now >= deadline:
-            return Move(Signal.DEADLINE, f"{rec.phase} for too long: {answer.why}")
-        return replace(answer, until=min(answer.until, deadline))
-    return answer
+    repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
+    c = Case(rec, facts, policy, now, deadline, repeat)
+    return c.timed(_ended(rec, facts) or _PHASES[rec.phase](c), Signal.DEADLINE)
 
 
 def deadline_s(phase: Phase, policy: Policy) -> float:
@@ -109,89 +98,73 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
     return None
 
 
-def _repeat(policy: Policy) -> Repeat:
-    return Repeat(policy.job.step_retry_s, policy.job.step_attempts, policy.job.step_retry_s)
-
-
-def _hit(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    if not facts.cordoned:
-        return Wait(deadline, "its node is not closed to new work yet", look=Look.SOON)
-    job = facts.job
-    if rec.supervised and job is not None and job.running and not facts.headless:
+def _hit(c: _Case) -> Next:
+    if not c.facts.cordoned:
+        return c.wait("its node is not closed to new work yet", Look.SOON)
+    job = c.facts.job
+    if c.rec.supervised and job is not None and job.running and not c.facts.headless:
         return Move(Signal.SUPERVISED, "its own supervisor restarts its step without the node")
-    if rec.save_signal and job is not None and job.running and policy.job.save_grace_s > 0:
-        return Move(Signal.SAVE_WANTED, f"the job asked to save at {rec.save_signal}")
+    if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
+        return Move(Signal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
     return Move(Signal.STOP_WANTED, "it cannot go on where it is")
 
 
-def _excising(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    job = facts.job
+def _excising(c: _Case) -> Next:
+    job = c.facts.job
     if job is None or not job.running:
         return Move(Signal.STOP_WANTED, "it did not outlive its node")
-    if facts.headless:
+    if c.facts.headless:
         return Move(Signal.STOP_WANTED, "the node of its batch script is lost")
-    if facts.gone:
+    if c.facts.gone:
         return Move(Signal.EXCISED, f"it runs on {','.join(job.nodes)}")
-    if facts.node_stops_it:
-        return Wait(deadline, "its node is about to be set DOWN", look=Look.SOON)
+    if c.facts.node_stops_it:
+        return c.wait("its node is about to be set DOWN", Look.SOON)
     return Move(Signal.STOP_WANTED, "its node cannot be taken away from it")
 
 
-def _watching(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    job, report = facts.job, facts.report
+def _watching(c: _Case) -> Next:
+    job, report = c.facts.job, c.facts.report
     if job is None or not job.running:
         return Move(Signal.STOP_WANTED, "it stopped by itself")
-    if facts.headless:
+    if c.facts.headless:
         return Move(Signal.STOP_WANTED, "the node of its batch script is lost")
     if report is not None and report.wish is Wish.REQUEUE:
         return Move(Signal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
     if report is not None:
         return Move(Signal.WENT_ON, report.why or f"its supervisor answered with {report.action}")
-    grace = later(rec.since, policy.job.supervisor_grace_s)
-    if now >= grace:
-        silence = f"no report from its supervisor for {policy.job.supervisor_grace_s:g} s"
+    grace = later(c.rec.since, c.policy.job.supervisor_grace_s)
+    if c.now >= grace:
+        silence = f"no report from its supervisor for {c.policy.job.supervisor_grace_s:g} s"
         return Move(Signal.STOP_WANTED, silence)
-    return Wait(grace, "its supervisor has a moment to restart its step", look=Look.SLOWLY)
+    return Wait(grace, "its supervisor has a moment to restart its step", Look.SLOWLY)
 
 
-def _saving(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    if facts.job is None or not facts.job.running:
+def _saving(c: _Case) -> Next:
+    if c.facts.job is None or not c.facts.job.running:
         return Move(Signal.SAVE_OVER, "the job ended while saving")
-    grace = later(rec.since, policy.job.save_grace_s)
-    if now >= grace:
+    grace = later(c.rec.since, c.policy.job.save_grace_s)
+    if c.now >= grace:
         return Move(Signal.SAVE_OVER, "the grace to save is over")
     # A signal is felt each time: one in doubt counts as sent.
-    if last_step(rec.steps, StepKind.SIGNAL) is None:
-        return Do(StepKind.SIGNAL, rec.save_signal, 1, "save a checkpoint")
-    return Wait(grace, f"the job saves ({rec.save_signal})", look=Look.SOON)
+    if c.last(StepKind.SIGNAL) is None:
+        return Do(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
+    return Wait(grace, f"the job saves ({c.rec.save_signal})", Look.SOON)
 
 
-def _stopping(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    job = facts.job
+def _stopping(c: _Case) -> Next:
+    job = c.facts.job
     assert job is not None  # _ended has answered for a job that is gone
     if job.completing:
-        return Wait(deadline, "COMPLETING: requeueing now can crash slurmctld", look=Look.SOON)
+        return c.wait("COMPLETING: requeueing now can crash slurmctld", Look.SOON)
     if job.state == "PENDING":
         return Move(Signal.QUEUED, "the job is back in the queue")
-    if job.running and facts.node_stops_it:
-        return Wait(deadline, "its node is about to be set DOWN, which requeues it", look=Look.SOON)
-    goes_on = _goes_on(rec, facts)
+    if job.running and c.facts.node_stops_it:
+        return c.wait("its node is about to be set DOWN, which requeues it", Look.SOON)
+    goes_on = _goes_on(c.rec, c.facts)
     if goes_on:
         return Move(Signal.WENT_ON, goes_on)
-    answer = attempt_step(rec.steps, StepKind.REQUEUE, str(job.id), _repeat(policy), now)
-    if not isinstance(answer, Outcome):
-        return answer
-    return Move(Signal.REFUSED, f"slurmctld will not requeue it: {answer.code} {answer.detail}")
+    cannot = "slurmctld will not requeue it"
+    return c.take(StepKind.REQUEUE, str(job.id), Signal.REFUSED, cannot)
 
 
 def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
@@ -209,70 +182,57 @@ def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
     return report.why or f"its supervisor answered with {report.action}"
 
 
-def _released(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    step = _holding if rec.over_budget else _releasing
-    return step(rec, facts, policy, now, deadline)
+def _released(c: _Case) -> Next:
+    return _holding(c) if c.rec.over_budget else _releasing(c)
 
 
-def _holding(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
+def _holding(c: _Case) -> Next:
     """RELEASED with a budget spent: held."""
-    if _accepted(rec, StepKind.HOLD):
-        return Move(Signal.HELD, rec.over_budget)
-    return _order(rec, StepKind.HOLD, policy, now, deadline)
+    if _accepted(c, StepKind.HOLD):
+        return Move(Signal.HELD, c.rec.over_budget)
+    return _order(c, StepKind.HOLD)
 
 
-def _releasing(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
+def _releasing(c: _Case) -> Next:
     """RELEASED otherwise: started as soon as its last run has cleared."""
-    wait_s = _backoff_s(rec, facts, now)
-    if _accepted(rec, StepKind.START_NOW):
-        until = f"it backs off until {rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
+    wait_s = _backoff_s(c.rec, c.facts, c.now)
+    if _accepted(c, StepKind.START_NOW):
+        until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
         return Move(Signal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
-    if facts.job is not None and facts.job.completing:
-        return Wait(deadline, "its last run is completing", look=Look.SOON)
-    answer = _order(rec, StepKind.START_NOW, policy, now, deadline)
+    if c.facts.job is not None and c.facts.job.completing:
+        return c.wait("its last run is completing", Look.SOON)
+    answer = _order(c, StepKind.START_NOW)
     if not isinstance(answer, Do):
         return answer
-    if now < facts.ready:
+    if c.now < c.facts.ready:
         why = "its nodes kill a job that comes back in the second it was ended in"
-        return Wait(facts.ready, why)
-    return replace(_start(facts, answer), after_s=wait_s)
+        return Wait(c.facts.ready, why)
+    return _start(c, answer.attempt, answer.why, wait_s)
 
 
-def _order(
-    rec: JobRecovery, kind: StepKind, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
+def _order(c: _Case, kind: StepKind) -> Next:
     """The step again, where its last attempt is of a phase before or may be repeated."""
-    last, job = last_step(rec.steps, kind), str(rec.attempt.job)
-    if last is not None and last.started < rec.since:
-        return Do(kind, job, last.attempt + 1, rec.over_budget)
+    last, job = c.last(kind), str(c.rec.attempt.job)
+    if last is not None and last.started < c.rec.since:
+        return Do(kind, job, last.attempt + 1, c.rec.over_budget)
     if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
-        return Wait(deadline, "no longer pending", look=Look.SOON)
-    answer = attempt_step(rec.steps, kind, job, _repeat(policy), now, rec.over_budget)
-    if not isinstance(answer, Outcome):
-        return answer
-    return Move(Signal.REFUSED, f"slurmctld will not {kind} it: {answer.code} {answer.detail}")
+        return c.wait("no longer pending", Look.SOON)
+    cannot = f"slurmctld will not {kind} it"
+    return c.take(kind, job, Signal.REFUSED, cannot, c.rec.over_budget)
 
 
-def _accepted(rec: JobRecovery, kind: StepKind) -> bool:
+def _accepted(c: _Case, kind: StepKind) -> bool:
     """Whether slurmctld has accepted this step in this phase."""
-    last = last_step(rec.steps, kind)
-    return (
-        last is not None
-        and last.started >= rec.since
-        and last.outcome is not None
-        and last.outcome.kind is OutcomeKind.ACCEPTED
-    )
+    last = c.last(kind)
+    return last is not None and last.started >= c.rec.since and last.accepted
 
 
-def _start(facts: JobFacts, do: Do) -> Do:
+def _start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:
     """A START_NOW with what the facts say of where, and how large."""
-    return replace(do, exclude=facts.exclude, forgive=facts.forgive, elastic=facts.elastic)
+    job, facts = str(c.rec.attempt.job), c.facts
+    return Do(
+        StepKind.START_NOW, job, attempt, why, facts.exclude, facts.forgive, after_s, facts.elastic
+    )
 
 
 def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
@@ -282,65 +242,58 @@ def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
     return max((rec.start_at - now).total_seconds(), 0.0)
 
 
-def _starting(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    job = facts.job
+def _starting(c: _Case) -> Next:
+    job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY and not job.completing:
         return Move(Signal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
         # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
-        return Wait(deadline, "its last run is completing", look=Look.SOON)
-    backoff = _backing_off(rec, facts, policy, now, deadline)
+        return c.wait("its last run is completing", Look.SOON)
+    backoff = _backing_off(c)
     if backoff is not None:
         return backoff
-    last = last_step(rec.steps, StepKind.START_NOW)
+    last = c.last(StepKind.START_NOW)
     # Not by the Reason: until the scheduler has looked, that says None, or why the last run ended.
-    begin_delayed = job.eligible is not None and job.eligible > now
-    if begin_delayed and last is not None and now >= later(last.started, policy.job.step_retry_s):
+    begin_delayed = job.eligible is not None and job.eligible > c.now
+    if (
+        begin_delayed
+        and last is not None
+        and c.now >= later(last.started, c.policy.job.step_retry_s)
+    ):
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
-        if last.attempt < policy.job.step_attempts:
-            again = last.attempt + 1
-            why = "the delay came back"
-            return _start(facts, Do(StepKind.START_NOW, str(job.id), again, why))
-        return Wait(
-            deadline, "Slurm keeps its begin delay; the job starts by itself", look=Look.SOON
-        )
-    healed = set(job.excluded).intersection(facts.forgive)
-    if healed and last is not None and last.attempt < policy.job.step_attempts:
+        if last.attempt < c.policy.job.step_attempts:
+            return _start(c, last.attempt + 1, "the delay came back")
+        return c.wait("Slurm keeps its begin delay; the job starts by itself", Look.SOON)
+    healed = set(job.excluded).intersection(c.facts.forgive)
+    if healed and last is not None and last.attempt < c.policy.job.step_attempts:
         # A job that needs every node, or this very one, would wait for ever without it.
-        ready = later(last.started, policy.job.step_retry_s)
-        if now < ready:
-            return Wait(ready, "its excluded node is back", look=Look.SOON)
-        why = f"{','.join(sorted(healed))} has healed"
-        again = last.attempt + 1
-        return _start(facts, Do(StepKind.START_NOW, str(job.id), again, why))
+        ready = later(last.started, c.policy.job.step_retry_s)
+        if c.now < ready:
+            return Wait(ready, "its excluded node is back", Look.SOON)
+        return _start(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
     waits = job.reason or job.state
-    return Wait(deadline, f"in the queue ({waits})", look=_in_queue(job))
+    return c.wait(f"in the queue ({waits})", look=_in_queue(job))
 
 
-def _backing_off(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next | None:
+def _backing_off(c: _Case) -> Next | None:
     """Wait for the backoff's end, and have slurmctld look at the job then: by itself it would do
     so at its next pass, up to half a minute later. None where there is no backoff (any more)."""
-    job, last = facts.job, last_step(rec.steps, StepKind.START_NOW)
+    job, last = c.facts.job, c.last(StepKind.START_NOW)
     assert job is not None
-    if rec.start_at is None or last is None or last.started >= rec.start_at:
+    if c.rec.start_at is None or last is None or last.started >= c.rec.start_at:
         return None
-    if _backoff_s(rec, facts, now) > 0:
-        return Wait(min(rec.start_at, deadline), f"backs off until {rec.start_at:%H:%M:%S}")
-    early = facts.hardware and now < rec.start_at
-    over = job.eligible is not None and job.eligible <= now
-    if (early and over) or last.attempt >= policy.job.step_attempts:
+    if _backoff_s(c.rec, c.facts, c.now) > 0:
+        return Wait(min(c.rec.start_at, c.deadline), f"backs off until {c.rec.start_at:%H:%M:%S}")
+    early = c.facts.hardware and c.now < c.rec.start_at
+    over = job.eligible is not None and job.eligible <= c.now
+    if (early and over) or last.attempt >= c.policy.job.step_attempts:
         return None
-    ready = later(last.started, policy.job.step_retry_s)
-    if early and now < ready:
+    ready = later(last.started, c.policy.job.step_retry_s)
+    if early and c.now < ready:
         return Wait(ready, "a node that it ran on is faulty: no backoff is called for")
     why = "no backoff for a fault of the hardware" if early else "its backoff is over"
-    again = last.attempt + 1
-    return _start(facts, Do(StepKind.START_NOW, str(job.id), again, why))
+    return _start(c, last.attempt + 1, why)
 
 
 def _in_queue(job: SlurmJob) -> Look:
@@ -348,23 +301,21 @@ def _in_queue(job: SlurmJob) -> Look:
     return Look.SOON if job.reason in ("", "None", "BeginTime") else Look.SLOWLY
 
 
-def _proving(
-    rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime, deadline: datetime
-) -> Next:
-    job = facts.job
+def _proving(c: _Case) -> Next:
+    job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY:
         return Move(
             Signal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
         )
-    proved = later(rec.since, policy.job.prove_s)
-    if job.restarts > rec.attempt.restarts + 1:
+    proved = later(c.rec.since, c.policy.job.prove_s)
+    if job.restarts > c.rec.attempt.restarts + 1:
         return Move(Signal.FAILED_AGAIN, "requeued once more before it had proved itself")
-    if facts.asks:
-        return Move(Signal.FAILED_AGAIN, facts.asks)
-    if job.running and now >= proved:
-        return Move(Signal.PROVED, f"ran {policy.job.prove_s:g} s on {','.join(job.nodes)}")
-    return Wait(proved if now < proved else deadline, "running again; proving itself")
+    if c.facts.asks:
+        return Move(Signal.FAILED_AGAIN, c.facts.asks)
+    if job.running and c.now >= proved:
+        return Move(Signal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
+    return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")
 
 
 _PHASES: Final = {

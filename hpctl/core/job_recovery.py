@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId
-from hpctl.core.recovery import IllegalSignal, StepRecord, Trail
+from hpctl.core.recovery import StepRecord, Trail, next_phase
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Trouble
 
@@ -131,6 +131,11 @@ class JobRecovery(Struct, frozen=True):
     trail: tuple[Trail, ...] = ()
 
     @property
+    def key(self) -> JobId:
+        """What at most one open recovery may be about."""
+        return self.attempt.job
+
+    @property
     def ended(self) -> bool:
         """Closed for ever."""
         return self.phase in ENDS
@@ -145,11 +150,10 @@ class JobRecovery(Struct, frozen=True):
         """It ended without stopping the run, which may therefore be hit again."""
         return any(move.signal in (Signal.WENT_ON, Signal.CALLED_OFF) for move in self.trail)
 
-    def on(self, signal: Signal, at: datetime, why: str) -> JobRecovery:
+    def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
         """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
-        phase = TRANSITIONS.get((self.phase, signal))
-        if phase is None:
-            raise IllegalSignal(f"{self.id}: {signal} in phase {self.phase}")
+        signal = Signal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 

@@ -244,9 +244,16 @@ class State(Struct):
         self.events += 1
         match event:
             case NodeRecoveryOpened():
-                self._open_node(event)
+                told = {**_told(event, NodeRecovery), "opened_for": event.generation}
+                node = NodeRecovery(**told, phase=node_recovery.Phase.OPEN)
+                self._open(self.nodes, self.open_nodes, node)
+                self.last_of_node[node.node] = node.id
             case JobRecoveryOpened():
-                self._open_job(event)
+                job = JobRecovery(**_told(event, JobRecovery), phase=job_recovery.Phase.HIT)
+                self._open(self.jobs, self.open_jobs, job)
+                self.attempts[event.attempt] = job.id
+            case ChangeOpened():
+                self._open(self.changes, self.open_changes, change.open_change(event))
             case SignalSeen():
                 self._signal(event)
             case StepStarted() | StepResolved():
@@ -259,82 +266,52 @@ class State(Struct):
                 self._request(event)
             case JobReported():
                 self._report(event)
-            case ChangeOpened():
-                self._open_change(event)
             case ConfigurationTaken():
                 self.configuration = event
             case DaemonStarted():
                 pass
 
-    def _open_change(self, e: ChangeOpened) -> None:
-        opened = change.open_change(e)
-        if e.recovery in self.changes or opened.key in self.open_changes:
-            raise Corrupt(f"{e.recovery} opened while {self.open_changes.get(opened.key)} is open")
-        self.changes[e.recovery] = opened
-        self.open_changes[opened.key] = e.recovery
+    def _open(self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any) -> None:
+        if rec.id in kept or rec.key in listed:
+            raise Corrupt(f"{rec.id} opened while {listed.get(rec.key)} is open")
+        kept[rec.id] = rec
+        listed[rec.key] = rec.id
 
-    def _open_node(self, e: NodeRecoveryOpened) -> None:
-        node = e.generation.node
-        if e.recovery in self.nodes or node in self.open_nodes:
-            raise Corrupt(f"{e.recovery} opened while {self.open_nodes.get(node)} is open")
-        told = {**_told(e, NodeRecovery), "opened_for": e.generation}
-        self.nodes[e.recovery] = NodeRecovery(**told, phase=node_recovery.Phase.OPEN)
-        self.open_nodes[node] = e.recovery
-        self.last_of_node[node] = e.recovery
-
-    def _open_job(self, e: JobRecoveryOpened) -> None:
-        job = e.attempt.job
-        if e.recovery in self.jobs or job in self.open_jobs:
-            raise Corrupt(f"{e.recovery} opened while {self.open_jobs.get(job)} is open")
-        self.jobs[e.recovery] = JobRecovery(**_told(e, JobRecovery), phase=job_recovery.Phase.HIT)
-        self.open_jobs[job] = e.recovery
-        self.attempts[e.attempt] = e.recovery
+    def _kept(self, e: SignalSeen | StepStarted | StepResolved) -> tuple[dict[Any, Any], ...]:
+        """Where a recovery or change is kept, and where it is listed while it is open."""
+        for kept, listed in (
+            (self.nodes, self.open_nodes),
+            (self.jobs, self.open_jobs),
+            (self.changes, self.open_changes),
+        ):
+            if e.recovery in kept:
+                return kept, listed
+        what = e.signal if isinstance(e, SignalSeen) else f"step {e.step}"
+        raise Corrupt(f"{what} of {e.recovery}, which was never opened")
 
     def _signal(self, e: SignalSeen) -> None:
+        kept, listed = self._kept(e)
         try:
-            if e.recovery in self.nodes:
-                rec = self.nodes[e.recovery].on(
-                    node_recovery.Signal(e.signal), e.at, e.why, e.generation
-                )
-                self.nodes[rec.id] = rec
-                if rec.ended:
-                    del self.open_nodes[rec.node]
-            elif e.recovery in self.jobs:
-                job = self.jobs[e.recovery].on(job_recovery.Signal(e.signal), e.at, e.why)
-                self.jobs[job.id] = job
-                if job.ended:
-                    del self.open_jobs[job.attempt.job]
-            elif e.recovery in self.changes:
-                moved = self.changes[e.recovery].on(change.Signal(e.signal), e.at, e.why)
-                self.changes[moved.id] = moved
-                if moved.ended:
-                    del self.open_changes[moved.key]
-            else:
-                raise Corrupt(f"{e.signal} for {e.recovery}, which was never opened")
+            rec = kept[e.recovery].on(e.signal, e.at, e.why, e.generation)
         except (ValueError, IllegalSignal) as error:
             raise Corrupt(str(error)) from error
+        kept[rec.id] = rec
+        if rec.ended:
+            del listed[rec.key]
 
     def _step(self, e: StepStarted | StepResolved) -> None:
-        rec: NodeRecovery | JobRecovery | Change | None = self.nodes.get(e.recovery)
-        rec = rec or self.jobs.get(e.recovery) or self.changes.get(e.recovery)
-        if rec is None:
-            raise Corrupt(f"step {e.step} of {e.recovery}, which was never opened")
-        steps = rec.steps
+        kept, _ = self._kept(e)
+        rec = kept[e.recovery]
         if isinstance(e, StepStarted):
             if rec.ended:
                 raise Corrupt(f"step {e.step} started by {e.recovery}, which is {rec.phase}")
-            steps = (*steps, StepRecord(e.step, e.attempt, e.target, e.at))
+            steps = (*rec.steps, StepRecord(e.step, e.attempt, e.target, e.at))
         else:
             try:
-                steps = resolved(steps, e.step, e.attempt, e.outcome, e.at)
+                steps = resolved(rec.steps, e.step, e.attempt, e.outcome, e.at)
             except IllegalSignal as error:
                 raise Corrupt(f"{e.recovery}: {error}") from error
-        if isinstance(rec, NodeRecovery):
-            self.nodes[rec.id] = replace(rec, steps=steps)
-        elif isinstance(rec, Change):
-            self.changes[rec.id] = replace(rec, steps=steps)
-        else:
-            self.jobs[rec.id] = replace(rec, steps=steps)
+        kept[rec.id] = replace(rec, steps=steps)
 
     def _report(self, e: JobReported) -> None:
         """Told is told: the same word twice is one."""

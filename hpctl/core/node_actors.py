@@ -16,7 +16,6 @@ from hpctl.core.model import (
     Generation,
     Instance,
     Outcome,
-    OutcomeKind,
     Remedy,
     SlurmJob,
     SlurmNode,
@@ -27,6 +26,7 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import answers
 from hpctl.core.recovery import (
+    Case,
     Do,
     Move,
     Next,
@@ -35,7 +35,6 @@ from hpctl.core.recovery import (
     StepRecord,
     Wait,
     answer_text,
-    attempt_step,
     last_step,
     taken_over,
 )
@@ -77,31 +76,41 @@ class NodeFacts(Struct, frozen=True):
         return mark_of(self.slurm)
 
 
-def marked(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
+NodeCase = Case[NodeRecovery, NodeFacts]
+
+
+def marked(c: NodeCase) -> Next | None:
     """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
 
     Its FAIL has cleared our DRAIN and its Reason replaced ours. Mode own closes the node in our
     name again; in mode assist the service reads that Reason, so it stays.
     """
-    node, mark = facts.slurm, facts.mark
+    rec, node, mark = c.rec, c.facts.slurm, c.facts.mark
     lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
     if node is None or not (mark or lost):
         return None
     if mark and rec.phase is Phase.VERIFYING and not spent(node):
         return Move(Signal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
-    drain = last_step(rec.steps, StepKind.DRAIN)
+    drain = c.last(StepKind.DRAIN)
     if mark and not _noted(rec):
         return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
-    if policy.mode is not Mode.OWN or drain is None:
+    if c.policy.mode is not Mode.OWN or drain is None:
         return None
-    if drain.attempt >= _most(policy):
+    if drain.attempt >= _most(c):
         return Move(Signal.NEEDS_HUMAN, f"it is marked {mark} again and again")
-    if drain.outcome is not None and drain.outcome.kind is OutcomeKind.ACCEPTED:
+    if drain.accepted:
         return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
-    answer = attempt_step(rec.steps, StepKind.DRAIN, rec.node, repeat(policy), now, rec.meaning)
+    return moved(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
+
+
+def moved(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
+    """A step's answer; a move where trying again is not for us to decide. `not_ours`: what it
+    means that the node is somebody else's by now."""
     if not isinstance(answer, Outcome):
         return answer
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not drain the node: {answer_text(answer)}")
+    if not_ours and answer.code in ("foreign_drain", "not_ours"):
+        return Move(Signal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
+    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {answer_text(answer)}")
 
 
 def _noted(rec: NodeRecovery) -> bool:
@@ -167,32 +176,32 @@ def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
     return closed and node is not None and node.in_service
 
 
-def forgotten(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next | None:
+def forgotten(c: NodeCase) -> Next | None:
     """slurmctld died before it had saved our drain, and came back without it: no operator's word.
 
     Only once for a start of slurmctld: who resumes the node after that wins.
     """
-    drain = last_step(rec.steps, StepKind.DRAIN)
+    facts, drain = c.facts, c.last(StepKind.DRAIN)
     if facts.booted is None or drain is None or drain.resolved is None:
         return None
     # slurmctld tells whole seconds.
     before = facts.booted - drain.resolved > -timedelta(seconds=1)
-    recent = facts.booted - drain.resolved < UNSAVED and now - facts.booted < RESTORED
-    if not (before and recent and lost(rec, facts.slurm)) or drain.attempt >= _most(policy):
+    recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
+    if not (before and recent and lost(c.rec, facts.slurm)) or drain.attempt >= _most(c):
         return None
-    return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
+    return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
-def seized(rec: NodeRecovery, facts: NodeFacts, policy: Policy) -> Move | None:
+def seized(c: NodeCase) -> Move | None:
     """An operator who resumes or re-reasons our node wins, at any time after our drain.
 
     Before it, that is whoever takes a mark off: the mark had closed the node.
     """
-    ours_to_close = rec.phase is Phase.OPEN and not _was_marked(rec)
-    if ours_to_close or returning(rec) or facts.mark:
+    ours_to_close = c.rec.phase is Phase.OPEN and not _was_marked(c.rec)
+    if ours_to_close or returning(c.rec) or c.facts.mark:
         return None
-    how = taken_over(facts.slurm, rec.id)
-    if how and policy.mode is Mode.ASSIST and _service_gave_back(rec, facts):
+    how = taken_over(c.facts.slurm, c.rec.id)
+    if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
         return None
     return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
 
@@ -230,24 +239,22 @@ def _since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
     return rec.steps[last:]
 
 
-def attempt(
-    rec: NodeRecovery, kind: StepKind, policy: Policy, now: datetime, why: str = "", mark: str = ""
-) -> Do | Wait | Outcome:
-    """`attempt_step` on the node; anew where it was closed again since the last one.
+def attempt(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | Wait | Outcome:
+    """A step on the node; anew where it was closed again since the last one.
 
     Or where the last one was refused because somebody had just marked the node.
     """
-    last = last_step(rec.steps, kind)
+    last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
-    outrun = bool(mark) and refused and last is not None and last.attempt < _most(policy)
-    if last is not None and (outrun or last_step(_since_drain(rec), kind) is None):
-        return Do(kind, rec.node, last.attempt + 1, why)
-    return attempt_step(rec.steps, kind, rec.node, repeat(policy), now, why)
+    outrun = bool(mark) and refused and last is not None and last.attempt < _most(c)
+    if last is not None and (outrun or last_step(_since_drain(c.rec), kind) is None):
+        return Do(kind, c.rec.node, last.attempt + 1, why)
+    return c.attempt(kind, c.rec.node, why)
 
 
-def _most(policy: Policy) -> int:
+def _most(c: NodeCase) -> int:
     """So often a node is closed anew, or set DOWN, for the marks that it gets."""
-    return 2 * policy.node.step_attempts
+    return 2 * c.repeat.attempts
 
 
 def repeat(policy: Policy) -> Repeat:

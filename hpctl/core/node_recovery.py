@@ -25,7 +25,7 @@ from hpctl.core.model import (
     RuleId,
     Urgency,
 )
-from hpctl.core.recovery import IllegalSignal, StepKind, StepRecord, Trail
+from hpctl.core.recovery import StepKind, StepRecord, Trail, next_phase
 
 
 class Phase(StrEnum):
@@ -145,6 +145,9 @@ class NodeRecovery(Struct, frozen=True):
         """The Slurm name of the node; stays the same over a replacement."""
         return self.opened_for.node
 
+    key = node
+    """What at most one open recovery may be about."""
+
     @property
     def ended(self) -> bool:
         """Closed for ever."""
@@ -165,11 +168,12 @@ class NodeRecovery(Struct, frozen=True):
         """True once something was asked for that the instance feels."""
         return any(s.kind in (StepKind.REBOOT, StepKind.REPLACE) for s in self.steps)
 
-    def on(self, signal: Signal, at: datetime, why: str, now_is: Generation | None) -> NodeRecovery:
+    def on(
+        self, seen: str, at: datetime, why: str, now_is: Generation | None = None
+    ) -> NodeRecovery:
         """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
-        phase = TRANSITIONS.get((self.phase, signal))
-        if phase is None:
-            raise IllegalSignal(f"{self.id}: {signal} in phase {self.phase}")
+        signal = Signal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         marked = signal in MARKS
         return replace(
             self,

@@ -6,13 +6,20 @@ spares are off until a file names a group.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from hpctl.core.bounds import MAX_SECONDS
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
 from hpctl.core.trouble import STOP_EXIT_CODE
+
+Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS, title="seconds")]
+SecondsOrNone = Annotated[float, Meta(ge=0, le=MAX_SECONDS, title="seconds")]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+"""What a file may say; a struct that is made in Python is not checked."""
 
 
 class GroupLimits(Struct, frozen=True):
@@ -21,9 +28,13 @@ class GroupLimits(Struct, frozen=True):
     `partition` is the Slurm partition whose jobs it serves; empty: those of its living nodes.
     """
 
-    min_count: int
-    max_count: int
+    min_count: Annotated[int, Meta(ge=0)]
+    max_count: Annotated[int, Meta(ge=0, le=6758)]
     partition: str = ""
+
+    def __post_init__(self) -> None:
+        if self.min_count > self.max_count:
+            raise ValueError(f"min_count {self.min_count} is over max_count {self.max_count}")
 
 
 class AutoscalePolicy(Struct, frozen=True):
@@ -37,15 +48,15 @@ class AutoscalePolicy(Struct, frozen=True):
     """
 
     enabled: bool = False
-    groups: Mapping[str, GroupLimits] = field(default_factory=lambda: MappingProxyType({}))
-    up_after_s: float = 120.0
-    down_after_s: float = 1800.0
-    cooldown_s: float = 600.0
-    step: int = 8
-    adds_per_day: int = 50
-    hours_per_day: float | None = None
-    arrive_deadline_s: float = 5400.0
-    leave_deadline_s: float = 3600.0
+    groups: Mapping[str, GroupLimits] = field(default_factory=dict)
+    up_after_s: SecondsOrNone = 120.0
+    down_after_s: SecondsOrNone = 1800.0
+    cooldown_s: SecondsOrNone = 600.0
+    step: Annotated[int, Meta(ge=1, le=50)] = 8
+    adds_per_day: Annotated[int, Meta(ge=0)] = 50
+    hours_per_day: SecondsOrNone | None = None
+    arrive_deadline_s: Seconds = 5400.0
+    leave_deadline_s: Seconds = 3600.0
 
 
 class Mode(StrEnum):
@@ -69,75 +80,75 @@ class Unrecoverable(StrEnum):
 class NodePolicy(Struct, frozen=True):
     """Deadlines of a node recovery's phases, and how its steps are repeated."""
 
-    cordon_deadline_s: float = 120.0
-    disturb_after_s: float = 0.1
+    cordon_deadline_s: Seconds = 120.0
+    disturb_after_s: SecondsOrNone = 0.1
     """From opening to the first effect that a job feels: time for a mass event to show."""
-    vacate_deadline_s: float = 900.0
-    vacate_after_jobs_deadline_s: float = 14 * 86400.0
-    remedy_after_s: float = 60.0
+    vacate_deadline_s: Seconds = 900.0
+    vacate_after_jobs_deadline_s: Seconds = 14 * 86400.0
+    remedy_after_s: SecondsOrNone = 60.0
     """From opening to a reboot or replacement, unless an operator asked: the jobs are elsewhere
     by then, and a broken check shows itself as many nodes within a minute."""
-    reboot_deadline_s: float = 1200.0
-    replace_deadline_s: float = 5400.0
-    rejoin_deadline_s: float = 1800.0
-    verify_deadline_s: float = 1800.0
-    verify_healthy_s: float = 30.0
+    reboot_deadline_s: Seconds = 1200.0
+    replace_deadline_s: Seconds = 5400.0
+    rejoin_deadline_s: Seconds = 1800.0
+    verify_deadline_s: Seconds = 1800.0
+    verify_healthy_s: SecondsOrNone = 30.0
     unrecoverable_jobs: Unrecoverable = Unrecoverable.WAIT
-    step_retry_s: float = 10.0
-    step_attempts: int = 5
-    doubt_window_s: float = 180.0
+    step_retry_s: Seconds = 10.0
+    step_attempts: Count = 5
+    doubt_window_s: Seconds = 180.0
     protected: frozenset[NodeName] = frozenset()
 
 
 class JobPolicy(Struct, frozen=True):
     """Deadlines and budgets of a job recovery."""
 
-    save_grace_s: float = 60.0
-    stop_deadline_s: float = 900.0
-    release_deadline_s: float = 300.0
-    start_deadline_s: float = 86400.0
-    prove_s: float = 30.0
-    prove_deadline_s: float = 3600.0
-    step_retry_s: float = 2.0
-    step_attempts: int = 10
-    max_restarts: int = 10
-    restart_window_s: float = 86400.0
+    save_grace_s: SecondsOrNone = 60.0
+    stop_deadline_s: Seconds = 900.0
+    release_deadline_s: Seconds = 300.0
+    start_deadline_s: Seconds = 86400.0
+    prove_s: SecondsOrNone = 30.0
+    prove_deadline_s: Seconds = 3600.0
+    step_retry_s: Seconds = 2.0
+    step_attempts: Count = 10
+    max_restarts: Count = 10
+    restart_window_s: Seconds = 86400.0
     final_exit_codes: tuple[int, ...] = (STOP_EXIT_CODE,)
     """A job that ends with one of these has asked not to be run again."""
-    supervisor_grace_s: float = 60.0
+    supervisor_grace_s: Seconds = 60.0
     """How long a job's own supervisor may take to say that it goes on without a lost node."""
-    settle_s: float = 3.0
+    settle_s: SecondsOrNone = 3.0
     """How long after its end a run that ended by itself may start again: a node's fault that
     explains the end shows itself by then, and the node is closed."""
-    ended_before_fault_s: float = 60.0
+    ended_before_fault_s: SecondsOrNone = 60.0
     """A job that ended badly this long before its node's fault was seen still counts as hit."""
 
 
 class Budgets(Struct, frozen=True):
     """How much may be in treatment at once. A fraction is of the nodes concerned."""
 
-    open_min: int = 2
-    open_fraction: float = 0.05
-    partition_min: int = 2
-    partition_fraction: float = 0.25
-    per_hour: int = 10
-    offender_recoveries: int = 3
-    offender_window_s: float = 30 * 86400.0
-    correlated_min: int = 3
-    correlated_fraction: float = 0.10
-    correlated_window_s: float = 600.0
-    launch_failures: int = 2
-    launch_window_s: float = 86400.0
-    approval_s: float = 3600.0
+    open_min: Count = 2
+    open_fraction: Fraction = 0.05
+    partition_min: Count = 2
+    partition_fraction: Fraction = 0.25
+    per_hour: Count = 10
+    offender_recoveries: Count = 3
+    offender_window_s: Seconds = 30 * 86400.0
+    correlated_min: Annotated[int, Meta(ge=2)] = 3
+    correlated_fraction: Fraction = 0.10
+    correlated_window_s: Seconds = 600.0
+    launch_failures: Count = 2
+    launch_window_s: Seconds = 86400.0
+    approval_s: Seconds = 3600.0
 
 
 class FactAges(Struct, frozen=True):
     """How old a fact may be and still be acted on."""
 
-    scheduler_s: float = 60.0
-    provider_s: float = 300.0
-    report_s: float = 120.0
-    silent_s: float = 20.0
+    scheduler_s: Seconds = 60.0
+    provider_s: Seconds = 300.0
+    report_s: Seconds = 120.0
+    silent_s: Seconds = 20.0
     """An agent not heard for this long is silent; it reports every 10 s."""
 
 
@@ -151,5 +162,5 @@ class Policy(Struct, frozen=True):
     budgets: Budgets = field(default_factory=Budgets)
     ages: FactAges = field(default_factory=FactAges)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
-    spares: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

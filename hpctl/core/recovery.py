@@ -5,8 +5,9 @@ a lost reply) is in doubt, and being in doubt is an input like any other.
 """
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, SlurmNode, reason_owner
+from hpctl.core.policy import Policy
 
 
 class StepKind(StrEnum):
@@ -61,6 +63,11 @@ class StepRecord(Struct, frozen=True):
     def in_doubt(self) -> bool:
         """Nobody can say from the journal alone whether it took effect."""
         return self.outcome is None or self.outcome.kind is OutcomeKind.AMBIGUOUS
+
+    @property
+    def accepted(self) -> bool:
+        """The order was taken; its effect may still be to come."""
+        return self.outcome is not None and self.outcome.kind is OutcomeKind.ACCEPTED
 
 
 class Trail(Struct, frozen=True):
@@ -134,6 +141,17 @@ class IllegalSignal(Exception):
     """A signal that its phase does not know: a corrupt journal, or a bug."""
 
 
+P = TypeVar("P")
+
+
+def next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
+    """Where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
+    phase = table.get(at)
+    if phase is None:
+        raise IllegalSignal(f"{rid}: {at[-1]} in phase {at[-2]}")
+    return phase
+
+
 class Repeat(Struct, frozen=True):
     """How a step is repeated: seconds between attempts, how many, and the window of doubt."""
 
@@ -203,8 +221,7 @@ def attempt_step(
         return outcome
     else:
         # Accepted but not seen, or rejected for now: both deserve patience, then another go.
-        accepted = outcome is not None and outcome.kind is OutcomeKind.ACCEPTED
-        patience = accepted and kind not in CONVERGENT
+        patience = last.accepted and kind not in CONVERGENT
         waited = repeat.doubt_window_s if patience else repeat.retry_s
     ready = later(last.resolved or last.started, waited)
     if now < ready:
@@ -212,6 +229,69 @@ def attempt_step(
     if spent:
         return outcome or Outcome.ambiguous("in_doubt", f"{kind} was started and never answered")
     return again
+
+
+class Stepped(Protocol):
+    """A recovery or a change, as far as its steps go."""
+
+    @property
+    def phase(self) -> StrEnum:
+        """Where it stands."""
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """What it has begun, oldest first."""
+
+
+R = TypeVar("R", bound=Stepped)
+F = TypeVar("F")
+
+
+class Case(Struct, Generic[R, F], frozen=True):
+    """One recovery or change, what is known now, and until when its phase may last."""
+
+    rec: R
+    facts: F
+    policy: Policy
+    now: datetime
+    deadline: datetime
+    repeat: Repeat
+
+    def last(self, kind: StepKind) -> StepRecord | None:
+        """The newest attempt at one kind of step."""
+        return last_step(self.rec.steps, kind)
+
+    def wait(self, why: str, look: Look = Look.WOKEN) -> Wait:
+        """Until the phase's deadline."""
+        return Wait(self.deadline, why, look)
+
+    def attempt(self, kind: StepKind, target: str, why: str = "") -> Do | Wait | Outcome:
+        """`attempt_step` of this recovery."""
+        return attempt_step(self.rec.steps, kind, target, self.repeat, self.now, why)
+
+    def take(
+        self,
+        kind: StepKind,
+        target: str,
+        refused: StrEnum,
+        cannot: str,
+        why: str = "",
+        **details: Any,
+    ) -> Next:
+        """The step, with these of its details; a move by `refused` where trying again is not for
+        us to decide."""
+        answer = self.attempt(kind, target, why)
+        if isinstance(answer, Outcome):
+            return Move(refused, f"{cannot}: {answer_text(answer)}")
+        return replace(answer, **details) if isinstance(answer, Do) else answer
+
+    def timed(self, answer: Next, too_late: StrEnum) -> Next:
+        """The answer, or a move by `too_late` where it waits and the phase has lasted too long."""
+        if not isinstance(answer, Wait):
+            return answer
+        if self.now >= self.deadline:
+            return Move(too_late, f"{self.rec.phase} for too long: {answer.why}")
+        return replace(answer, until=min(answer.until, self.deadline))
 
 
 def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:

@@ -6,7 +6,6 @@ wait for it. Which run policy each registered job has is found here, too: the cl
 partition's, its own; the later wins.
 """
 
-import json
 import logging
 import math
 import threading
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
-from pydantic import ValidationError
 
 from hpctl.clusters.joining import NEVER as LONG_AGO
 from hpctl.clusters.joining import Joiner
@@ -46,7 +44,7 @@ from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Unavailable
-from hpctl.policies import PolicyFile, merged
+from hpctl.policies import PolicyFile, from_json, merged
 from hpctl.ports import Clock, Provider, Scheduler
 
 log = logging.getLogger(__name__)
@@ -425,17 +423,8 @@ class RunPolicies:
     def _merged(self, partition: str, own: Mapping[str, object]) -> Ruled:
         files = self._layers(partition)
         try:
-            # Through JSON, as it came: what the model takes only from JSON (lists for tuples).
-            mine = PolicyFile.model_validate_json(json.dumps(own))
-        except (ValidationError, ValueError, RecursionError) as error:
-            return Ruled(merged(files), f"its own policy is not used: {_reason(error)}")
+            mine = from_json(own)
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            return Ruled(merged(files), f"its own policy is not used: {reason}")
         return Ruled(merged([*files, mine]))
-
-
-def _reason(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return " ".join(str(error).split())[:200]
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the whole"
-    more = f" and {error.error_count() - 1} more" if error.error_count() > 1 else ""
-    return f"{place}: {first['msg']}{more}"[:200]

@@ -23,14 +23,13 @@ They run as the user, on a compute node, at every start of the job, under whatev
 import json
 import re
 import shlex
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from msgspec import Struct, field
-
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.trouble import STOP_EXIT_CODE
+from hpctl.jobs.job_comment import JobRegistration
+from hpctl.jobs.submit_context import Runtime
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 PLACEHOLDERS = {
@@ -49,43 +48,25 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-class Parts(Struct, frozen=True):
-    """What the lines are made from.
-
-    `python_path` is the PYTHONPATH that hpctl needs to be imported, "" where it is installed.
-    `directory` and `tiers` are absolute and may hold placeholders. `resume` is False for a
-    program that finds its checkpoint itself. `policy` is compact, as in the job's Comment.
-    """
-
-    python: str
-    python_path: str = ""
-    directory: str | None = None
-    tiers: tuple[str, ...] = ()
-    resume: bool = True
-    policy: Mapping[str, object] = field(default_factory=dict)
-    spares: int = 0
-    save_signal: str = ""
-
-
-def render(parts: Parts) -> str:
-    """The lines, with a last newline."""
-    directory = parts.directory or ""
-    root = base(directory) if directory else ""
+def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> str:
+    """The lines, with a last newline. `resume` is False for a program that finds its checkpoint
+    itself."""
+    root = base(job.ckpt) if job.ckpt else ""
     sections = _sections()
     text = sections["begin"]
-    if directory:
-        text += sections["resume" if parts.resume else "make"]
+    if job.ckpt:
+        text += sections["resume" if resume else "make"]
     signals = ["USR1"]
-    if parts.save_signal and parts.save_signal not in (*_NOT_TRAPPED, "USR1"):
-        signals.append(parts.save_signal)
+    if job.save_signal and job.save_signal not in (*_NOT_TRAPPED, "USR1"):
+        signals.append(job.save_signal)
     # `VAR=x $limit cmd` sets VAR for cmd even where $limit is empty: assignments are recognised
     # before expansion, in every POSIX shell.
-    path = f"PYTHONPATH={shlex.quote(parts.python_path)} " if parts.python_path else ""
+    path = f"PYTHONPATH={shlex.quote(runtime.python_path)} " if runtime.python_path else ""
     values = {
-        "PYTHON": shlex.quote(parts.python),
+        "PYTHON": shlex.quote(runtime.python),
         "SAFE_PATH": shlex.join(SAFE_PATH),
-        "SEARCH": "".join(f" {shell_word(tier)}" for tier in parts.tiers),
-        "LIMIT": str(FETCH_S if any(t.startswith("s3://") for t in parts.tiers) else LOOK_S),
+        "SEARCH": "".join(f" {shell_word(tier)}" for tier in job.tiers),
+        "LIMIT": str(FETCH_S if any(t.startswith("s3://") for t in job.tiers) else LOOK_S),
         "BASE": shlex.quote(root),
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
@@ -93,7 +74,7 @@ def render(parts: Parts) -> str:
         "SIGNALS": " ".join(signals),
     }
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["end"])
-    return text.replace(_EXPORTED, _exports(parts))
+    return text.replace(_EXPORTED, _exports(job))
 
 
 @cache
@@ -103,20 +84,20 @@ def _sections() -> dict[str, str]:
     return dict(zip(named[1::2], named[2::2], strict=True))
 
 
-def _exports(parts: Parts) -> str:
+def _exports(job: JobRegistration) -> str:
     """What the job's processes find in their environment, only where it was asked for."""
     values = {
-        "HPCTL_CHECKPOINT_DIR": shell_word(parts.directory) if parts.directory else "",
-        "HPCTL_TIERS": shell_word(compact(list(parts.tiers))) if parts.tiers else "",
-        "HPCTL_POLICY": shlex.quote(compact(dict(parts.policy))) if parts.policy else "",
-        "HPCTL_SPARES": str(parts.spares) if parts.spares else "",
-        "HPCTL_SAVE_SIGNAL": parts.save_signal,
+        "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
+        "HPCTL_TIERS": shell_word(compact(list(job.tiers))) if job.tiers else "",
+        "HPCTL_POLICY": shlex.quote(compact(dict(job.policy))) if job.policy else "",
+        "HPCTL_SPARES": str(job.spares) if job.spares else "",
+        "HPCTL_SAVE_SIGNAL": job.save_signal,
     }
     exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
     # Only below what is there: a directory that is made where a mount is missing would hide that.
     made = "".join(
         f"    if [ -d {shlex.quote(base(tier))} ]; then mkdir -p {shell_word(tier)} || :; fi\n"
-        for tier in parts.tiers
+        for tier in job.tiers
         if tier.startswith("/")
     )
     return exports + made

@@ -1,21 +1,20 @@
 """What a policy would do in a made-up run: the very `decide` of supervisor and daemon, on paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Struct, field
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta, Struct, field
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
+from hpctl.core.policy import Seconds, SecondsOrNone
 from hpctl.core.run_policy import RESTARTS, Action, Means, Past, RunPolicy, decide, worth_growing
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.policies import Count, Seconds, SecondsOrNone
+from hpctl.policies import Count
 from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml import structs
 from hpctl.yaml.errors import FileProblems
 
 
@@ -25,11 +24,7 @@ class ScenarioError(FileProblems):
     hint_text = "see docs/policies.md"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ScenarioEvent(_Section):
+class ScenarioEvent(Struct, frozen=True):
     """A trouble (`kind`), nodes that are back in service, or a hold that is released."""
 
     at: SecondsOrNone
@@ -42,22 +37,21 @@ class ScenarioEvent(_Section):
     step: Count | None = None
     progress: Count | None = None
     alive: bool | None = None
-    repeat: Annotated[int, Field(ge=1, le=1000)] = 1
+    repeat: Annotated[int, Meta(ge=1, le=1000)] = 1
     every_s: Seconds = 60.0
     returned: tuple[str, ...] = ()
     released: bool = False
 
-    @model_validator(mode="after")
-    def _one_thing(self) -> ScenarioEvent:
+    def __post_init__(self) -> None:
         if (self.kind is not None) + bool(self.returned) + self.released != 1:
             raise ValueError("is one of: kind, returned, released")
-        return self
 
 
-class Scenario(_Section):
+class Scenario(Struct, frozen=True):
     """A job on a cluster, and what happens to it. `pool`: nodes beside the job's and its spares."""
 
-    nodes: Annotated[int, Field(ge=1, le=10_000)]
+    nodes: Annotated[int, Meta(ge=1, le=10_000)]
+    events: Annotated[tuple[ScenarioEvent, ...], Meta(min_length=1, max_length=1000)]
     spares: Count = 0
     pool: Count | None = None
     names: tuple[str, ...] = ()
@@ -66,10 +60,8 @@ class Scenario(_Section):
     start: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     remaining_s: SecondsOrNone = 7 * 86400.0
     restart_cost_s: SecondsOrNone = 120.0
-    events: Annotated[tuple[ScenarioEvent, ...], Field(min_length=1, max_length=1000)]
 
-    @model_validator(mode="after")
-    def _names_are_known(self) -> Scenario:
+    def __post_init__(self) -> None:
         known = self.cluster
         if len(known) < self.nodes + self.spares:
             raise ValueError(f"names has fewer than nodes + spares = {self.nodes + self.spares}")
@@ -81,7 +73,6 @@ class Scenario(_Section):
         ]
         if problems:
             raise ValueError("; ".join(problems))
-        return self
 
     @property
     def cluster(self) -> tuple[NodeName, ...]:
@@ -98,7 +89,7 @@ def read(path: str | Path) -> Scenario:
 
 def parse(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return yaml_errors.validated(Scenario, text, place, ScenarioError)
+    return structs.read(Scenario, text, place, ScenarioError)
 
 
 class Played(Struct, frozen=True):

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,10 @@ class NothingWhole(HpctlError):
     """There are checkpoints and none is complete, or they cannot be read: never a fresh start."""
 
 
+class NoneComplete(NothingWhole):
+    """They were read, and to look again would not change the answer."""
+
+
 def newest(directory: Path | None) -> ResumePoint:
     """What is there now. A directory that cannot be read is not judged, never "none"."""
     from hpctl.jobs.checkpoints.search import last_complete
@@ -75,7 +79,7 @@ def resume_point(
     search_tiers: Callable[[], Search] | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> ResumePoint:
-    """Where to resume: a Point without a path is a first start. Raises NothingWhole.
+    """Where to resume: a ResumePoint without a path is a first start. Raises NothingWhole.
 
     The batch script's own rule: a run is never begun anew over checkpoints that are damaged or
     cannot be read; a directory that cannot be read is tried for 17 s. `search_tiers` looks in all
@@ -85,7 +89,7 @@ def resume_point(
 
     if directory is None:
         return ResumePoint(judged=False)
-    problem = ""
+    problem, kind = "", NothingWhole
     for pause in (0.0, *PAUSES_S):
         sleep(pause)
         try:
@@ -97,8 +101,9 @@ def resume_point(
             return _resume_point(search)
         problem = f"none of the checkpoints in {directory} is complete: {_reasons(search)}"
         if search.verdict == "incomplete":
+            kind = NoneComplete
             break
-    raise NothingWhole(
+    raise kind(
         problem,
         "It does not start from scratch over them. Repair it, or submit with an empty"
         " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
@@ -121,35 +126,28 @@ def _resume_point(search: Search) -> ResumePoint:
 
 
 def _reasons(search: Search) -> str:
-    claimed: Sequence[str] = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
-    return "; ".join(claimed[:3]) or "nothing can be read"
+    claimed = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
+    unseen = [f"{each.place}: {each.why}" for each in search.unseen]
+    return "; ".join([*claimed, *unseen][:3]) or "nothing can be read"
 
 
 FETCH_S = 3600.0
 """How long a checkpoint may take to come from S3."""
 
 
-class Resume(Struct, frozen=True):
-    """`path` is what HPCTL_RESUME_FROM gets, empty for a start at the beginning. `refused` is the
-    reason not to start at all: there are checkpoints and none can be trusted, and starting over
-    would look like success while it throws the run away. `looked` is false where there is no
-    checkpoint directory: then HPCTL_RESUME_FROM stays as the job's environment has it."""
-
-    path: str = ""
-    step: int | None = None
-    refused: str = ""
-    looked: bool = True
-    empty: bool = False
-    """Nothing there claims to be a checkpoint."""
-
-
 def resume(
-    environment: Mapping[str, str], generation: int, *, was_empty: bool, nodes: int = 1
-) -> Resume:
-    """Look for the newest whole checkpoint in HPCTL_CHECKPOINT_DIR and the job's HPCTL_TIERS.
+    environment: Mapping[str, str],
+    generation: int,
+    *,
+    was_empty: bool,
+    nodes: int = 1,
+    sleep: Callable[[float], object] = time.sleep,
+) -> ResumePoint:
+    """Where a launcher's ranks resume: as `resume_point`, in HPCTL_CHECKPOINT_DIR and HPCTL_TIERS.
 
-    Blocks; I/O as `last_complete`, and up to 17 s more while the directory cannot be read. Where
-    a tier is in S3, `hpctl checkpoint last` is run, which brings a newer one into the directory.
+    Blocks. Without a checkpoint directory HPCTL_RESUME_FROM stays as the job's environment has it.
+    Where a tier is in S3, `hpctl checkpoint last` is run, which brings a newer one into the
+    directory. Raises HpctlError, NothingWhole among them.
 
     `was_empty`: the first generation of this step found nothing, so that whatever lies there now
     was written by it: if none of that is whole, the beginning is the right place to start from.
@@ -157,50 +155,32 @@ def resume(
     """
     directory = environment.get("HPCTL_CHECKPOINT_DIR", "")
     if not directory:
-        return Resume(environment.get("HPCTL_RESUME_FROM", ""), looked=False)
+        return ResumePoint(environment.get("HPCTL_RESUME_FROM") or None, judged=False)
     if generation == 0 and environment.get("HPCTL_RESUME") == "scratch":
-        return Resume()
+        return ResumePoint(judged=False)
+    tiers = further_places(environment)
     try:
-        tiers = further_places(environment)
-    except HpctlError as error:
-        return Resume(refused=str(error))
-    found = _look(directory, tiers, nodes)
-    for pause in PAUSES_S:
-        if not found.refused or not found.looked:
-            break
-        time.sleep(pause)
-        found = _look(directory, tiers, nodes)
-    if found.refused and found.looked is False and was_empty:
-        return Resume()
-    return Resume(found.path, found.step, found.refused, empty=found.empty)
+        return resume_point(Path(directory), lambda: _search(directory, tiers, nodes), sleep)
+    except NoneComplete:
+        if was_empty:
+            return ResumePoint(judged=False)
+        raise
 
 
-def _look(directory: str, tiers: list[str], nodes: int) -> Resume:
-    """`looked` is false here for an answer that asking again will not change."""
+def _search(directory: str, tiers: list[str], nodes: int) -> Search:
     if any(tier.startswith("s3://") for tier in tiers):
         return _ask(directory, tiers)
-    # Only where a job has checkpoints: the readers of every format cost a tenth of a second.
     from hpctl.jobs.checkpoints.search import last_complete, tiers_of
 
-    try:
-        places = tiers_of([directory, *tiers], Path)[0] if tiers else Path(directory)
-        search = last_complete(places, nodes=nodes)
-    except OSError as error:
-        return Resume(refused=f"{directory} cannot be read: {error.strerror or error}")
-    if search.found is not None:
-        return Resume(str(search.found.path), search.found.step)
-    if search.verdict == "none":
-        return Resume(empty=True)
-    if not search.passed_over:
-        return Resume(refused=f"{search.unseen[0].place} cannot be read: {search.unseen[0].why}")
-    first = next((each for each in search.passed_over if each.claimed), search.passed_over[0])
-    why = f"no checkpoint in {directory} is whole ({first.path.name}: {first.why})"
-    return Resume(refused=why, looked=search.verdict == "unreadable")
+    places = tiers_of([directory, *tiers], Path)[0] if tiers else Path(directory)
+    return last_complete(places, nodes=nodes)
 
 
-def _ask(directory: str, tiers: list[str]) -> Resume:
+def _ask(directory: str, tiers: list[str]) -> Search:
     """Have a process of hpctl look, which may import what S3 needs. Its one line is that of
-    `checkpoint last --export`."""
+    `checkpoint last --export`. Raises OSError where there is no answer."""
+    from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
+
     command = [*SAFE_PATH, "hpctl", "checkpoint", "last", "--export", directory, *tiers]
     try:
         line = subprocess.run(
@@ -211,13 +191,12 @@ def _ask(directory: str, tiers: list[str]) -> Resume:
             timeout=FETCH_S,
             check=False,
         ).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Resume(refused=f"no answer about {directory} and its tiers: {error}")
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"no answer about its tiers: {error}") from error
     verdict, _, rest = line.partition(" ")
     if verdict == "found":
-        return Resume(rest)
+        return Search(Checkpoint(Path(rest), None, None, "", False))
     if verdict == "none":
-        return Resume(empty=True)
-    return Resume(
-        refused=line or "hpctl checkpoint last said nothing", looked=verdict != "incomplete"
-    )
+        return Search(None)
+    why = line or "hpctl checkpoint last printed nothing"
+    return Search(None, (PassedOver(Path(directory), why, unreadable=verdict != "incomplete"),))

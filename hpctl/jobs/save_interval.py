@@ -47,9 +47,10 @@ class Rate(Struct, frozen=True):
         """Whether the published prior still has a say."""
         return self.failures < FEW
 
-    def mtbf_s(self, nodes: int) -> float:
-        """Mean time between failures of a job on so many nodes."""
-        return DAY_S / (self.per_node_day * nodes)
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """The worst, the mean and the best."""
+        return self.high, self.per_node_day, self.low
 
 
 def rate(failures: int, node_days: float) -> Rate:
@@ -93,43 +94,6 @@ def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: 
         return 0.0
     wall = mtbf_s * math.exp(exponent[0]) * math.expm1(exponent[1])
     return min(1.0, interval_s / wall)
-
-
-class Advice(Struct, frozen=True):
-    """What to do, and what it is worth. `now_*` are None where the present interval is unknown."""
-
-    interval_s: float
-    young_s: float
-    ratio: float
-    interval_low_s: float
-    interval_high_s: float
-    """The best interval at the high and at the low end of the failure rate."""
-    now_s: float | None
-    now_ratio: float | None
-    table: tuple[tuple[float, float], ...]
-    """Intervals around the best one, and the ratio of each."""
-
-
-def advise(
-    save_s: float, restart_s: float, mtbf: tuple[float, float, float], now_s: float | None = None
-) -> Advice:
-    """The best interval for an MTBF (shortest, expected, longest), and others beside it."""
-    shortest, expected, longest = mtbf
-    best = daly(save_s, expected)
-
-    def ratio(interval_s: float) -> float:
-        return effective_ratio(interval_s, save_s, restart_s, expected)
-
-    return Advice(
-        interval_s=best,
-        young_s=young(save_s, expected),
-        ratio=ratio(best),
-        interval_low_s=daly(save_s, shortest),
-        interval_high_s=daly(save_s, longest),
-        now_s=now_s,
-        now_ratio=None if now_s is None else ratio(now_s),
-        table=tuple((best * times, ratio(best * times)) for times in (0.25, 0.5, 1, 2, 4, 8)),
-    )
 
 
 def median(values: Iterable[float]) -> float | None:
@@ -178,7 +142,7 @@ class MeasuredSaves(Struct, frozen=True):
     directory: Path
     formats: tuple[str, ...]
     saves: tuple[MeasuredSave, ...]
-    told_s: tuple[float, ...] = ()
+    reported_s: tuple[float, ...] = ()
     """What saves of runs in this directory took, as the program reported to `hpctl run`."""
 
     @property

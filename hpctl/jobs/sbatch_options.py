@@ -97,9 +97,9 @@ def needs_value(name: str, place: str) -> HpctlError:
     return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
-def parse_directive(words: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
+def parse_directive(arguments: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
     """The options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
-    left, found = list(words), dict[str, tuple[OptionValue, ...]]()
+    left, found = list(arguments), dict[str, tuple[OptionValue, ...]]()
     if not left:
         raise HpctlError(f"{place}: #HPCTL says nothing", f"hpctl knows {_directive_names()}.")
     while left:
@@ -224,9 +224,9 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM", "URG", "CONT")
 """Those that sbatch's --signal has names for and that a program can catch and go on from."""
 
 
-def names_in(words: str) -> tuple[str, ...]:
-    """The words of a table."""
-    return tuple(words.split())
+def names_in(table: str) -> tuple[str, ...]:
+    """The names of a table."""
+    return tuple(table.split())
 
 
 SHARED_VALUED = names_in("""
@@ -267,7 +267,7 @@ _SHORT = SHARED_SHORT | {
 }  # fmt: skip
 
 
-class CommandLine(Struct, frozen=True):
+class CommandLine(Struct):
     """What was typed after `hpctl sbatch`.
 
     `given` maps sbatch's long option names to their last value ("" for flags), `own` hpctl's
@@ -275,48 +275,37 @@ class CommandLine(Struct, frozen=True):
     but for `--wrap`, whose command is in `given`.
     """
 
-    passed: tuple[str, ...] = ()
+    passed: list[str] = field(default_factory=list)
     script: str | None = None
-    arguments: tuple[str, ...] = ()
+    arguments: list[str] = field(default_factory=list)
     given: dict[str, str] = field(default_factory=dict)
     own: dict[str, tuple[OptionValue, ...]] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
+    unknown: list[str] = field(default_factory=list)
     het: bool = False
 
 
-def parse_command_line(words: Sequence[str]) -> CommandLine:
+def parse_command_line(arguments: Sequence[str]) -> CommandLine:
     """Read a command line. Raises HpctlError for a misspelt or unfinished option of hpctl's."""
-    reader = _Reader(list(words))
+    reader = _Reader(list(arguments))
     while reader.left and reader.take_option():
         pass
-    return CommandLine(
-        passed=tuple(reader.passed),
-        script=reader.left[0] if reader.left else None,
-        arguments=tuple(reader.left[1:]),
-        given=reader.given,
-        own=reader.own,
-        unknown=tuple(reader.unknown),
-        het=reader.het,
-    )
+    line = reader.line
+    line.script, line.arguments = reader.left[0] if reader.left else None, reader.left[1:]
+    return line
 
 
 class _Reader:
     """One pass over the arguments, as getopt_long does with a leading `+`: stop at the script."""
 
-    def __init__(self, words: list[str]) -> None:
-        self.left = words
-        self.passed: list[str] = []
-        self.given: dict[str, str] = {}
-        self.own: dict[str, tuple[OptionValue, ...]] = {}
-        self.unknown: list[str] = []
-        self.het = False
+    def __init__(self, arguments: list[str]) -> None:
+        self.left, self.line = arguments, CommandLine()
 
     def take_option(self) -> bool:
         """Take one option (and its value); False at the script."""
         word = self.left[0]
         if word == ":":
-            self.het = True
-            self.passed.append(self.left.pop(0))
+            self.line.het = True
+            self.line.passed.append(self.left.pop(0))
         elif word == "--":
             self.left.pop(0)
             return False
@@ -333,43 +322,43 @@ class _Reader:
         if typed in HPCTL_OPTIONS:
             place = f"--{typed}"
             taken = _option_value(typed, equals, value, self.left, place, place)
-            self.own[typed] = (*self.own.get(typed, ()), taken)
+            self.line.own[typed] = (*self.line.own.get(typed, ()), taken)
             return
         name = _complete(typed)
         if name is None:
             if meant := closest_option(typed, list(HPCTL_OPTIONS), 0.75):
                 raise HpctlError(f"no such option: --{typed}", f"Did you mean {meant}?")
-            self.unknown.append(word)
+            self.line.unknown.append(word)
         if name == "wrap":  # it may become a script; who does not want one puts it back
-            self.given[name] = value if equals else (self.left.pop(0) if self.left else "")
+            self.line.given[name] = value if equals else (self.left.pop(0) if self.left else "")
             return
-        self.passed.append(word)
+        self.line.passed.append(word)
         if name in _VALUED and not equals:
             value = self._value()
-        self.given[name or typed] = value
+        self.line.given[name or typed] = value
 
     def _short(self, word: str) -> None:
-        self.passed.append(word)
+        self.line.passed.append(word)
         letters = word[1:]
         while letters:
             name, letters = _SHORT.get(letters[0]), letters[1:]
             if name in _VALUED:
-                self.given[str(name)] = letters or self._value()
+                self.line.given[str(name)] = letters or self._value()
                 return
             if name == "no-kill":  # its optional value is whatever is attached
-                self.given[name] = letters
+                self.line.given[name] = letters
                 return
             if name is None:
-                self.unknown.append(word)
+                self.line.unknown.append(word)
                 return
-            self.given[name] = ""
+            self.line.given[name] = ""
 
     def _value(self) -> str:
         """The next word as the value of the option before; sbatch says it where it is missing."""
         if not self.left:
             return ""
         value = self.left.pop(0)
-        self.passed.append(value)
+        self.line.passed.append(value)
         return value
 
 

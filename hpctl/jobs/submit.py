@@ -46,7 +46,7 @@ def plan(
     draft.spare_nodes()
     draft.signal()
     draft.examine()
-    if draft.ticket is None:
+    if not draft.registration.fields():
         draft.notes.append("no --checkpoint-dir: a requeued run starts at the script's beginning")
         return draft.submission(line, None)
     submit_checks.refuse_non_shell(body)
@@ -91,7 +91,7 @@ class _Draft:
     def spare_nodes(self) -> None:
         """K nodes more, and a job that outlives the loss of one."""
         asked = node_range(self.options.value("nodes") or "")
-        if asked is not None and asked[1] is not None and self.registers:
+        if asked is not None and asked[1] is not None and self.registration.fields():
             # What the job may run on is what it asked of Slurm, unless its policy is narrower.
             self.policy.setdefault("nodes", f"{asked[0]}-{asked[1]}")
         if not self.spares:
@@ -181,15 +181,10 @@ class _Draft:
             )
 
     @property
-    def registers(self) -> bool:
-        """Whether there is anything to register: else the job is one of plain sbatch's."""
-        return self.ticket is not None
-
-    @property
-    def ticket(self) -> JobRegistration | None:
-        """What is registered, None for nothing."""
+    def registration(self) -> JobRegistration:
+        """What is registered; without any field the job is one of plain sbatch's."""
         save = self.hpctl.save_signal
-        made = JobRegistration(
+        return JobRegistration(
             ckpt=self.hpctl.checkpoint_dir or "",
             tiers=self.hpctl.tiers,
             policy=self.policy,
@@ -197,30 +192,17 @@ class _Draft:
             save_signal=save.name if save else "",
             supervised=self.supervised,
         )
-        return made if made.fields() else None
 
     def rewritten(self) -> BatchScript:
         """The script with the preamble in it."""
-        hpctl, runtime = self.hpctl, self.context.runtime
-        text = preamble.render(
-            preamble.Parts(
-                python=runtime.python,
-                python_path=runtime.python_path,
-                directory=hpctl.checkpoint_dir,
-                tiers=hpctl.tiers,
-                resume=hpctl.resume,
-                policy=self.policy,
-                spares=self.spares,
-                save_signal=hpctl.save_signal.name if hpctl.save_signal else "",
-            )
-        )
+        text = preamble.render(self.context.runtime, self.registration, resume=self.hpctl.resume)
         lines = tuple(self.body.with_inserted(text).splitlines(keepends=True))
         return replace(self.body, lines=lines)
 
     def submission(self, line: CommandLine, copy: BatchScript | None) -> Submission:
         """What comes out of it all."""
         added = [*self.before, *self.after]
-        registered = self.ticket if copy is not None else None
+        registered = self.registration if copy is not None else None
         if registered is not None:
             self.notes.append(f"registered in the job's Comment: {', '.join(registered.fields())}")
             comment = self.options.value("comment") or ""
@@ -242,12 +224,6 @@ class _Draft:
             bases=tuple(preamble.base(place) for place in shared),
             registered=registered,
         )
-
-
-def checkpoint_dir(comment: str) -> str | None:
-    """The checkpoint directory that a job's Comment names, placeholders and all, or None."""
-    found = job_comment.decode(comment)
-    return found.ckpt or None if found else None
 
 
 def _number(value: object) -> int:

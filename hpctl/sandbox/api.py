@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,12 @@ class Sandbox:
     def status(self) -> dict[str, Any]:
         """What runs. Raises Unavailable."""
         return self._ask({"op": "status"})
+
+    def calls(self, operation: str = "") -> list[dict[str, Any]]:
+        """The calls that the emulated API has got, of one operation where it is named."""
+        url = f"{self.endpoint_url}/_emulator/calls/{operation}".rstrip("/")
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, loopback
+            return list(json.load(answer)["calls"])
 
     # --- using it -----------------------------------------------------------------------------
 

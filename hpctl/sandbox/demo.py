@@ -14,7 +14,6 @@ import json
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -166,7 +165,7 @@ SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
 
 
 class Screen(Protocol):
-    """Where the demo tells its story; `hpctl.cli` has one for terminals and one for pipes."""
+    """Where the demo reports what happens (`hpctl.cli.sandbox`)."""
 
     def chapter(self, title: str) -> None:
         """A new part begins."""
@@ -412,13 +411,8 @@ class Demo:
 
     def _calls(self, victim: str) -> None:
         self.result.instance_after = self._instance(victim)
-        url = f"{self._healed.endpoint_url}/_emulator/calls"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, loopback
-            calls = json.load(answer)
-        listed = calls["calls"] if isinstance(calls, dict) else calls
-        self.result.api_replace_calls = sum(
-            c["operation"] == "BatchReplaceClusterNodes" for c in listed
-        )
+        replaced = self._healed.calls("BatchReplaceClusterNodes")
+        self.result.api_replace_calls = len(replaced)
 
     def _judge(self) -> None:
         """What did not really happen. Empty: it all did."""

@@ -4,15 +4,13 @@ It is filled with what a cluster needs before it can be created: a VPC with a su
 two zones, a security group that lets itself in and out, an execution role, a bucket with the
 lifecycle scripts and an FSx for Lustre file system. What their names are is in aws.json.
 
-A data repository association of FSx is CREATING when it is made and AVAILABLE when it is next asked
-for. SimulatePrincipalPolicy, which moto lacks, knows roles with their inline and attached policies;
+SimulatePrincipalPolicy, which moto lacks, knows roles with their inline and attached policies;
 no conditions, boundaries or organisations.
 """
 
 import contextlib
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,96 +23,24 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox.machines import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
 from hpctl.sandbox.spec import Spec
 
-KEPT = ("FileSystemId", "FileSystemPath", "DataRepositoryPath", "BatchImportMetaDataOnCreate", "S3")
 
-
-def install_associations() -> None:
-    """Let moto's FSx answer the calls, in this process."""
+def complete_file_systems() -> None:
+    """Let moto's FSx describe file systems as AVAILABLE and with a mount name, in this process."""
     from moto.fsx.models import FileSystem
-    from moto.fsx.responses import FSxResponse
 
-    FSxResponse.create_data_repository_association = _create  # type: ignore[attr-defined]
-    FSxResponse.describe_data_repository_associations = _describe  # type: ignore[attr-defined]
-    FSxResponse.delete_data_repository_association = _delete  # type: ignore[attr-defined]
     if FileSystem.to_dict.__module__ != __name__:
         FileSystem.to_dict = _completed(FileSystem.to_dict)  # type: ignore[method-assign]
 
 
 def _completed(to_dict: Any) -> Any:
     def whole(self: Any) -> dict[str, Any]:
-        told: dict[str, Any] = to_dict(self)
-        told["Lifecycle"] = "AVAILABLE"
-        told["FileSystemTypeVersion"] = "2.15"
-        lustre = told.get("LustreConfiguration")
-        if lustre is not None:
-            told["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
-        return told
+        described: dict[str, Any] = to_dict(self)
+        described |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
+        if (lustre := described.get("LustreConfiguration")) is not None:
+            described["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
+        return described
 
     return whole
-
-
-def _known(response: Any) -> dict[str, dict[str, Any]]:
-    """The backend's associations, by id."""
-    backend = response.fsx_backend
-    if not hasattr(backend, "associations"):
-        backend.associations = {}
-    found: dict[str, dict[str, Any]] = backend.associations
-    return found
-
-
-def _create(response: Any) -> Any:
-    """A method of moto's FSxResponse."""
-    wanted = json.loads(response.body)
-    if wanted["FileSystemId"] not in response.fsx_backend.file_systems:
-        return _error("FileSystemNotFound", f"File system {wanted['FileSystemId']} not found.")
-    path = wanted.get("FileSystemPath", "/").rstrip("/") + "/"
-    for other in _known(response).values():
-        theirs = other["FileSystemPath"].rstrip("/") + "/"
-        same = other["FileSystemId"] == wanted["FileSystemId"]
-        if same and (path.startswith(theirs) or theirs.startswith(path)):
-            return _error("BadRequest", f"{path} overlaps {theirs} of {other['AssociationId']}.")
-    name = f"dra-{secrets.token_hex(9)[:17]}"
-    made = {
-        "AssociationId": name,
-        "ResourceARN": f"arn:aws:fsx:{response.region}:{response.current_account}:association/"
-        f"{wanted['FileSystemId']}/{name}",
-        "Lifecycle": "CREATING",
-        "CreationTime": time.time(),
-        **{key: wanted[key] for key in KEPT if key in wanted},
-    }
-    _known(response)[name] = made
-    return json.dumps({"Association": made})
-
-
-def _describe(response: Any) -> Any:
-    """A method of moto's FSxResponse: a fitting page, all in one."""
-    asked = json.loads(response.body)
-    ids = asked.get("AssociationIds")
-    wanted = {f["Name"]: set(f["Values"]) for f in asked.get("Filters", ())}
-    systems = wanted.get("file-system-id")
-    found = [
-        a
-        for a in _known(response).values()
-        if (not ids or a["AssociationId"] in ids)
-        and (systems is None or a["FileSystemId"] in systems)
-    ]
-    told = json.dumps({"Associations": found})
-    for association in found:
-        association["Lifecycle"] = "AVAILABLE"
-    return told
-
-
-def _delete(response: Any) -> Any:
-    """A method of moto's FSxResponse."""
-    name = json.loads(response.body)["AssociationId"]
-    if _known(response).pop(name, None) is None:
-        return _error("DataRepositoryAssociationNotFound", f"{name} not found.")
-    return json.dumps({"AssociationId": name, "Lifecycle": "DELETING"})
-
-
-def _error(code: str, message: str) -> tuple[int, dict[str, str], str]:
-    body = json.dumps({"__type": code, "Message": message})
-    return 400, {"status": "400"}, body
 
 
 def install_simulation() -> None:
@@ -174,8 +100,8 @@ def guarded(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
     marks = (f"Credential={access_key}/", f"X-Amz-Credential={access_key}%2F")
 
     def guard(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        said = (environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", ""))
-        if any(mark in text for mark in marks for text in said):
+        given = (environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", ""))
+        if any(mark in text for mark in marks for text in given):
             return app(environ, start_response)
         start_response("403 Forbidden", [("Content-Type", "application/xml")])
         return [
@@ -206,7 +132,7 @@ class OtherAws:
                 "Install it: pip install 'hpctl[sandbox]'",
             ) from error
         install_simulation()
-        install_associations()
+        complete_file_systems()
         port = self.settings.ports.moto
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
@@ -282,16 +208,32 @@ class OtherAws:
 
     def log(self, group: str, stream: str, lines: list[str]) -> None:
         """Append lines to a stream of CloudWatch Logs, making group and stream first."""
-        put_log(self.client("logs"), group, stream, lines)
+        logs = self.client("logs")
+        where = {"logGroupName": group, "logStreamName": stream}
+        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+            logs.create_log_group(logGroupName=group)
+        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+            logs.create_log_stream(**where)
+        now = int(time.time() * 1000)
+        # CloudWatch refuses an empty message.
+        events = [{"timestamp": now, "message": line or " "} for line in lines]
+        if events:
+            logs.put_log_events(**where, logEvents=events)
 
     def _cluster(self) -> dict[str, Any]:
         """A file for `hpctl cluster create` that names what is here."""
-        role = self.filled["execution_role"]
 
-        def lifecycle() -> dict[str, str]:
-            return {"source_s3_uri": self.filled["lifecycle"], "on_create": ON_CREATE}
+        def group(name: str, role: str, instance_type: str, count: int) -> dict[str, Any]:
+            return {
+                "name": name,
+                "instance_type": instance_type,
+                "count": count,
+                "role": role,
+                **({"partition": name} if role == "compute" else {}),
+                "execution_role": self.filled["execution_role"],
+                "lifecycle": {"source_s3_uri": self.filled["lifecycle"], "on_create": ON_CREATE},
+            }
 
-        half = max(1, self.settings.nodes // 2)
         return {
             "name": self.settings.cluster_name,
             "node_provisioning_mode": "Continuous",
@@ -301,23 +243,8 @@ class OtherAws:
                 "subnets": [next(iter(self.filled["subnets"]))],
             },
             "instance_groups": [
-                {
-                    "name": "controller",
-                    "instance_type": CONTROLLER_TYPE,
-                    "count": 1,
-                    "role": "controller",
-                    "execution_role": role,
-                    "lifecycle": lifecycle(),
-                },
-                {
-                    "name": "worker",
-                    "instance_type": WORKER_TYPE,
-                    "count": half,
-                    "role": "compute",
-                    "partition": "worker",
-                    "execution_role": role,
-                    "lifecycle": lifecycle(),
-                },
+                group("controller", "controller", CONTROLLER_TYPE, 1),
+                group("worker", "compute", WORKER_TYPE, max(1, self.settings.nodes // 2)),
             ],
         }
 
@@ -389,16 +316,3 @@ class OtherAws:
             "dns_name": made.get("DNSName", ""),
             "mount_name": made.get("LustreConfiguration", {}).get("MountName", "fsx"),
         }
-
-
-def put_log(logs: Any, group: str, stream: str, lines: list[str]) -> None:
-    """Append lines to a stream of CloudWatch Logs; `logs` is boto3's client for it."""
-    with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_group(logGroupName=group)
-    with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_stream(logGroupName=group, logStreamName=stream)
-    now = int(time.time() * 1000)
-    # CloudWatch refuses an empty message.
-    events = [{"timestamp": now, "message": line or " "} for line in lines]
-    if events:
-        logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)

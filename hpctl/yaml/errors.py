@@ -3,18 +3,22 @@
 The pydantic models stand where the files are read; here their errors become one line each.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from hpctl.errors import HpctlError
 
-_Model = TypeVar("_Model", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+_Model = TypeVar("_Model", bound="BaseModel")
 
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file to what is meant."""
@@ -64,6 +68,8 @@ def read(path: str | Path, error: type[FileProblems]) -> str:
 
 def validated(model: type[_Model], text: str, path: str, error: type[FileProblems]) -> _Model:
     """A model of a YAML text. Raises `error` with every problem that it has."""
+    from pydantic import ValidationError  # 80 ms, which most commands have no use for
+
     data = mapping(text, path, error)
     try:
         return model.model_validate(data)

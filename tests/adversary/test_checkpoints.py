@@ -8,22 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import manifest, pickle_reader
+from hpctl.jobs.checkpoints import pickle_reader
 from hpctl.jobs.checkpoints.files import NotWhole, opened
 from hpctl.jobs.checkpoints.pickle_reader import PickleReader
 from hpctl.jobs.checkpoints.search import Checkpoint, every, judge, last_complete
+from tests.unit.checkpoint_files import generic
 
 NOBODY = 65534
-SIZE = 20 * 1024 * 1024
+SIZE = 12 << 20
 
 
 def make(root: Path, step: int) -> Path:
-    directory = root / f"step-{step}"
-    directory.mkdir(parents=True)
-    (directory / "data").write_bytes(b"x" * 100)
-    file = manifest.describe(directory / "data", directory)
-    manifest.write(directory, step=step, world_size=1, files=[file])
-    return directory
+    return generic(root, f"step-{step}", step)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
@@ -72,7 +68,7 @@ def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path: Path, pickled: ob
     assert peak < 300 * 1024 * 1024
 
 
-@pytest.mark.parametrize("piece", [b"N0", b"I1\n0", b"X\0\0\0\x000", b"(1"])
+@pytest.mark.parametrize("piece", [b"N0", b"X\0\0\0\x000"])
 def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
 ) -> None:

@@ -7,13 +7,10 @@ raises Unavailable, in bounded time and memory; what it orders, it orders of its
 import json
 import pickle
 import resource
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -25,6 +22,7 @@ from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, OutcomeKind, ProviderView
 from hpctl.errors import HpctlError, InDoubt, Unavailable
+from tests.aws_wire import Answer, answering
 from tests.examples import sliced
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,7 +48,6 @@ NODE: dict[str, Any] = {
 LIST: dict[str, Any] = {"ClusterNodeSummaries": [NODE]}
 DEEP = b'{"ClusterStatus":' + b"[" * 50_000
 LONG = "A" * 5_000_000
-Answer = tuple[int, bytes]
 
 
 class Cloud:
@@ -59,7 +56,11 @@ class Cloud:
     def __init__(self) -> None:
         self.answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.port = 0
+        self.url = ""
+
+    def answer(self, operation: str, body: dict[str, Any]) -> Answer:
+        self.asked.append((operation, body))
+        return self.answers[operation](body)
 
     def say(self, operation: str, answer: object, status: int = 200) -> None:
         raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -70,7 +71,7 @@ class Cloud:
         return SageMakerProvider(
             "c",
             region="us-east-1",
-            endpoint_url=f"http://127.0.0.1:{self.port}",
+            endpoint_url=self.url,
             read_attempts=2,
             read_timeout_s=5,
             mutate_timeout_s=5,
@@ -88,44 +89,14 @@ class Cloud:
             assert time.monotonic() - begun < 60
 
 
-@contextmanager
-def answering() -> Iterator[Cloud]:
-    cloud = Cloud()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            operation = self.headers.get("X-Amz-Target", ".").rpartition(".")[2]
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            cloud.asked.append((operation, body))
-            status, raw = cloud.answers[operation](body)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    cloud.port = server.server_address[1]
-    try:
-        yield cloud
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.fixture(scope="module")
 def service() -> Iterator[Cloud]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "a")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        with answering() as one:
-            yield one
+        cloud = Cloud()
+        with answering(cloud.answer) as cloud.url:
+            yield cloud
 
 
 @pytest.fixture
@@ -174,49 +145,34 @@ def test_a_page_of_a_proxy_is_trouble(cloud: Cloud, operation: str, status: int)
     assert cloud.view() is None
 
 
-WRONG = [
-    None,
-    7,
-    -1,
-    1e308,
-    float("nan"),
-    10**400,
-    True,
-    "x",
-    "",
-    [],
-    [None],
-    [7],
-    {},
-    {"a": {}},
-    LONG,
-]
+NUMBERS = [7, -1, 1e308, float("nan"), 10**400]
+WRONG = [None, *NUMBERS, True, "x", "", [], [None], [7], {}, {"a": {}}, LONG]
 """One of each type that JSON has, at its extremes."""
 
 
+GROUP_FIELDS = ("CurrentCount", "TargetCount", "InstanceGroupName", "SlurmConfig")
+PLACES = [
+    *(("DescribeCluster", field) for field in ("ClusterStatus", "InstanceGroups", "NodeRecovery")),
+    *(("DescribeCluster", field) for field in GROUP_FIELDS),
+    *(("ListClusterNodes", field) for field in ("ClusterNodeSummaries", "NextToken")),
+]
+
+
 @pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
-@pytest.mark.parametrize("field", ["ClusterStatus", "InstanceGroups", "NodeRecovery"])
-def test_a_cluster_s_field_of_a_wrong_type(cloud: Cloud, field: str, value: object) -> None:
-    cloud.say("DescribeCluster", {**CLUSTER, field: value})
+@pytest.mark.parametrize(("operation", "field"), PLACES)
+def test_a_field_of_a_wrong_type_is_trouble_or_read(
+    cloud: Cloud, operation: str, field: str, value: object
+) -> None:
+    if field == "NextToken" and isinstance(value, str) and value:
+        return  # a token like any other: pages that never end, below
+    whole, wrong = {"DescribeCluster": CLUSTER, "ListClusterNodes": LIST}[operation], {field: value}
+    if field in GROUP_FIELDS:
+        wrong = {"InstanceGroups": [{**CLUSTER["InstanceGroups"][0], **wrong}]}
+    cloud.say(operation, {**whole, **wrong})
     view = cloud.view()
     # Who cannot read it must not take it for a cluster that leaves replacing to hpctl.
     if view is not None and field == "NodeRecovery":
         assert view.automatic
-
-
-OF_GROUP = ("CurrentCount", "TargetCount", "InstanceGroupName", "SlurmConfig")
-OF_PAGE = ("NextToken", "ClusterNodeSummaries")
-
-
-@pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
-@pytest.mark.parametrize("field", [*OF_GROUP, *OF_PAGE])
-def test_another_field_of_a_wrong_type(cloud: Cloud, field: str, value: object) -> None:
-    if field == "NextToken" and isinstance(value, str) and value:
-        return  # a token like any other: pages that never end, below
-    group = {**CLUSTER["InstanceGroups"][0], field: value}
-    cloud.say("DescribeCluster", {**CLUSTER, "InstanceGroups": [group]})
-    cloud.say("ListClusterNodes", {**LIST, field: value})
-    cloud.view()
 
 
 @pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
@@ -322,7 +278,7 @@ COMMANDS = {
 
 def hpctl(cloud: Cloud, *words: str) -> Result:
     """A command as from the shell, on the head node of no cluster."""
-    endpoint = ("--endpoint-url", f"http://127.0.0.1:{cloud.port}", "--region", "us-east-1")
+    endpoint = ("--endpoint-url", cloud.url, "--region", "us-east-1")
     return CliRunner().invoke(cli, ["cluster", words[0], *words[1:], *endpoint])
 
 
@@ -377,8 +333,7 @@ def test_a_command_takes_no_wrong_type(
 @pytest.mark.parametrize("name", sorted({*BROKEN}))
 def test_an_order_of_a_command_that_cannot_be_read_is_in_doubt(commands: Cloud, name: str) -> None:
     commands.say("DeleteCluster", BROKEN[name])
-    endpoint = f"http://127.0.0.1:{commands.port}"
-    service = AwsAccount(region="us-east-1", endpoint_url=endpoint).service("sagemaker")
+    service = AwsAccount(region="us-east-1", endpoint_url=commands.url).service("sagemaker")
     with pytest.raises(InDoubt):
         service.order("delete_cluster", ClusterName="c")
     assert sum(operation == "DeleteCluster" for operation, _ in commands.asked) == 1

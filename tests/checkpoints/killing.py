@@ -17,7 +17,6 @@ from hpctl.jobs.checkpoints import search
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 from tests.checkpoints.library import Held
 from tests.checkpoints.template import Template, Writer
-from tests.checkpoints.writers import by_shape
 
 CHAIN = 4
 """Attempts in one directory, each resuming what the one before left."""
@@ -47,7 +46,7 @@ class Kills:
     """The proof for one library, in directories under `scratch`."""
 
     def __init__(self, template: Template, scratch: Path, seed: int) -> None:
-        self.count = Count(template.name + " (by its shape)" * by_shape(template.name), seed)
+        self.count = Count(template.name, seed)
         self._template, self._scratch = template, scratch
         self._random = random.Random(f"{seed} {template.name}")
         self._save_s = [0.005]

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.jobs.checkpoints import search as last
-from hpctl.jobs.checkpoints.search import Checkpoint, last_complete
+from hpctl.jobs.checkpoints.search import last_complete
 from tests.checkpoints.torch_here import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
@@ -26,27 +25,8 @@ def state(step: int) -> dict[str, object]:
     return {**tensors, "global_step": step, "more": {"rate": 0.1}}
 
 
-def save_dcp(root: Path, step: int) -> None:
-    writer = dcp.FileSystemWriter(root / f"step-{step}", single_file_per_rank=False)
-    dcp.save(state(step), storage_writer=writer, no_dist=True)
-
-
 def save_file(root: Path, step: int) -> None:
     torch.save(state(step), root / f"step={step}.ckpt")
-
-
-def test_what_torch_writes_is_whole_and_its_checksums_match(tmp_path: Path) -> None:
-    save_dcp(tmp_path, 3)
-    save_file(tmp_path, 4)
-    dcp.save(state(5), checkpoint_id=tmp_path / "step-5", no_dist=True)
-    rows = last.every(tmp_path, deep=True)
-    assert [(row.format, row.step, row.deep) for row in rows if isinstance(row, Checkpoint)] == [
-        ("torch-dcp", 5, True),
-        ("lightning", 4, True),
-        ("torch-dcp", 3, True),
-    ]
-    (tmp_path / "step-5/__0_0.distcp").unlink()
-    assert [row.path.name for row in last_complete(tmp_path).passed_over] == ["step-5"]
 
 
 def test_without_checksums_deep_says_so(tmp_path: Path) -> None:

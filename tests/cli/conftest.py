@@ -41,6 +41,11 @@ class Reads(Struct):
             raise Unavailable("it does not answer", "look at its log")
         return self.answer
 
+    def version(self) -> tuple[int, int, int]:
+        raise Unavailable("it does not answer", "look at its log")
+
+    show_config = version
+
     def reservations(self) -> dict[str, tuple[NodeName, ...]]:
         self.view()
         return {f"{RESERVATION}worker-group-1": (NodeName("ip-10-1-0-2"),)}
@@ -186,19 +191,19 @@ def simulated(*denied: str) -> Any:
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Account:
     """An account that fits the good world; test by test something is taken out."""
-    network, quotas = world.network(), world.facts().quota.limits
-    assert isinstance(quotas, dict)
+    network, quotas = world.ACCOUNT["network"], world.ACCOUNT["quota"]["limits"]
     listed = [{"QuotaName": name, "Value": value} for name, value in quotas.items()]
-    role = {"Role": {"Arn": world.ROLE, "AssumeRolePolicyDocument": world.trust()}}
-    nodes = world.group("sg-nodes", IpPermissions=[], IpPermissionsEgress=world.anywhere())
+    role = {"Role": world.ACCOUNT["role"]["entry"]}
+    nodes = network["security_groups"]["sg-nodes"]
+    nodes = {**nodes, "IpPermissions": [], "IpPermissionsEgress": nodes["IpPermissionsEgress"][1:]}
     dns = {"EnableDnsSupport": {"Value": True}, "EnableDnsHostnames": {"Value": True}}
     found = Account(
         {
             "sagemaker": {"describe_cluster": None, "list_clusters": []},
             "ec2": {
-                "describe_subnets": list(network.subnets.values()),  # type: ignore[union-attr]
+                "describe_subnets": list(network["subnets"].values()),
                 "describe_security_groups": [nodes],
-                "describe_route_tables": list(network.route_tables.values()),  # type: ignore[union-attr]
+                "describe_route_tables": list(network["route_tables"].values()),
                 "describe_vpc_endpoints": [],
                 "describe_vpc_attribute": dns,
                 "describe_instance_types": [],

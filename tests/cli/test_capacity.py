@@ -8,9 +8,6 @@ from hpctl.errors import Absent, HpctlError, Unavailable
 from tests.cli import paper_aws
 from tests.cli.conftest import Head
 from tests.cli.paper_aws import GROUP
-from tests.cli.test_golden import NEW_PLAN
-
-SEARCH = ("--type", "ml.p5.48xlarge", "--count", "16", "--duration", "7d")
 
 
 def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned: Head) -> None:
@@ -66,18 +63,3 @@ def test_a_group_is_explained_by_its_change(planned: Head) -> None:
     near = planned.run("explain", "s-2222222", width=200)
     assert isinstance(near.exception, HpctlError)
     assert "s-22222222" in near.exception.hint
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("offers", "--type", "ml.p5.48xlarge"),
-        ("offers", "--duration", "1d"),
-        ("offers", *SEARCH, "--ultraserver-type", "ml.u-p6e-gb200x72"),
-        ("offers", "--ultraserver-type", "ml.p5.48xlarge", "--duration", "1d"),
-        ("buy", "-x", NEW_PLAN, *SEARCH),
-        ("--cluster", "llm-prod", "plans"),
-    ],
-)
-def test_what_makes_no_sense_is_a_usage_error(sold: Head, args: tuple[str, ...]) -> None:
-    assert sold.run("capacity", *args).exit_code == 2

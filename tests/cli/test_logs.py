@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from hpctl.errors import Unavailable
-from hpctl.jobs.logs.rules import PRESETS, parse, preset, preset_text
+from hpctl.jobs.logs.rules import PRESETS, parse, preset
 from tests.cli import conftest
 
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
@@ -64,21 +64,6 @@ def test_presets_and_rules_add_up(rules: Path) -> None:
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("test", "rules.yaml"), ""),
-        (("test", "a", "b", "c"), ""),
-        (("test", SAMPLES / "hf.txt", SAMPLES / "hf.txt"), "hf.txt"),
-        (("test", "--preset", "megatorn", SAMPLES / "hf.txt"), "did you mean megatron"),
-        (("preset", "megatorn"), "did you mean megatron"),
-    ],
-)
-def test_mistakes_are_usage_errors(words: tuple[object, ...], said: str) -> None:
-    result = run(*words)
-    assert (result.exit_code, said in result.stderr) == (2, True), result.output
-
-
 def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +83,4 @@ def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(
 def test_every_preset_can_be_printed_and_is_rules() -> None:
     assert run("preset").stdout.split() == list(PRESETS)
     for name in PRESETS:
-        printed = run("preset", name).stdout
-        assert printed == preset_text(name)
-        assert parse(printed) == preset(name)
+        assert parse(run("preset", name).stdout) == preset(name)

@@ -41,12 +41,12 @@ def test_what_is_wrong_with_a_scenario_is_told_at_once(tmp_path: Path) -> None:
     result = run("test", "--scenario", story)
     assert result.exit_code == 2
     for said in (
-        "nodes (line 1): input should be greater than or equal to 1 (given 0)",
+        "nodes (line 1): should be greater than or equal to 1 (given 0)",
         "spare (line 2): no such key; did you mean 'spares'?",
         "events.0.at (line 4): is no time",
         "did you mean 'hang'?",
         "events.1 (line 5): is one of: kind, returned, released",
-        "events.2.at (line 6): field required",
+        "events.2.at (line 6): is required",
     ):
         assert said in result.stderr
     story.write_text("nodes: 1\nnames: [alpha]\nevents: [{at: 1, kind: nan, node: alhpa}]\n")

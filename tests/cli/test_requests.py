@@ -75,38 +75,18 @@ def test_a_refusal_is_exit_code_one(answered: Head) -> None:
     assert "not drained by hpctl (Reason 'cable swap [dc3]')" in result.stdout
 
 
-def test_approve_waves_the_gate_that_holds(answered: Head) -> None:
-    result = answered.run("approve", "ip-10-1-0-5", "--json")
-    assert result.exit_code == 0
-    (row,) = json.loads(result.stdout)["requests"]
-    assert (row["answered"], row["ok"]) == (True, True)
-    assert row["answer"] == "approved for 1 h; budget is waved"
-
-
-def test_a_gate_that_no_approval_lifts_is_not_asked_for(history: Head) -> None:
-    result = history.run("approve", "4444")
-    assert result.exit_code == 1
-    assert "no approval lifts the gate not_recoverable" in result.stderr
-    assert asked(history) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("n-44444444", "n-44444444 cancelled; ip-10-1-0-4 stays drained"),
-        ("ip-10-1-0-4", "n-44444444 cancelled; ip-10-1-0-4 stays drained"),
-        ("4343", "j-55555555 cancelled"),
-    ],
-)
-def test_cancel_takes_a_recovery_its_node_or_its_job(answered: Head, name: str, said: str) -> None:
-    result = answered.run("cancel", name)
-    assert (result.exit_code, said in result.stdout) == (0, True)
-
-
-def test_cancelling_what_has_ended_is_a_usage_error(history: Head) -> None:
-    result = history.run("cancel", "n-11111111")
-    assert result.exit_code == 2
-    assert "has ended already (returned)" in result.stderr
+def test_what_is_asked_for_is_named_as_the_daemon_names_it(history: Head) -> None:
+    """A recovery by its id, its node or its job; what is held by its target."""
+    cancelled = [
+        ("n-44444444", "n-44444444"),
+        ("ip-10-1-0-4", "n-44444444"),
+        ("4343", "j-55555555"),
+    ]
+    for name, _ in cancelled:
+        assert history.run("cancel", name, "--no-wait").exit_code == 0
+    assert history.run("approve", "ip-10-1-0-5", "--no-wait").exit_code == 0
+    found = [("cancel", recovery) for _, recovery in cancelled]
+    assert asked(history) == [*found, ("approve", "ip-10-1-0-5")]
 
 
 def test_without_a_daemon_the_request_stays_queued(

@@ -25,23 +25,3 @@ def test_log_rules_are_a_preset_or_a_file_also_in_this_directory(
     (tmp_path / "rules.yaml").write_text("- {name: good, logPattern: 'loss is nan', kind: nan}\n")
     for right in ("rules.yaml", "./rules.yaml", "megatron"):
         assert "this is no Slurm job" in said(right)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "there is no command to run"),
-        (["-w", "n1", "true"], "pins the step to nodes"),
-        (["--policy", "nowhere.yaml", "--", "true"], "nowhere.yaml"),
-        (["--log-rules", "nobody", "--", "true"], "no preset is called 'nobody'"),
-    ],
-)
-def test_what_is_typed_wrongly_is_an_error_of_usage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HPCTL_POLICY", raising=False)
-    dashed = words if "--" in words else ["--", *words]
-    result = CliRunner().invoke(cli, ["run", *dashed])
-    assert result.exit_code == 2
-    assert said in result.output

@@ -7,8 +7,11 @@ import yaml
 
 from hpctl.errors import HpctlError, InDoubt, Unavailable
 from tests.cli.conftest import Head
+from tests.cli.test_cluster_file import PLAIN
+from tests.cli.test_requests import asked
 
 TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 """By exit code: a command, and what it says."""
 
 
@@ -19,7 +22,8 @@ def test_a_wrong_argument_ends_as_its_kind_does(
     monkeypatch.chdir(tmp_path)
     wrong = []
     for line, said in TABLE[code]:
-        result = history.run(*line.split(), width=300)
+        words = line.format(plain=" ".join(PLAIN), samples=SAMPLES).split()
+        result = history.run(*words, width=300)
         error = result.exception
         expected = error is None or isinstance(error, SystemExit | HpctlError)
         unsure = isinstance(error, Unavailable | InDoubt)
@@ -27,4 +31,5 @@ def test_a_wrong_argument_ends_as_its_kind_does(
         if not expected or unsure or result.exit_code != code or said not in text:
             wrong.append(f"{line}: {result.exit_code} {text}")
     assert wrong == []
-    assert history.aws.sagemaker.ordered == []
+    assert (history.aws.sagemaker.ordered, asked(history)) == ([], [])
+    assert not Path("cluster.yaml").exists()

@@ -2,7 +2,6 @@
 
 from datetime import datetime, timedelta
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.cli.gather import World
@@ -55,6 +54,7 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
+from hpctl.store.rows import DaemonInfo
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOW = T0 + timedelta(seconds=90)
@@ -192,30 +192,12 @@ def hung() -> list[Event]:
     """Job 4545's supervisor found a hang and wished a requeue, which waits out its backoff."""
     j = "j-77777777"
     trouble = Trouble(
-        Kind.HANG,
-        at(71.5),
-        "rank 3 stands still in step 1200",
-        "hang all_reduce",
-        gen(2).node,
-        3,
-        "0000:53:00.0",
-        None,
-        "step 1200 loss 2.31",
-        1200,
-        1000,
-    )
-    job = JobId(4545)
-    told = JobReport(
-        job,
-        2,
-        trouble,
-        Action.REQUEUE,
-        "no spare is left",
-        Wish.REQUEUE,
-        (gen(2).node,),
-        60.0,
-        1000,
-    )
+        Kind.HANG, at(71.5), "rank 3 stands still in step 1200", "hang all_reduce", gen(2).node,
+        3, "0000:53:00.0", None, "step 1200 loss 2.31", 1200, 1000,
+    )  # fmt: skip
+    job, away = JobId(4545), (gen(2).node,)
+    why = "no spare is left"
+    told = JobReport(job, 2, trouble, Action.REQUEUE, why, Wish.REQUEUE, away, 60.0, 1000)
     return [
         JobReported(at(72), told, 1001),
         JobRecoveryOpened(
@@ -304,16 +286,9 @@ def cloud() -> ProviderView:
     return ProviderView(NOW, True, False, "InService", {i.id: i for i in instances})
 
 
-class Daemon(Struct, frozen=True):
-    pid: int = 4711
-    host: str = "head-1"
-    version: str = "0.1.0"
-    mode: str = "own"
-    started: datetime = T0 - timedelta(minutes=10)
-    heartbeat: datetime = NOW - timedelta(seconds=0.5)
-    until: datetime = NOW + timedelta(seconds=29.5)
-    last_cycle_s: float = 0.012
-    trouble: str = ""
+DAEMON = DaemonInfo(
+    "head-1", 4711, "0.1.0", "own", at(-600), at(89.5), at(119.5), 0.012, ""
+)  # fmt: skip
 
 
 def world(*events: list[Event], **change: object) -> World:
@@ -326,7 +301,7 @@ def world(*events: list[Event], **change: object) -> World:
         "cluster": "llm-prod",
         "health": facts,
         "assessments": {n: assess(h, RULES, NOW) for n, h in facts.items()},
-        "daemon": Daemon(),
+        "daemon": DAEMON,
         "slurm": slurm(),
         "cloud": cloud(),
         **change,

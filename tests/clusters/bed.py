@@ -44,7 +44,8 @@ class AwsBed:
         """A fresh cluster; making an emulator's client costs far more."""
         assert self.emulator.response_errors == []
         self.emulator.faults.clear()
-        self.emulator.wait_in_service(CLUSTER, 10)
+        for name in self.emulator.world.clusters:
+            self.emulator.wait_in_service(name, 10)
         self.emulator.world.clusters.clear()
         self.machines.done.clear()
         self.forget_calls()

@@ -36,5 +36,3 @@ def shell(bed: AwsBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield made
     bed.emulator.capacity.types.clear()
     bed.machines.fail_boot.clear()
-    if not bed.emulator.world.clusters:
-        bed._create()

@@ -13,28 +13,7 @@ from tests.clusters.bed import CLUSTER, REGION, AwsBed
 from tests.clusters.paper_slurm import PaperSlurm
 
 ROLE = "arn:aws:iam::000000000000:role/hyperpod"
-SPEC: dict[str, Any] = {
-    "name": CLUSTER,
-    "node_recovery": "None",
-    "node_provisioning_mode": "Continuous",
-    "instance_groups": [
-        {
-            "name": "controller",
-            "role": "controller",
-            "instance_type": "ml.m5.xlarge",
-            "count": 1,
-            "execution_role": ROLE,
-        },
-        {
-            "name": "workers",
-            "role": "compute",
-            "partition": "dev",
-            "instance_type": "ml.p5.48xlarge",
-            "count": 4,
-            "execution_role": ROLE,
-        },
-    ],
-}
+SPEC: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 FAST = ("--every", "0.05s", "--patience", "1s", "--timeout", "20s")
 
 

@@ -52,14 +52,6 @@ def change(bed: AwsBed, **of_workers: Any) -> apply.Plan:
 # --- create -----------------------------------------------------------------------------------
 
 
-def test_a_create_that_is_asked_for_again_adopts_what_it_has_made(bed: AwsBed) -> None:
-    made = apply.create(bed.aws, request(bed), PATIENCE)
-    again = apply.create(bed.aws, request(bed), PATIENCE)
-    assert (made.adopted, again.adopted) == (False, True)
-    assert made.arn == again.arn
-    assert bed.operations().count("CreateCluster") == 1
-
-
 def test_a_cluster_of_that_name_that_differs_is_left_alone(bed: AwsBed) -> None:
     other = request(bed, CLUSTER)
     other["InstanceGroups"][1]["InstanceCount"] = 7
@@ -81,13 +73,6 @@ def test_a_cluster_that_failed_or_goes_is_not_adopted(bed: AwsBed, status: str, 
     assert mend in caught.value.hint
 
 
-def test_a_lost_reply_to_create_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
-    bed.emulator.faults.add("drop_reply", operations=["CreateCluster"], calls=1)
-    made = apply.create(bed.aws, request(bed), PATIENCE)
-    assert made.arn.startswith("arn:aws:sagemaker:")
-    assert bed.operations().count("CreateCluster") == 1
-
-
 def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed: AwsBed) -> None:
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"], calls=1)
     apply.create(bed.aws, request(bed), PATIENCE)
@@ -107,22 +92,6 @@ def test_a_create_that_stays_in_doubt_says_so(bed: AwsBed) -> None:
 # --- update -----------------------------------------------------------------------------------
 
 
-def test_an_update_restates_what_changes_and_nothing_else(bed: AwsBed) -> None:
-    apply.update(bed.aws, change(bed, InstanceCount=6), PATIENCE)
-    sent = next(c for c in bed.emulator.calls.all() if c.operation == "UpdateCluster").request
-    assert [g["InstanceGroupName"] for g in sent["InstanceGroups"]] == ["workers"]
-    bed.emulator.wait_in_service(CLUSTER, 10)
-    assert len(bed.instances()) == 6
-    assert change(bed, InstanceCount=6).empty
-
-
-def test_a_lost_reply_to_update_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
-    bed.emulator.faults.add("drop_reply", operations=["UpdateCluster"], calls=1)
-    apply.update(bed.aws, change(bed, InstanceCount=5), PATIENCE)
-    assert bed.operations().count("UpdateCluster") == 1
-    bed.emulator.wait_in_service(CLUSTER, 10)
-
-
 def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -> None:
     gone = bed.instances()
     apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
@@ -138,12 +107,6 @@ def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -
 
 def added(bed: AwsBed) -> list[Any]:
     return [c.request for c in bed.emulator.calls.all() if c.operation == "BatchAddClusterNodes"]
-
-
-def test_a_group_grows_to_a_count_and_not_by_one(bed: AwsBed) -> None:
-    assert apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 2
-    assert apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 0
-    assert len(added(bed)) == 1
 
 
 def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(bed: AwsBed) -> None:
@@ -191,18 +154,6 @@ def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed: AwsBed)
         apply.grow_orders(found, "controller", 2)
 
 
-# --- delete -----------------------------------------------------------------------------------
-
-
-def test_a_lost_reply_to_delete_is_looked_for_and_not_repeated(bed: AwsBed) -> None:
-    bed.emulator.faults.add("drop_reply", operations=["DeleteCluster"], calls=1)
-    assert apply.delete(bed.aws, CLUSTER, PATIENCE)
-    assert bed.operations().count("DeleteCluster") == 1
-    assert bed.emulator.wait_until(lambda: not bed.emulator.world.clusters, 10)
-    assert not apply.delete(bed.aws, CLUSTER, PATIENCE)
-    bed._create()
-
-
 # --- refusals ---------------------------------------------------------------------------------
 
 ORDERS: dict[str, Callable[[AwsBed], object]] = {
@@ -211,6 +162,18 @@ ORDERS: dict[str, Callable[[AwsBed], object]] = {
     "BatchAddClusterNodes": lambda bed: apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK),
     "DeleteCluster": lambda bed: apply.delete(bed.aws, CLUSTER, QUICK),
 }
+
+
+@pytest.mark.parametrize("operation", ["CreateCluster", "UpdateCluster", "DeleteCluster"])
+def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed: AwsBed, operation: str) -> None:
+    bed.emulator.faults.add("drop_reply", operations=[operation], calls=1)
+    ORDERS[operation](bed)
+    assert bed.operations().count(operation) == 1
+    assert bed.emulator.wait_until(
+        lambda: all(c.status == "InService" for c in bed.emulator.world.clusters.values()), 10
+    )
+    if operation == "DeleteCluster":
+        assert not apply.delete(bed.aws, CLUSTER, PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from hpctl.clusters.failures import FailedLine
 from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.shell import FAST, Shell
@@ -64,31 +63,6 @@ def test_a_spec_that_fails_a_check_orders_nothing(shell: Shell) -> None:
     result = shell.run("create", str(shell.file), "--yes", *FAST)
     assert result.exit_code == 1
     assert not shell.bed.emulator.world.clusters
-
-
-def test_a_failed_script_ends_a_create_with_node_and_mend(shell: Shell) -> None:
-    drop(shell.bed)
-    shell.bed.machines.fail_boot.add("workers-2")
-    said = FailedLine("hpctl lifecycle: FAILED step=users node=ip-1 after 1 try: no", "users")
-    shell.patch.setattr("hpctl.clusters.failures.failed_line", lambda *_: said)
-    result = shell.run("create", str(shell.file), "--no-validate", "--yes", *FAST)
-    assert result.exit_code == 1, result.output
-    assert "a lifecycle script ended with an error on the node" in result.stdout
-    assert "log: hpctl lifecycle: FAILED step=users" in result.stdout
-    assert "LifecycleConfig/workers/i-" in result.stdout
-    assert "hpctl lifecycle push" in result.stdout
-    assert "create llm: failed: 1 node(s) did not come up" in result.stdout
-
-
-# --- wait -------------------------------------------------------------------------------------
-
-
-def test_wait_picks_up_what_goes_on(shell: Shell) -> None:
-    shell.said("scale", "workers", "6", "--cluster", CLUSTER, "--yes", "--no-wait")
-    view = json.loads(shell.said("wait", CLUSTER, "--json", *FAST))
-    assert view["schema"] == "hpctl.cluster-change/1"
-    assert view["outcome"] == "reached"
-    assert {g["name"]: g["current"] for g in view["groups"]} == {"controller": 1, "workers": 6}
 
 
 # --- scale ------------------------------------------------------------------------------------

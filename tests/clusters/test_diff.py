@@ -1,41 +1,18 @@
 """A request against DescribeCluster's answer: what differs, and what comes of it."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hpctl.clusters.apply import plan
 from hpctl.clusters.diff import Change, Kind, diff
 from tests.clusters import api_model
 
-ROLE = "arn:aws:iam::000000000000:role/hyperpod"
-OTHER = "arn:aws:iam::000000000000:role/other"
-
-
-def group(name: str, kind: str, count: int, **more: Any) -> dict[str, Any]:
-    what = {"InstanceGroupName": name, "InstanceType": kind, "InstanceCount": count}
-    return {**what, "ExecutionRole": ROLE, **more}
-
-
-REQUEST: dict[str, Any] = {
-    "ClusterName": "llm",
-    "NodeRecovery": "None",
-    "NodeProvisioningMode": "Continuous",
-    "VpcConfig": {"SecurityGroupIds": ["sg-1", "sg-2"], "Subnets": ["subnet-1", "subnet-2"]},
-    "InstanceGroups": [
-        group("controller", "ml.m5.xlarge", 1, SlurmConfig={"NodeType": "Controller"}),
-        group(
-            "workers",
-            "ml.p5.48xlarge",
-            4,
-            MinInstanceCount=2,
-            LifeCycleConfig={"SourceS3Uri": "s3://b/y", "OnInitComplete": "on_init_complete.sh"},
-            InstanceStorageConfigs=[{"EbsVolumeConfig": {"VolumeSizeInGB": 500}}],
-            SlurmConfig={"NodeType": "Compute", "PartitionNames": ["dev"]},
-        ),
-    ],
-}
+DATA = yaml.safe_load(Path(__file__).with_name("diff.yaml").read_text())
+REQUEST: dict[str, Any] = DATA["request"]
 
 
 def described() -> dict[str, Any]:
@@ -66,46 +43,12 @@ def test_what_the_service_fills_in_is_no_difference() -> None:
     assert diff(REQUEST, described()).changes == ()
 
 
-@pytest.mark.parametrize(
-    ("of_workers", "kind", "place"),
-    [
-        ({"InstanceCount": 6}, Kind.ADD, "workers.InstanceCount"),
-        (
-            {
-                "LifeCycleConfig": {
-                    "SourceS3Uri": "s3://b/z",
-                    "OnInitComplete": "on_init_complete.sh",
-                }
-            },
-            Kind.CHANGE,
-            "workers.LifeCycleConfig.SourceS3Uri",
-        ),
-        ({"InstanceCount": 3}, Kind.DESTROY, "workers.InstanceCount"),
-        ({"InstanceType": "ml.p5e.48xlarge"}, Kind.IMPOSSIBLE, "workers.InstanceType"),
-        ({"ExecutionRole": OTHER}, Kind.IMPOSSIBLE, "workers.ExecutionRole"),
-        ({"ThreadsPerCore": 2}, Kind.IMPOSSIBLE, "workers.ThreadsPerCore"),
-        ({"MinInstanceCount": 3}, Kind.CHANGE, "workers.MinInstanceCount"),
-        ({"MinInstanceCount": None}, Kind.CHANGE, "workers.MinInstanceCount"),
-        ({"TrainingPlanArn": "arn:plan"}, Kind.CHANGE, "workers.TrainingPlanArn"),
-        ({"InstanceStorageConfigs": None}, Kind.CHANGE, "workers.InstanceStorageConfigs"),
-        ({"ImageId": "ami-0fffffffffffffff0"}, Kind.CHANGE, "workers.ImageId"),
-        (
-            {"SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["long"]}},
-            Kind.CHANGE,
-            "workers.SlurmConfig.PartitionNames",
-        ),
-        (
-            {"OverrideVpcConfig": {"Subnets": ["subnet-3"]}},
-            Kind.CHANGE,
-            "workers.OverrideVpcConfig.Subnets",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("of_workers", "kind", "place"), DATA["changes"])
 def test_each_change_has_its_kind_and_its_consequence(
-    of_workers: dict[str, Any], kind: Kind, place: str
+    of_workers: dict[str, Any], kind: str, place: str
 ) -> None:
     change = only(wanted(**of_workers))
-    assert (change.kind, change.place) == (kind, place)
+    assert (change.kind, change.place) == (kind, f"workers.{place}")
     assert change.consequence
 
 

@@ -2,15 +2,75 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from hpctl.errors import Refused
+from hpctl.sandbox.emulator.faults import validation
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.shell import Shell
 
 NAME = "sagemaker-observability"
 HERE = ("--cluster", CLUSTER)
+ARN = "arn:aws:sagemaker:us-west-2:000000000000:extension/sagemaker-x/sagemaker-observability/1"
+Body = dict[str, Any]
+
+
+class Extensions:
+    """SageMaker's: one extension at most, which moves for `looks` looks; `issues` degrade it."""
+
+    def __init__(self, bed: AwsBed) -> None:
+        self.bed, self.looks = bed, 0
+        self.one: Body = {}
+        self.issues: list[Body] = []
+        bed.emulator.handlers |= {
+            "CreateClusterExtension": self.change,
+            "UpdateClusterExtension": self.change,
+            "DeleteClusterExtension": self.delete,
+            "DescribeClusterExtension": self.describe,
+            "ListClusterExtensions": self.list,
+            "ListClusterExtensionVersions": lambda _: {
+                "ExtensionVersions": [{"ExtensionVersion": v} for v in ("1.1.0", "1.0.0")]
+            },
+        }
+
+    def change(self, request: Body) -> Body:
+        version, old = request.get("ExtensionVersion"), self.one.get("ExtensionVersion", "1.1.0")
+        if self.one and version and version < old:
+            raise validation("ExtensionVersion is not one to go to.")
+        kept = {k: v for k, v in request.items() if k == "ConfigurationValues"}
+        self.one = {
+            "ClusterArn": request["ClusterArn"],
+            "ExtensionArn": ARN,
+            "ExtensionName": NAME,
+            "ExtensionVersion": version or old,
+            "Status": "Updating" if self.one else "Creating",
+            **kept,
+        }
+        return {"ExtensionArn": ARN}
+
+    def delete(self, _request: Body) -> Body:
+        self.one["Status"] = "Deleting"
+        return {"ExtensionArn": ARN}
+
+    def describe(self, _request: Body) -> Body:
+        moving = self.one["Status"] in ("Creating", "Updating")
+        ill = sum(issue["NodeCount"] for issue in self.issues)
+        body = {
+            "ExtensionDetails": dict(self.one),
+            "NodeSummary": {"TotalCount": 5, "ActiveCount": 0 if moving else 5 - ill},
+        }
+        return {**body, "Health": {"Issues": self.issues}} if self.issues else body
+
+    def list(self, _request: Body) -> Body:
+        self.looks -= 1
+        if self.one and self.looks < 1 and self.one["Status"] != "CreateFailed":
+            gone = self.one["Status"] == "Deleting"
+            self.one |= {"Status": "Degraded" if self.issues else "Active"}
+            self.one = {} if gone else self.one
+        keys = ("ExtensionArn", "ExtensionName", "ExtensionVersion", "Status")
+        return {"Extensions": [{k: self.one[k] for k in keys}] if self.one else []}
 
 
 @pytest.fixture
@@ -18,10 +78,14 @@ def there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.setattr("hpctl.cli.cluster.extension.EVERY_S", 0.02)
     monkeypatch.setattr("hpctl.cli.cluster.at_hand.open_aws", lambda *_: shell.bed.aws)
     shell.bed.forget_calls()
+    handlers = dict(shell.bed.emulator.handlers)
     yield shell
-    extensions = shell.bed.emulator.extensions
-    extensions.install_s, extensions.issues = 0.0, []
-    extensions._kept.clear()
+    shell.bed.emulator.handlers = handlers
+
+
+@pytest.fixture
+def service(there: Shell) -> Extensions:
+    return Extensions(there.bed)
 
 
 def orders(bed: AwsBed) -> list[str]:
@@ -29,8 +93,8 @@ def orders(bed: AwsBed) -> list[str]:
     return [one for one in bed.operations() if one.startswith(changing)]
 
 
-def test_it_is_installed_and_every_node_waited_for(there: Shell) -> None:
-    there.bed.emulator.extensions.install_s = 0.1
+def test_it_is_installed_and_every_node_waited_for(there: Shell, service: Extensions) -> None:
+    service.looks = 5
     result = there.run("extension", "add", NAME, *HERE)
     assert result.exit_code == 0, result.output
     assert "Creating, 0 of 5 nodes ..." in result.stderr
@@ -40,6 +104,7 @@ def test_it_is_installed_and_every_node_waited_for(there: Shell) -> None:
     assert f"{NAME} 1.1.0 on {CLUSTER}: Active\n" == there.said("extension", "list", *HERE)
 
 
+@pytest.mark.usefixtures("service")
 def test_an_answer_that_is_lost_makes_no_second_one(there: Shell) -> None:
     there.bed.emulator.faults.add("internal_error", operations=["CreateClusterExtension"], calls=1)
     there.said("extension", "add", NAME, *HERE)
@@ -47,12 +112,13 @@ def test_an_answer_that_is_lost_makes_no_second_one(there: Shell) -> None:
     assert first.request["ClientToken"] == second.request["ClientToken"]
 
 
+@pytest.mark.usefixtures("service")
 def test_settings_and_version_are_brought_to_what_is_wanted(there: Shell) -> None:
     file = there.file.with_name("settings.json")
     file.write_text('{"metricsProvider": {"nodeMetrics": {"level": "ADVANCED"}}}')
     there.said("extension", "add", NAME, "--version", "1.0.0", *HERE)
     said = there.said("extension", "add", NAME, "--settings", str(file), *HERE)
-    assert '{"metricsProvider": {"nodeMetrics": {"level": "ADVANCED"}}}' in said
+    assert '{"metricsProvider":{"nodeMetrics":{"level":"ADVANCED"}}}' in said
     assert f"{NAME} 1.1.0" in there.said("extension", "add", NAME, "--version", "1.1.0", *HERE)
     back = there.run("extension", "add", NAME, "--version", "1.0.0", *HERE)
     assert isinstance(back.exception, Refused)
@@ -70,22 +136,21 @@ def test_settings_that_are_none_are_refused_before_the_call(there: Shell, text: 
     assert there.bed.operations() == []
 
 
-def test_what_fails_on_nodes_is_told_and_tried_again(there: Shell) -> None:
+def test_what_fails_on_nodes_is_told_and_tried_again(there: Shell, service: Extensions) -> None:
     """UpdateClusterExtension: a request that changes nothing retries where it failed."""
     issue = {"Code": "AccessDenied", "Message": "aps:RemoteWrite is denied", "NodeCount": 2}
-    there.bed.emulator.extensions.issues = [issue]
+    service.issues = [issue]
     said = there.said("extension", "add", NAME, *HERE, code=1)
     assert "Degraded, 3 of 5 nodes" in said
     assert "2 nodes: AccessDenied: aps:RemoteWrite is denied" in said
     there.said("extension", "describe", NAME, *HERE, code=1)
-    there.bed.emulator.extensions.issues = []
-    for one in there.bed.emulator.extensions._kept.values():
-        one["Status"] = "CreateFailed"
-        one["LastModifiedTime"] = one["LastModifiedTime"].replace(year=2100)
+    service.issues = []
+    service.one["Status"] = "CreateFailed"
     there.said("extension", "add", NAME, *HERE)
     assert orders(there.bed) == ["CreateClusterExtension", "UpdateClusterExtension"]
 
 
+@pytest.mark.usefixtures("service")
 def test_it_is_removed_after_a_question(there: Shell) -> None:
     there.said("extension", "add", NAME, *HERE)
     there.said("extension", "remove", NAME, *HERE, code=1, stdin="n\n")

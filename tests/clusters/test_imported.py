@@ -1,16 +1,14 @@
 """From a living cluster to a file, and back without a difference."""
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
-from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.diff import diff
 from hpctl.clusters.imported import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
@@ -19,14 +17,9 @@ from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from hpctl.clusters.spec.reading import broken
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
-from hpctl.ports import Aws
-from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.wiring import open_model
 from tests.clusters.any_spec import specs
 from tests.clusters.api_model import complaints, described, files, paths, shape
-from tests.clusters.bed import SANDBOX_KEYS
-
-ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
 
 
 def parameters(spec: ClusterSpec) -> Mapping[str, Any] | None:
@@ -45,37 +38,6 @@ def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
     assert diff(request, answer, spec.tags).changes == ()
     assert diff(create_request(imported), answer, spec.tags).changes == ()
     assert parse(to_yaml(imported)) == imported
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    made = Emulator(NullMachines(), boot_time_s=0.0)
-    made.start()
-    yield made
-    made.stop()
-    assert made.response_errors == []
-
-
-@pytest.fixture(scope="module")
-def aws(emulator: Emulator) -> Aws:
-    os.environ |= SANDBOX_KEYS
-    return AwsAccount(region="us-west-2", endpoint_url=emulator.endpoint_url)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(spec=specs())
-def test_a_cluster_of_the_emulator_comes_back_over_http(
-    emulator: Emulator, aws: Aws, spec: ClusterSpec
-) -> None:
-    request, api = create_request(spec), aws.service("sagemaker")
-    arn = api.order("create_cluster", **request)["ClusterArn"]
-    emulator.wait_in_service(spec.name, 20)
-    answer = api.read("describe_cluster", ClusterName=spec.name)
-    tags = {tag["Key"]: tag["Value"] for tag in api.pages("list_tags", "Tags", ResourceArn=arn)}
-    emulator.world.clusters.clear()
-    imported = spec_of(answer, tags, parameters(spec))
-    assert create_request(imported) == request
-    assert diff(create_request(parse(to_yaml(imported))), answer, tags).changes == ()
 
 
 MODEL = open_model()

@@ -22,7 +22,6 @@ from hpctl.clusters.migration import jobs_in_the_way
 from hpctl.errors import Absent, HpctlError, Refused
 from hpctl.ports import Aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.state import Unknowns
 from tests.clusters.bed import CLUSTER, REGION, SANDBOX_KEYS
 from tests.clusters.shell import FAST, ROLE
 
@@ -152,7 +151,7 @@ def old(
     emulator, machines, s3, aws = served
     emulator.world.clusters.clear()
     emulator.world.outdated = frozenset()
-    emulator.world.unknowns = Unknowns(managed_by_default=request.param)
+    emulator.world.managed_by_default = request.param
     machines.edited = False
     s3.objects.clear()
     s3.denied.clear()

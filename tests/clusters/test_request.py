@@ -1,5 +1,6 @@
 """cluster.yaml covers what CreateCluster takes for Slurm, in the service's own limits."""
 
+import json
 from collections.abc import Iterator
 from typing import get_args
 
@@ -11,7 +12,7 @@ from hpctl.clusters.spec import ClusterSpec, words
 from hpctl.clusters.spec.reading import broken
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.faults import ApiError
-from tests.clusters.api_model import files, model, paths, said, shape
+from tests.clusters.api_model import FILES, files, model, paths, said, shape
 from tests.clusters.mixtures import MIXTURES, Mixture
 
 
@@ -37,28 +38,19 @@ def test_an_update_takes_the_same_groups() -> None:
 
 
 def test_the_words_have_the_limits_of_the_service_model() -> None:
-    shapes = {
-        "ClusterName": "ClusterName",
-        "RoleArn": "RoleArn",
-        "SubnetId": "SubnetId",
-        "SecurityGroupId": "SecurityGroupId",
-        "S3Uri": "S3Uri",
+    same = "ClusterName RoleArn SubnetId SecurityGroupId S3Uri KmsKeyId TrainingPlanArn ImageId"
+    shapes = dict.fromkeys([*same.split(), "ImageReleaseVersion", "AlarmName"], "") | {
         "FileName": "ClusterLifeCycleConfigFileName",
-        "KmsKeyId": "KmsKeyId",
         "FsxDnsName": "ClusterDnsName",
         "MountName": "ClusterMountName",
         "MountPath": "ClusterFsxMountPath",
-        "TrainingPlanArn": "TrainingPlanArn",
-        "ImageId": "ImageId",
-        "ImageReleaseVersion": "ImageReleaseVersion",
-        "AlarmName": "AlarmName",
         "DatabaseHost": "ClusterAccountingDatabaseEndpoint",
         "DatabaseName": "ClusterAccountingDatabaseName",
         "SecretArn": "ClusterAccountingDatabaseSecretArn",
     }
     for word, name in shapes.items():
         like = next(p for p in get_args(getattr(words, word)) if isinstance(p, words.Like))
-        limits = model().shape_for(name).metadata
+        limits = model().shape_for(name or word).metadata
         assert like.pattern == limits["pattern"], word
         assert (like.shortest, like.longest) == (limits.get("min", 0), limits["max"]), word
     assert model().shape_for("ClusterPartitionName").metadata["pattern"] == words.API_PARTITION
@@ -84,24 +76,5 @@ def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: 
 
 
 def test_provisioning_parameters_name_every_group() -> None:
-    content = provisioning.render(files()["provisioning"])
-    assert content == {
-        "version": "1.0.0",
-        "workload_manager": "slurm",
-        "controller_group": "ctl",
-        "login_group": "login",
-        "worker_groups": [{"instance_group_name": "h100", "partition_name": "ml.p5.48xlarge"}],
-        "fsx_dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
-        "fsx_mountname": "abcdefgh",
-        "fsx_openzfs_dns_name": "fs-0123456789abcdef1.fsx.us-east-1.amazonaws.com",
-        "slurm_configurations": {
-            "slurm_database_secret_arn": (
-                "arn:aws:secretsmanager:us-east-1:111122223333:secret:slurmdb-AbCdEf"
-            ),
-            "slurm_database_endpoint": "slurm.abc123.us-east-1.rds.amazonaws.com",
-            "slurm_database_user": "slurm",
-            "slurm_shared_directory": "/fsx",
-            "slurm_sns_arn": "arn:aws:sns:us-east-1:111122223333:head-nodes",
-        },
-        "site": "lab",
-    }
+    written = json.loads((FILES / "provisioning.json").read_text())
+    assert provisioning.render(files()["provisioning"]) == written

@@ -8,7 +8,7 @@ import pytest
 from hpctl.clusters.spec import SpecError, parse
 from hpctl.clusters.spec.reading import json_schema
 from tests.clusters.api_model import FILES
-from tests.clusters.mixtures import HEAD, MIXTURES, ROLE, Mixture, cluster, gpu
+from tests.clusters.mixtures import GPU, HEAD, MIXTURES, Mixture, cluster
 
 
 def problems(text: str) -> list[str]:
@@ -24,7 +24,7 @@ def only(text: str) -> str:
 
 
 def test_every_problem_is_told_at_once_with_line_and_near_miss() -> None:
-    text = f"""\
+    text = """\
 name: demo_
 node_recovry: None
 instance_groups:
@@ -32,17 +32,17 @@ instance_groups:
     instance_type: ml.m5.xlarge
     count: 1
     role: controler
-    execution_role: {ROLE}
+    execution_role: arn:aws:iam::111122223333:role/x
   - name: gpu
     instance_type: p5.48xlarge
     instance_types: [ml.p5.48xlarge]
     count: yes
     role: login
     partition: gpu
-    execution_role: {ROLE}
-    lifecycle: {{source_s3_uri: "s3://b/p", on_create: a.sh, on_init_complete: b.sh}}
+    execution_role: arn:aws:iam::111122223333:role/x
+    lifecycle: {source_s3_uri: "s3://b/p", on_create: a.sh, on_init_complete: b.sh}
     storage:
-      - ebs: {{volume_size: 500}}
+      - ebs: {volume_size: 500}
 """
     assert problems(text) == [
         "name (line 1): is not a name of letters, digits and single dashes inside, such as h100-a"
@@ -63,7 +63,7 @@ instance_groups:
 
 @pytest.mark.parametrize("mixture", MIXTURES, ids=lambda m: m.says)
 def test_a_mixture_that_the_service_refuses_is_refused_here(mixture: Mixture) -> None:
-    assert mixture.says in only(mixture.text)
+    assert mixture.says in only(cluster(*mixture.groups, **mixture.top))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_anything_at_all_is_a_spec_or_a_list_of_problems(text: str) -> None:
 
 def test_what_is_of_the_wrong_kind_is_told_in_yamls_words() -> None:
     said = problems(
-        cluster(HEAD, gpu(storage={"ebs": 1}, instance_type=12), vpc="subnet-1", tags=["a"])
+        cluster(HEAD, {**GPU, "storage": {"ebs": 1}, "instance_type": 12}, vpc="s", tags=["a"])
     )
     assert [line.partition(": ")[2] for line in said] == [
-        "should be a mapping of keys (given 'subnet-1')",
+        "should be a mapping of keys (given 's')",
         "should be a mapping of keys",
         "should be text: put it in quotes (given 12)",
         "should be a list",

@@ -1,15 +1,12 @@
 """Whatever a cluster is, an update orders what the service takes, and leaves no difference."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import apply
 from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import Kind, diff
@@ -17,29 +14,10 @@ from hpctl.clusters.names import node_rows
 from hpctl.clusters.node_orders import key
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec
-from hpctl.ports import Aws
-from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.any_spec import specs
-from tests.clusters.bed import REGION, SANDBOX_KEYS
+from tests.clusters.bed import AwsBed
 
 PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    made = Emulator(NullMachines(), boot_time_s=0.0, parallel_boots=32)
-    made.start()
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in SANDBOX_KEYS.items():
-            patch.setenv(key, value)
-        yield made
-    made.stop()
-    assert made.response_errors == []
-
-
-@pytest.fixture(scope="module")
-def aws(emulator: Emulator) -> Aws:
-    return AwsAccount(region=REGION, endpoint_url=emulator.endpoint_url)
 
 
 def small(spec: ClusterSpec) -> ClusterSpec:
@@ -79,8 +57,10 @@ def changed(request: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs(), how=changes())
 def test_an_update_leaves_only_what_goes_by_name(
-    emulator: Emulator, aws: Aws, spec: ClusterSpec, how: dict[str, Any]
+    bed: AwsBed, spec: ClusterSpec, how: dict[str, Any]
 ) -> None:
+    emulator, aws = bed.emulator, bed.aws
+    emulator.world.clusters.clear()
     before = create_request(small(spec))
     name = before["ClusterName"]
     emulator.create(before)
@@ -97,4 +77,3 @@ def test_an_update_leaves_only_what_goes_by_name(
     assert {change.kind for change in left} <= {Kind.DESTROY}
     apply.drop_groups(aws, name, plan.leaving, PATIENCE, {key(r) for r in node_rows(aws, name)})
     emulator.wait_in_service(name, 20)
-    emulator.world.clusters.clear()

@@ -3,7 +3,7 @@
 A file in `cases/` is a list of cases, written by us from the documented formats:
 
     - name: fell off the bus, classic line
-      class: gpu-bus                # row and column of the confusion
+      class: gpu-bus                # what kind of fault it is
       source: NVIDIA Xid guide
       kernel: ["NVRM: Xid (PCI:0000:c1:00): 79, pid=7, GPU has fallen off the bus."]
       expect: {urgency: now, remedy: reboot}
@@ -34,7 +34,6 @@ import yaml
 from msgspec import Struct
 
 HERE = Path(__file__).parent / "cases"
-BENIGN = "benign"
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,11 +69,6 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kin
         signals = map(Signal.of, [*written, *self.counters.values()])
         steps = [at for signal in signals for at, _ in signal.steps if at > 0]
         return min(steps, default=0.0)
-
-    @property
-    def benign(self) -> bool:
-        """Whether the node must be left alone."""
-        return isinstance(self.expect, str)
 
 
 class Signal(Struct, frozen=True):

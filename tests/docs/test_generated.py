@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-import click
 import pytest
 
-from docgen import commands
 from docgen.generate import PAGES, TABLES, stale
 from hpctl.core.gates import GATES
 
@@ -14,17 +12,6 @@ from hpctl.core.gates import GATES
 def test_generated_pages_are_fresh() -> None:
     assert TABLES
     assert stale() == [], "run `make docs`"
-
-
-def test_a_command_or_an_option_without_a_help_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for child in (click.Command("mute"), click.Command("x", help="X.", params=[OPTION])):
-        group = click.Group("hpctl", commands=[child])
-        monkeypatch.setattr(commands, "cli", group)
-        with pytest.raises(ValueError, match="has no help"):
-            commands.page()
-
-
-OPTION = click.Option(["--mute"])
 
 
 def test_troubleshooting_names_every_gate() -> None:

@@ -7,13 +7,13 @@ from msgspec import Struct, field
 
 from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.agent.rdma import Reading, Sweep, Trace
-from hpctl.core.faults.fabric import CHECKS as FABRIC
+from hpctl.core.faults.table import CHECKS
 
 BORN = (64768, 4711)
 
 
 def limits(check: str) -> dict[str, float]:
-    spec = next(spec for spec in FABRIC if spec.name == check)
+    spec = next(spec for spec in CHECKS if spec.name == check)
     return {name: limit.value for name, limit in spec.limits.items()}
 
 

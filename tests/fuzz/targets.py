@@ -29,7 +29,7 @@ from hpctl.core.run_policy import RunPolicy, registration
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, job_comment, sbatch_options
-from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_dcp, torch_file
+from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.follow import LineCutter
@@ -92,7 +92,7 @@ def _crash(raw: bytes) -> object:
 
 def _metadata(directory: Path, name: str) -> object:
     with files.opened(directory, name) as file:
-        return torch_dcp.data_files(file)
+        return torch_files.data_files(file)
 
 
 def _log(raw: bytes) -> object:
@@ -248,7 +248,9 @@ TARGETS: dict[str, Target] = {
         (b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0',),
     ),
     "torch-zip": Target(
-        _on_file("a.pt", torch_file.prove), (NotWhole,), (checkpoint_files.torch_save({"step": 4}),)
+        _on_file("a.pt", torch_files.prove_archive),
+        (NotWhole,),
+        (checkpoint_files.torch_save({"step": 4}),),
     ),
     "dcp-metadata": Target(
         _on_file(".metadata", _metadata),

@@ -20,7 +20,7 @@ from hpctl.core.node_recovery import NodeRecovery
 from hpctl.sandbox.api import Sandbox
 from hpctl.store.sql import DaemonInfo
 from hpctl.wiring import open_store
-from tests.integration.left_behind import told
+from tests.integration.left_behind import left_behind
 from tests.integration.live import EAGER, FAST, Live, until
 
 Settings = dict[str, Any]
@@ -118,8 +118,8 @@ class Chaos(Live):
 
     def asked(self, instance: str, operation: str = REPLACE) -> list[dict[str, Any]]:
         """The calls that named an instance."""
-        mine = [c for c in self.call_log() if c["operation"] == operation]
-        return [c for c in mine if instance in c["request"].get("NodeIds", ())]
+        calls = self.sandbox.calls(operation)
+        return [c for c in calls if instance in c["request"].get("NodeIds", ())]
 
     def accepted(self, instance: str, operation: str = REPLACE) -> int:
         """How often the service took that order for an instance, its reply lost or not."""
@@ -180,9 +180,7 @@ class Chaos(Live):
         treated |= {r.generation.instance for r in recoveries}
         treated |= {s.target for r in recoveries for s in r.steps}  # type: ignore[misc]
         taken: Counter[str] = Counter()
-        for call in self.call_log():
-            if call["operation"] != REPLACE:
-                continue
+        for call in self.sandbox.calls(REPLACE):
             assert set(call["request"]["NodeIds"]) <= treated, call
             taken.update((call["response"] or {}).get("Successful") or ())
         assert all(count == 1 for count in taken.values()), taken
@@ -226,7 +224,7 @@ def cluster(
             yield live
         except BaseException:
             # Here, because the report of the failed test is made when the cluster is gone.
-            for title, text in told(live).items():
+            for title, text in left_behind(live).items():
                 print(f"--- {title} ---\n{text}", file=sys.stderr)
             raise
     finally:

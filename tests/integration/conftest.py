@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.left_behind import told
+from tests.integration.left_behind import left_behind
 from tests.integration.live import Live
 
 
@@ -19,7 +19,7 @@ def pytest_runtest_makereport(
     if report.failed:
         cluster = _cluster(item, call)
         if cluster is not None and _sandbox(cluster).state_dir.exists():
-            report.sections.extend(told(cluster).items())
+            report.sections.extend(left_behind(cluster).items())
     return report
 
 

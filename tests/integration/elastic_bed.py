@@ -65,7 +65,9 @@ class Launchers:
         self.directory, self.save = directory, directory / "save"
         self.save.mkdir(parents=True, exist_ok=True)
         self.secret = secrets.token_hex(16)
-        self.run_id = f"test-{self.secret[:8]}"
+        step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": self.secret[:8], "SLURM_NNODES": str(nodes)}
+        step["SLURM_STEP_NODELIST"] = "127.0.0.1"
+        self.run_id = f"7.{self.secret[:8]}"
         self.marker = f"HPCTL_TEST_MARKER={self.secret}"
         self.out = directory / "out"
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "HPCTL_"))}
@@ -81,18 +83,14 @@ class Launchers:
         }
         self.processes = []
         for node in range(nodes):
-            command = [sys.executable, "-m", "hpctl.jobs.elastic", f"--nnodes={nodes}"]
-            command += [
-                f"--node-rank={node}",
-                "--master-addr=127.0.0.1",
-                f"--rdzv-id={self.run_id}",
-            ]
+            command = [sys.executable, "-m", "hpctl.jobs.elastic"]
             command += [f"--nproc-per-node={nproc}", *options, "--", *words]
+            here = {"SLURM_PROCID": str(node), "SLURMD_NODENAME": f"node-{node}"}
             with self.out.open("ab") as out:
                 self.processes.append(
                     subprocess.Popen(
                         command,
-                        env={**env, "SLURMD_NODENAME": f"node-{node}"},
+                        env=env | step | here,
                         stdout=out,
                         stderr=out,
                         start_new_session=True,

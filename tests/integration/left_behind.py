@@ -1,78 +1,41 @@
-"""What a live cluster says when a test on it has failed: it is gone before anybody looks."""
+"""What a live cluster reports when a test on it has failed: it is gone before anybody looks."""
 
-import contextlib
-import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hpctl.sandbox.api import Sandbox
 from hpctl.wiring import open_store
 from tests.integration.live import Live
 
-LINES = 250
+LINES = 150
 """How much of each log is shown."""
 
 
-def told(cluster: Live | Sandbox) -> dict[str, str]:
-    """What Slurm, the journal (where a daemon keeps one) and the logs say, by title."""
+def left_behind(cluster: Live | Sandbox) -> dict[str, str]:
+    """What Slurm, the journal (where a daemon keeps one), jobs and logs show, by title."""
     sandbox = cluster.sandbox if isinstance(cluster, Live) else cluster
-    logs = sandbox.spec.layout.logs
     sources: dict[str, Callable[[], str]] = {
-        "the jobs' output": lambda: _outputs(sandbox),
-        "scontrol show job": lambda: sandbox.scontrol("show", "job"),
-        "scontrol show step": lambda: sandbox.scontrol("--oneliner", "show", "step"),
-        "scontrol show node": lambda: sandbox.scontrol("--oneliner", "show", "node"),
-        "the jobs' processes": lambda: _processes(sandbox),
-        "slurmctld.log": lambda: _tail((logs / "slurmctld.log").read_text(errors="replace")),
-        "slurmd logs": lambda: _slurmds(logs),
+        f"scontrol show {what}": partial(sandbox.scontrol, "--oneliner", "show", what)
+        for what in ("job", "step", "node")
     }
+    for path in [*sandbox.state_dir.glob("job-*.log"), *sandbox.log_files()]:
+        sources[path.name] = partial(_tail, path)
     if isinstance(cluster, Live):
         sources["journal"] = lambda: _journal(cluster)
-        sources["daemon.out"] = lambda: _tail((logs / "daemon.out").read_text(errors="replace"))
     return {title: _attempt(source) for title, source in sources.items()}
 
 
 def _journal(live: Live) -> str:
     store = open_store(live.config)
     try:
-        return _tail("\n".join(str(event) for event in store.events()))
+        return "\n".join([str(event) for event in store.events()][-LINES:])
     finally:
         store.close()
 
 
-def _outputs(sandbox: Sandbox) -> str:
-    """The files that the jobs write to, as far as Slurm still knows the jobs."""
-    shown = sandbox.scontrol("show", "job")
-    paths = [Path(name) for name in dict.fromkeys(re.findall(r"^\s*StdOut=(.+)$", shown, re.M))]
-    return "\n".join(
-        f"{path}:\n{_tail(path.read_text(errors='replace'))}" for path in paths if path.is_file()
-    )
-
-
-def _processes(sandbox: Sandbox) -> str:
-    """What runs in jobs, and where in the kernel each of its threads waits."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            env = (place / "environ").read_text(errors="replace")
-            if str(sandbox.state_dir) in env and "SLURM_JOB_ID=" in env:
-                words = (place / "cmdline").read_text(errors="replace").replace("\0", " ")
-                waits = [path.read_text() for path in sorted(place.glob("task/*/wchan"))]
-                found.append(f"{place.name} ({' '.join(waits)}): {words}")
-    return "\n".join(found)
-
-
-def _slurmds(logs: Path) -> str:
-    found = sorted(logs.glob("**/*slurmd*.log"))
-    return "\n".join(
-        f"{path.name}: {line}"
-        for path in found
-        for line in path.read_text(errors="replace").splitlines()[-30:]
-    )
-
-
-def _tail(text: str) -> str:
-    return "\n".join(text.splitlines()[-LINES:])
+def _tail(path: Path) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-LINES:])
 
 
 def _attempt(source: Callable[[], str]) -> str:

@@ -1,9 +1,7 @@
 """What the live tests share: one cluster with its daemon, jobs on it, and its journal."""
 
-import json
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,15 +73,9 @@ class Live:
     def job_recoveries(self) -> list[JobRecovery]:
         return list(self.state().jobs.values())
 
-    def call_log(self) -> list[dict[str, Any]]:
-        url = f"{self.sandbox.endpoint_url}/_emulator/calls"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            document = json.load(answer)
-        return list(document["calls"] if isinstance(document, dict) else document)
-
     def calls(self, operation: str) -> int:
         """How many of these calls the cloud has accepted or refused."""
-        return sum(c["operation"] == operation for c in self.call_log())
+        return len(self.sandbox.calls(operation))
 
     def instance(self, node: str) -> str:
         rows = [n for n in self.sandbox.status()["nodes"] if n["node"] == node]

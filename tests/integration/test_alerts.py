@@ -42,34 +42,9 @@ N1, N2 = NodeName("ip-10-1-0-1"), NodeName("ip-10-1-0-2")
 LABELS = ("node", "instance", "hostname")
 
 # What Alertmanager 0.25 posts, taken from its wire.
-NOTIFICATION: dict[str, Any] = {
-    "receiver": "hpctl",
-    "status": "firing",
-    "alerts": [
-        {
-            "status": "firing",
-            "labels": {
-                "alertname": "NodeDiskErrors",
-                "device": "nvme1n1",
-                "instance": "ip-10-1-0-1:9100",
-                "job": "node",
-                "severity": "critical",
-            },
-            "annotations": {"summary": "I/O errors on nvme1n1", "runbook_url": "http://x/"},
-            "startsAt": "2026-11-21T11:58:30.123456789Z",
-            "endsAt": "0001-01-01T00:00:00Z",
-            "generatorURL": "http://prometheus:9090/graph?g0.expr=up",
-            "fingerprint": "3ae8b3d8a6b4c2f1",
-        }
-    ],
-    "groupLabels": {"alertname": "NodeDiskErrors"},
-    "commonLabels": {"alertname": "NodeDiskErrors"},
-    "commonAnnotations": {},
-    "externalURL": "http://alertmanager:9093",
-    "version": "4",
-    "groupKey": '{}:{alertname="NodeDiskErrors"}',
-    "truncatedAlerts": 0,
-}
+NOTIFICATION: dict[str, Any] = json.loads(
+    Path(__file__).with_name("alertmanager.json").read_text()
+)
 
 
 def posted(**labels: str | None) -> dict[str, Any]:

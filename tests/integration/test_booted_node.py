@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.chaos import cluster
 from tests.integration.live import until
-from tests.integration.test_sandbox import sagemaker
+from tests.integration.provision import client
 
 pytestmark = pytest.mark.slurm
 
@@ -20,7 +20,7 @@ def test_a_job_whose_node_boots_under_it_is_started_without_slurms_delay() -> No
         host = str(live.job(job).batch_host)
         time.sleep(MISSING_AFTER_S)
         instance = live.instance(host)
-        sagemaker(live.sandbox).batch_reboot_cluster_nodes(
+        client(live.sandbox, "sagemaker").batch_reboot_cluster_nodes(
             ClusterName=live.sandbox.spec.cluster, NodeIds=[instance]
         )
         until(lambda: live.job(job).restarts == 1, 60, "Slurm requeues it")

@@ -105,21 +105,3 @@ def test_no_room_falls_back_with_the_reason(
     assert result.exit_code == 3
     assert result.stdout.startswith(f"unreadable s3://{BUCKET}/run")
     assert "0 MiB free" in result.stderr
-
-
-def test_a_tier_that_cannot_be_read_hides_nothing_and_is_told(s3: Any, tmp_path: Path) -> None:
-    gone = f"{tmp_path}/not-mounted"
-    put(s3, "run/step-5", dcp_files())
-    result = run("last", "--json", gone, "--tier", f"s3://{BUCKET}/run", "--tier", "s3://nobucket/")
-    document = json.loads(result.stdout)
-    assert (result.exit_code, document["verdict"]) == (0, "found")
-    assert document["found"]["step"] == 5
-    assert [each["place"] for each in document["unseen"]] == [gone, "s3://nobucket/"]
-    told = run("last", gone, f"s3://{BUCKET}/run")
-    assert told.stdout == f"s3://{BUCKET}/run/step-5\n"
-    assert "there may be a newer checkpoint where it cannot look" in told.stderr
-    nothing = run("last", "--export", gone, f"s3://{BUCKET}/empty")
-    assert (nothing.exit_code, nothing.stdout) == (
-        3,
-        f"unreadable {gone}: No such file or directory\n",
-    )

@@ -59,12 +59,6 @@ def live(shared: Chaos) -> Iterator[Chaos]:
     shared.settle()
 
 
-def shown(live: Chaos, node: str) -> dict[str, Any]:
-    """The node's row of `hpctl nodes`."""
-    (row,) = json.loads(live.hpctl("nodes", node, "--no-cloud", "--json", check=False))["nodes"]
-    return dict(row)
-
-
 def explained(live: Chaos, target: str) -> dict[str, Any]:
     return dict(json.loads(live.hpctl("explain", target, "--json")))
 
@@ -146,26 +140,3 @@ def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> Non
     assert children == 1, "and started nothing beside the child that hangs"
     healed(live, asking, "gpu-recovery-reboot")
     healed(live, silent, "gpu-hung-hung")
-
-
-@pytest.mark.nightly
-def test_a_check_that_half_of_the_nodes_fail_takes_none_of_them(live: Chaos) -> None:
-    live.reconfigure(
-        budgets={"correlated_min": 3, "correlated_fraction": 0.1}, node={"remedy_after_s": 60.0}
-    )
-    sick = live.victims(3)
-    live.mark(*sick)
-    before = [live.calls(REBOOT), live.calls("BatchReplaceClusterNodes")]
-    for victim in sick:
-        live.sandbox.inject(victim, "hardware", device="efa", count=EFAS - 1)
-    until(lambda: set(sick) <= set(live.state().holds), 20, "every one is held")
-    holds = [live.state().holds[victim] for victim in sick]
-    assert {h.gate for h in holds} == {"correlated"}
-    assert all("of 6 nodes report efa-devices-fewer" in h.why for h in holds)
-    until(lambda: not any(live.node(n).drained for n in sick), 10, "no drain remains")
-    assert {r.phase for n in sick for r in live.of(n)} <= {"cancelled"}
-    assert explained(live, sick[0])["kind"] == "hold"
-    for victim in sick:
-        live.sandbox.inject(victim, "hardware", device="efa", count=EFAS)
-    until(lambda: not live.state().holds, 20, "the check is mended, and nothing is held")
-    assert [live.calls(REBOOT), live.calls("BatchReplaceClusterNodes")] == before

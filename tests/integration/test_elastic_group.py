@@ -230,4 +230,4 @@ def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path: 
     (bad / "manifest.json").write_text("{}")
     group = start("")
     assert group.wait() == [93, 93]
-    assert "no checkpoint in" in group.account().why
+    assert "none of the checkpoints in" in group.account().why

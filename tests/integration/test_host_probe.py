@@ -16,7 +16,7 @@ from hpctl.agent.checks import check_host_filesystems, check_host_processes
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.agent.procs import Scan
 from hpctl.agent.runner import load, look
-from hpctl.core.faults.host import CHECKS as HOST
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import Verdict
 from tests.waiting import until
 
@@ -83,7 +83,7 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(
     (tmp_path / "proc/self/mountinfo").write_text(FSX + EFS)
     monkeypatch.setattr(check_host_filesystems, "_mount_probes", probes)
     monkeypatch.setattr(check_host_filesystems, "_turns", iter([(str(stand_in),)] * 20))
-    check = load(next(spec for spec in HOST if spec.name == "host.mounts"), {"silent_s": 0.5})
+    check = load(next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 0.5})
     before = children()
     began = time.monotonic()
     (row,) = look([check], Machine(tmp_path))

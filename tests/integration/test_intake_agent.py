@@ -213,38 +213,6 @@ def test_a_clock_that_was_set_back_does_not_mute_the_agent(
 
 
 @pytest.mark.nightly
-def test_a_node_that_is_not_believed_keeps_trying_until_it_is(
-    head: Daemon, agent: AgentProcess
-) -> None:
-    believed = head.address_of
-    head.address_of = lambda _: None
-    agent.start()
-    agent.xid(79)
-    deadline = time.monotonic() + 15
-    while head.refused().get("unknown_node", 0) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert head.accepted == []
-    assert agent.log().count("unknown_node") == 1
-    head.address_of = believed
-    head.knows("79")
-
-
-@pytest.mark.nightly
-def test_a_head_node_that_hangs_costs_a_timeout_and_the_next_one_is_asked(
-    head: Daemon, tmp_path: Path, munges: Realm
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as hanging:
-        url = f"http://127.0.0.1:{hanging.getsockname()[1]},{head.server.url}"
-        agent = AgentProcess(tmp_path, url, munges.n1).start()
-        try:
-            agent.xid(79)
-            head.knows("79")
-        finally:
-            agent.end()
-
-
-@pytest.mark.nightly
 def test_a_log_that_cannot_be_read_is_unknown_not_healthy(
     head: Daemon, agent: AgentProcess
 ) -> None:

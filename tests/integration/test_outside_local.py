@@ -133,13 +133,6 @@ def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node: Node) -> None:
     assert told.stdout.startswith("n1 is faulty: Xid 79: GPU fell off the bus")
 
 
-def test_what_a_script_reported_keeps_no_job_off_the_node_by_itself(node: Node) -> None:
-    node.hpctl("report", "--check", "nhc", "--code", "1")
-    told = node.hpctl("agent", "verdict")
-    assert told.returncode == 0
-    assert "n1 is suspect: report.nhc 1" in told.stdout
-
-
 def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
     node.server._verdict = lambda: judge(NODE, (), long_ago, rules(), datetime.now(UTC))
@@ -175,18 +168,6 @@ def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node: Node) -> None:
         assert link.recv(1) == b""
         link.close()
     assert node.server._peers == {}
-
-
-def test_too_many_peers_are_told_so(node: Node) -> None:
-    links = [socket.socket(socket.AF_UNIX) for _ in range(MAX_PEERS)]
-    for link in links:
-        link.connect(str(node.path))
-    with pytest.raises(Refused, match="others are being served"):
-        node.ask({"op": "verdict"})
-    for link in links:
-        link.close()
-    time.sleep(0.1)
-    assert "verdict" in node.ask({"op": "verdict"})
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d: Pat
     with pytest.raises(CannotTell, match="can be written by others"):
         plugin.gather(MACHINE)
     put(checks_d, "fresh", printing({"findings": []}))
-    assert refused(directory) == {"fresh": "is new or was mended: restart the agent to run it"}
+    assert refused(directory) == {"fresh": "is new or was corrected: restart the agent to run it"}
 
 
 def test_two_of_one_name_and_a_name_that_no_finding_can_have(checks_d: Path) -> None:

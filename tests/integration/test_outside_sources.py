@@ -80,16 +80,6 @@ def test_all_of_them_are_heard(agent: Agent, place: Path) -> None:
     assert verdict["condition"] == "suspect"
 
 
-def test_a_plugin_starts_to_count_by_its_own_n_of_m(agent: Agent, place: Path) -> None:
-    plugin(place, "slow-to-believe", describe='{"seen": [2, 2], "every_s": 5}')
-    plugin(place, "at-once", describe='{"clears": "boot"}')
-    agent.sources.start()
-    until(lambda: "plugin.at.once" in agent.checks())
-    (found,) = [f for f in agent.sources.findings() if f.check == "plugin.at.once"]
-    assert (found.code, found.verdict, found.clears) == ("bad", Verdict.FAIL, Clears.BOOT)
-    assert "plugin.slow.to.believe" not in agent.checks()
-
-
 def test_what_plugins_said_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
     then = datetime.now(UTC) - timedelta(minutes=1)
     earlier = (

@@ -1,9 +1,6 @@
 """The RAS client against a service on a socket, in all releases and all kinds of trouble."""
 
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -81,21 +78,3 @@ def test_addresses_as_nccl_has_them() -> None:
     for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
         with pytest.raises(RasError, match="HOST:PORT"):
             address(wrong)
-
-
-def test_the_command_says_what_it_finds() -> None:
-    told = job()
-    told.communicators[0].step(but=(5,))
-
-    def ran(port: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpctl.jobs.ras", f"localhost:{port}", "--apart", "0.1"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, env=env, timeout=60, capture_output=True, text=True)
-
-    with Service(told) as service:
-        done = ran(service.port)
-    assert done.returncode == 1, done.stderr
-    assert "behind: rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 0 AllReduce" in done.stdout
-    done = ran(service.port)
-    assert done.returncode == 3
-    assert "cannot ask the RAS service" in done.stderr

@@ -87,4 +87,4 @@ def test_a_node_that_hpctl_gave_back_is_used_again_at_a_checkpoint(
     slurm.run(["scontrol", "update", node, "State=RESUME"])
     assert _attempt(job, 3) == (3, list(nodes))
     assert "3 nodes again instead of 2" in job.log()
-    assert measure(job.dir / "ck").told_s[:2] == (0.25, 0.25)
+    assert measure(job.dir / "ck").reported_s[:2] == (0.25, 0.25)

@@ -90,7 +90,7 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path: Path) -> No
             del expected["requeue"]
         for form in forms:
             line = parse_command_line([*form, str(job), "an argument"])
-            assert (line.script, line.arguments) == (str(job), ("an argument",)), form
+            assert (line.script, line.arguments) == (str(job), ["an argument"]), form
             assert set(line.given) == {name}, form
             script = scripts.read("job.sh", job.read_text())
             asked = plan(line, script, hpctl_options({}, {}, "/"), SubmitContext(Runtime("/py")))

@@ -8,14 +8,14 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def test_a_minute_of_faults_loses_no_job(capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
-    account = soak(1.0, seed=7, steps=200, pause_s=(4.0, 9.0), say=said.append, named_s=120)
+    output: list[str] = []
+    account = soak(1.0, seed=7, steps=200, pause_s=(4.0, 9.0), say=output.append, named_s=120)
     with capsys.disabled():
         print("", *account.lines(), sep="\n")
     assert not account.twice
     assert not account.other_weights
     # Other tests run beside it: the long soak holds `status` to a minute, this one to two.
-    assert not account.said.misses
-    assert sum(row.named for row in account.said.rows) >= 3, account.said
+    assert not account.status.misses
+    assert sum(row.named for row in account.status.rows) >= 3, account.status
     assert {job.shape.name for job in account.jobs} == {"requeued", "supervised", "alone"}
-    assert sum(account.struck.values()) >= 5, said
+    assert sum(account.struck.values()) >= 5, output

@@ -217,22 +217,6 @@ def test_hyperpods_own_option_is_left_to_it(cluster: Cluster) -> None:
 
 
 @pytest.mark.nightly
-def test_a_resilient_step_comes_back(cluster: Cluster) -> None:
-    mark = cluster.base / "crashed"
-    (cluster.base / "rank.sh").write_text(
-        f'if [ ! -e {mark} ]; then touch {mark}; echo "first"; exit 3; fi; echo "second $*"\n'
-    )
-    policy = cluster.base / "fast.yaml"
-    policy.write_text("backoff: {first_s: 0, cap_s: 0}\n")
-    script = cluster.script(f"srun --resilient={policy} -n1 sh {cluster.base}/rank.sh a b; echo $?")
-    job, _ = cluster.submit(script)
-    text = cluster.ended(job)
-    assert "first" in text
-    assert "second a b" in text
-    assert text.splitlines()[-1] == "0"
-
-
-@pytest.mark.nightly
 def test_a_resilient_step_gets_signals(cluster: Cluster) -> None:
     """srun has blocked nearly all of them when the plugin makes another program of it."""
     ready = cluster.base / "ready"

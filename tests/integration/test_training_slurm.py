@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.submit import checkpoint_dir
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
-from tests.integration.test_training import ROOT, Run, final
+from tests.integration.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
-WORDS = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
 
 
 @pytest.fixture
@@ -74,36 +72,6 @@ def requeue(slurm: Sandbox, job: str) -> None:
             raise AssertionError(f"job {job} did not start again:\n{shown}")
         slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
         time.sleep(1)  # on a busy machine it may have run and ended before we look again
-
-
-def test_a_requeued_job_resumes_to_the_same_bits(slurm: Sandbox, shared: Path) -> None:
-    calm = Run(shared / "calm", 4, *WORDS)
-    try:
-        assert calm.wait()[0] == [0] * 4
-    finally:
-        calm.kill()
-
-    out, saved = shared / "out", shared / "runs/{job_id}"
-    example = str(Path(ROOT) / "examples/train.sbatch")
-    job = submit(slurm, "--checkpoint-dir", str(saved), "-o", str(out), example, *WORDS)
-    assert job.isdigit()
-    assert field(slurm, job, "JobName") == "train"
-    assert field(slurm, job, "Requeue") == "1"
-    assert checkpoint_dir(field(slurm, job, "Comment")) == str(saved)
-    directory = shared / "runs" / job
-    wait_for_text(out, "step 20 ")
-    requeue(slurm, job)
-    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
-
-    got = final(directory)
-    assert got["sha256"] == final(shared / "calm")["sha256"]
-    (resumed_from,) = got["resumed_from"]
-    assert resumed_from >= 16
-    (lost,) = got["steps_lost"]
-    assert 0 <= lost < 8
-    text = out.read_text()  # --open-mode=append kept the first run's lines
-    assert "step 1 loss" in text
-    assert f"hpctl: resuming from {directory}/step-{resumed_from:08d}" in text
 
 
 MEET = """#!/bin/sh -eu

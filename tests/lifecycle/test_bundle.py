@@ -85,14 +85,6 @@ def test_what_would_keep_nodes_down_is_found_before(tmp_path: Path, name: str) -
     assert what in found
 
 
-def test_a_script_without_its_executable_bit_is_found(tmp_path: Path) -> None:
-    made = bundle(tmp_path / "b").directory
-    (made / "on_create.sh").chmod(0o644)
-    assert said(made) == ["on_create.sh is not executable"]
-    (made / "on_create.sh").unlink()
-    assert "on_create.sh is not there" in said(made)
-
-
 def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:
     made = bundle(tmp_path / "b").directory
     (made / "wheels").mkdir()

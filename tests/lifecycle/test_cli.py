@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,6 @@ URI = f"s3://{BUCKET}/demo/base"
 def run(*words: str, width: int = 80) -> Result:
     env = {"COLUMNS": str(width)}
     return CliRunner(env=env).invoke(cli, ["lifecycle", *words], prog_name="hpctl")
-
-
-def plain(text: str, room: Path) -> str:
-    """Without what changes whenever a script does."""
-    text = re.sub(r"\b[0-9a-f]{64}\b", "d" * 64, text.replace(str(room), "ROOM"))
-    text = re.sub(r"\d+ files, [\d.]+ [kM]B", "40 files, 0.1 MB", text)
-    text = re.sub(r"[1-9]\d* (files;|lie there)", r"41 \1", text)
-    text = re.sub(r" in [\d.]+ s\b", " in 0.3 s", text)
-    return re.sub(r"  \d+\.\d +-", "  0.2      -", text)
 
 
 @pytest.fixture
@@ -92,29 +82,6 @@ def test_show_is_as_before(node: Path) -> None:
     compare("lifecycle-show.txt", result.stdout)
 
 
-@pytest.fixture
-def ssh_keygen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is in PATH, as on each node: a minimal Debian has none, and a step asks for it."""
-    program = tmp_path / "programs/ssh-keygen"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-
-
-def test_the_others_are_as_before(made: Path, s3: Any, ssh_keygen: None, tmp_path: Path) -> None:
-    s3.put_object(Bucket=BUCKET, Key="demo/base/old.py", Body=b"")
-    shown = {
-        "bundle": run("bundle", "-o", str(made)),
-        "push": run("push", str(made), URI),
-        "push-again": run("push", str(made), URI, "--prune", "--yes"),
-        "test": run("test", str(made), "--no-slurm"),
-    }
-    for name, result in shown.items():
-        assert result.exit_code == 0, result.output
-        compare(f"lifecycle-{name}.txt", plain(result.stdout, tmp_path))
-
-
 def test_a_problem_is_told_with_exit_code_1_and_the_old_bundle_stays(
     made: Path, tmp_path: Path
 ) -> None:
@@ -136,14 +103,6 @@ def test_a_whole_bucket_is_not_cleaned_up(made: Path, s3: Any) -> None:
     result = run("push", str(made), f"s3://{BUCKET}", "--prune", "--yes")
     assert result.exit_code == 2
     assert s3.get_object(Bucket=BUCKET, Key="checkpoints/step-1")
-
-
-def test_a_bundle_that_was_changed_is_not_sent(made: Path, s3: Any) -> None:
-    (made / "start.sh").write_text("#!/bin/sh\n")
-    result = run("push", str(made), URI)
-    assert result.exit_code == 1
-    assert "is not as its MANIFEST says: start.sh" in str(result.exception)
-    assert "Contents" not in s3.list_objects_v2(Bucket=BUCKET)
 
 
 def test_a_dry_run_sends_nothing(made: Path, s3: Any) -> None:

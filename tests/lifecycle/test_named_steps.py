@@ -19,14 +19,12 @@ from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
 from tests.lifecycle.node import (
     ADDRESSES,
-    BUCKET,
     ENVIRONMENT,
     PARAMETERS,
     UNIT,
     bundle,
     command,
     furnish,
-    resources,
     states,
 )
 from tests.lifecycle.test_runner import Place
@@ -87,23 +85,6 @@ def test_where_no_fsx_is_mounted_the_mend_is_told(tmp_path: Path) -> None:
     code, lines = place.run()
     assert code == 0, lines
     assert place.state("find_fsx")["why"] == "an FSx file system is named"
-
-
-@pytest.mark.parametrize(("weight", "shares"), [("optional", True), ("off", False)])
-def test_several_controllers_share_the_fsx_that_was_found(
-    tmp_path: Path, weight: str, shares: bool
-) -> None:
-    config = {"steps": {"find_fsx": weight}}
-    place = place_with(tmp_path, config, LUSTRE.format("/data"), "controller")
-    both = {"PrimaryControllerIp": "10.9.0.5", "SecondaryControllerIps": ["10.9.2.5"]}
-    place.resources.write_text(json.dumps(resources(SlurmConfig=both)))
-    etc = place.root / "opt/slurm/etc"
-    etc.mkdir(parents=True)
-    (etc / "slurm.conf").write_text("SlurmctldHost=ip-10-9-0-5(10.9.0.5)\n")
-    code, lines = place.run()
-    assert code == 0, lines
-    assert (etc / "slurm.conf").is_symlink() == shares
-    assert (place.root / "data/aws/hyperpod/demo/opt/slurm/etc/slurm.conf").exists() == shares
 
 
 def test_who_logs_in_is_told_where_they_are(tmp_path: Path) -> None:
@@ -285,33 +266,3 @@ def _sssd(machine: Machine) -> None:
         0o440,
     )
     assert machine.says("systemctl", "is-enabled", "sssd") == "enabled"
-
-
-MISSING = {
-    "docker": ("debs/docker", "let the bundle bring docker.io with all dependencies as debs/dock"),
-    "mount_s3": ("debs/mount_s3", "(https://s3.amazonaws.com/mountpoint-s3-release/latest/"),
-    "sssd": ("ca.pem", "sssd.ca_file: ca.pem is not in the bundle: add it with --add"),
-    "observability": ("debs/observability", "let the bundle bring prometheus-node-exporter with"),
-}
-
-
-@pytest.mark.nightly
-@as_root[0]
-@as_root[1]
-def test_what_is_missing_is_told_with_the_mend(machine: Machine) -> None:
-    for what, _ in MISSING.values():
-        path = machine.path(f"{BUCKET}/{what}")
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    weights = {"steps": {**dict.fromkeys(PLAYED, "optional"), "accounting": "off"}}
-    machine.write(f"{BUCKET}/config.json", json.dumps({**CONFIG, **weights}))
-    sign(machine.path(BUCKET))
-    code, out = run(machine)
-    assert code == 0, out
-    ran = states(machine)
-    for step, (_, mend) in MISSING.items():
-        assert mend in ran[step]["why"], ran[step]
-    machine.write(f"{BUCKET}/ca.pem", "a certificate\n")
-    machine.path("/srv/lustre/ldap.secret").unlink()
-    sign(machine.path(BUCKET))
-    run(machine)
-    assert "sssd.password_file /fsx/ldap.secret: " in states(machine)["sssd"]["why"]

@@ -13,7 +13,7 @@ from hpctl.clusters import bundle as bundles
 from hpctl.clusters.bundle_checks import problems
 from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
-from tests.lifecycle.node import BUCKET, ENVIRONMENT, PARAMETERS, ROOT, command, furnish, states
+from tests.lifecycle.node import ENVIRONMENT, PARAMETERS, ROOT, command, furnish, states
 
 VENV = ROOT / "build/python3.10"
 """Made by .ci/floor where the machine has a Python 3.10."""
@@ -108,19 +108,3 @@ def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
         wrong = [c for c in wrong if c["name"] != "clock"]  # nobody sets it in a chroot
         assert [c["name"] for c in said["checks"] if c["name"] == "intake"], said
         assert wrong == []
-
-
-def test_a_node_without_the_python_that_the_wheels_are_for_says_so_and_is_not_ok(
-    made: bundles.Bundle, tmp_path: Path
-) -> None:
-    """The machine has 3.11 alone."""
-    for weight, code, said in (("required", 1, "FAILED step=hpctl"), ("optional", 0, "INCOMPLETE")):
-        with Machine(tmp_path / weight) as machine:
-            furnish(machine, made)
-            weights = {"failure_wait_s": 0, "steps": {"hpctl": weight}}
-            machine.write(f"{BUCKET}/config.json", json.dumps(weights))
-            bundles.sign(machine.path(BUCKET))
-            ended, out = machine.run(*command("compute"), env=ENVIRONMENT)
-            last = out.rstrip().rpartition("\n")[2]
-            assert (ended, last.startswith(f"hpctl lifecycle: {said}")) == (code, True), last
-            assert "no Python 3.10 on this node, which the bundle's wheels are for" in out

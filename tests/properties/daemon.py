@@ -6,7 +6,7 @@ proved by the contract suite that the real one passes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,6 +143,11 @@ class Mishaps(Struct):
     mark: str = ""
 
 
+ON_NODES = {"drain": "drain", "down": "down", "give_back": "return"}
+ON_JOBS = ("signal", "requeue", "start_now", "hold")
+"""The orders of the Scheduler port."""
+
+
 class SchedulerDoor:
     """Slurm behind a boundary."""
 
@@ -166,6 +171,31 @@ class SchedulerDoor:
             self.seen = replace(part, nodes={**self.seen.nodes, **part.nodes})
         return part
 
+    def __getattr__(self, name: str) -> Any:
+        """Reads go through; an order on nodes or on a job crosses the boundary."""
+        order = getattr(self._slurm, name)
+        if name in ON_NODES:
+            return partial(self._on_nodes, ON_NODES[name], order)
+        return partial(self._on_job, name, order) if name in ON_JOBS else order
+
+    def _on_nodes(
+        self, kind: str, order: Callable[..., Any], nodes: Mapping[str, Any], **options: bool
+    ) -> Mapping[str, Outcome]:
+        mark = self.mishaps.mark if kind == "drain" else ""
+        if mark:
+            self.mishaps.mark = ""
+            for name in nodes:
+                self._world.marks(NodeName(name), mark)
+        return self._call(kind, nodes, lambda: order(nodes, **options))
+
+    def _on_job(
+        self, kind: str, order: Callable[..., Outcome], job: Attempt | JobId, *detail: Any
+    ) -> Outcome:
+        number = job.job if isinstance(job, Attempt) else job
+        target = detail[0] if kind == "signal" else str(number)
+        targets = {target: (number, detail)}
+        return self._call(kind, targets, lambda: {target: order(job, *detail)})[target]
+
     def _call(
         self, kind: str, targets: Mapping[str, Any], call: Callable[[], Mapping[str, Outcome]]
     ) -> dict[str, Outcome]:
@@ -184,66 +214,6 @@ class SchedulerDoor:
 
         return self._boundary.cross(f"{kind} {','.join(map(str, targets))}", whole)
 
-    def marks(self) -> Mapping[NodeName, str]:
-        return self._slurm.marks()
-
-    def booted(self) -> datetime | None:
-        return self._slurm.booted()
-
-    def drain(
-        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
-    ) -> Mapping[NodeName, Outcome]:
-        mark, self.mishaps.mark = self.mishaps.mark, ""
-        for name in nodes if mark else ():
-            self._world.marks(name, mark)
-        return self._call(
-            "drain",
-            nodes,  # type: ignore[arg-type]
-            lambda: self._slurm.drain(nodes, spare_marks=spare_marks),
-        )
-
-    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        return self._call("down", nodes, lambda: self._slurm.down(nodes))  # type: ignore
-
-    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
-        return self._call("return", nodes, lambda: self._slurm.give_back(nodes))  # type: ignore
-
-    def _on_job(
-        self, kind: str, job: JobId, target: str, detail: Any, call: Callable[[], Outcome]
-    ) -> Outcome:
-        answers = self._call(kind, {target: (job, detail)}, lambda: {target: call()})
-        return answers[target]
-
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
-        return self._on_job(
-            "signal", attempt.job, signal, attempt, lambda: self._slurm.signal(attempt, signal)
-        )
-
-    def requeue(self, attempt: Attempt) -> Outcome:
-        target = str(attempt.job)
-        return self._on_job(
-            "requeue", attempt.job, target, attempt, lambda: self._slurm.requeue(attempt)
-        )
-
-    def start_now(
-        self,
-        job: JobId,
-        exclude: Sequence[NodeName],
-        forgive: Sequence[NodeName] = (),
-        after_s: float = 0.0,
-        elastic: bool = False,
-    ) -> Outcome:
-        return self._on_job(
-            "start_now",
-            job,
-            str(job),
-            (exclude, forgive, after_s),
-            lambda: self._slurm.start_now(job, exclude, forgive, after_s, elastic),
-        )
-
-    def hold(self, job: JobId, why: str) -> Outcome:
-        return self._on_job("hold", job, str(job), why, lambda: self._slurm.hold(job, why))
-
 
 class ProviderDoor:
     """The cloud behind a boundary; what it lists is stamped with the wall clock."""
@@ -256,33 +226,24 @@ class ProviderDoor:
             raise Unavailable("the cloud is away", "wait")
         return replace(self._world.provider.view(), as_of=self._world.clock.now())
 
-    def _call(self, kind: str, instances: Sequence[InstanceId]) -> dict[InstanceId, Outcome]:
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._call, name, getattr(self._world.provider, name))
+
+    def _call(
+        self, kind: str, call: Callable[..., Any], instances: Sequence[InstanceId]
+    ) -> dict[InstanceId, Outcome]:
         targets = dict.fromkeys(instances)
 
         def whole() -> dict[InstanceId, Outcome]:
             self._watcher.before(kind, targets)
             if self._world.cloud_away:
-                return dict.fromkeys(
-                    instances, Outcome.rejected("EndpointConnectionError", transient=True)
-                )
-            call = getattr(self._world.provider, kind)
+                away = Outcome.rejected("EndpointConnectionError", transient=True)
+                return dict.fromkeys(instances, away)
             outcomes: dict[InstanceId, Outcome] = dict(call(instances))
             self._watcher.after(kind, targets, outcomes)
             return outcomes
 
         return self._boundary.cross(f"{kind} {','.join(instances)}", whole)
-
-    def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
-        return self._call("reboot", instances)
-
-    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
-        return self._call("replace", instances)
-
-    def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
-        return self._call("remove", instances)
-
-    def add(self, group: str, count: int, size: int, token: str) -> Outcome:
-        raise AssertionError(f"this world's policy grows nothing: {group} by {count}")
 
 
 MAX_BUSY_CYCLES = 20
@@ -308,8 +269,8 @@ class Daemon:
         self.watcher = watcher or Watcher()
         self.boundary = Boundary()
         self.kill_switch = _Switch()
-        self.scheduler = SchedulerDoor(world, self.boundary, self.watcher)
-        self.provider = ProviderDoor(world, self.boundary, self.watcher)
+        self.scheduler: Any = SchedulerDoor(world, self.boundary, self.watcher)
+        self.provider: Any = ProviderDoor(world, self.boundary, self.watcher)
         self.crashes = 0
         self._read_cloud = -1.0
         self.start()
@@ -387,3 +348,32 @@ class Daemon:
             if pace is not None and not pace.acted:
                 return
         raise AssertionError("the loop acts again and again without time passing")
+
+
+DAY = 86400.0
+LONGEST = 15 * DAY
+"""A recovery may wait fourteen days for the jobs on its node to end by themselves."""
+
+
+def calm_down(world: World, daemon: Daemon, until: float = LONGEST) -> None:
+    """No more faults; time passes, in ever larger steps, until every recovery has ended."""
+    world.calm()
+    daemon.kill_switch.on = False
+    daemon.ask("resume")
+    daemon.boundary.die_at = -1
+    daemon.scheduler.mishaps.lost_before = daemon.scheduler.mishaps.lost_after = 0
+    begun = world.clock.monotonic()
+    pause, cycles = 1.0, 0
+    while True:
+        world.refresh()
+        daemon.run()
+        state = daemon.loop.state
+        idle = not state.open_nodes and not state.open_jobs
+        if idle and cycles > 20:
+            return
+        spent = world.clock.monotonic() - begun
+        if spent > until:
+            return
+        cycles += 1
+        pause = min(max(1.0, spent / 15), 3600.0) if cycles > 10 else 2.0
+        world.passes(pause)

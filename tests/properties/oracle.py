@@ -18,6 +18,7 @@ from hpctl.core.journal import (
     JobReported,
     NodeRecoveryOpened,
     SignalSeen,
+    State,
     StepResolved,
     StepStarted,
 )
@@ -36,7 +37,6 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.walls import Flaw
 from tests.fakes.slurmctld import Job
 from tests.properties.daemon import Daemon, Watcher
-from tests.properties.marked import forgotten, wipes
 from tests.properties.world import T0, World
 
 END_SIGNALS = {
@@ -307,7 +307,7 @@ class Oracle(Watcher):
             )
         early = told.start_at is not None and self.world.clock.now() < told.start_at
         if kind == "start_now" and early and not self._on_bad_hardware(told):
-            _exclude, _forgive, after_s = detail[1]
+            after_s = detail[1][2]
             wait = (told.start_at - self.world.clock.now()).total_seconds()  # type: ignore[operator]
             _require(after_s >= wait - 0.001, 8, f"{rid} starts job {detail[0]} {wait} s too soon")
         if kind == "signal":
@@ -428,3 +428,25 @@ MAX_BATCH = 25
 def _require(holds: bool, promise: int, text: str) -> None:
     if not holds:
         raise Violation(f"promise {promise}: {text}")
+
+
+def wipes(world: World, policy: Policy, kind: str, name: NodeName) -> bool:
+    """Whether an order has taken a mark off that the service still has to read.
+
+    In mode own nobody reads it; giving a node back that has booted since takes off what is spent.
+    """
+    if policy.mode is Mode.OWN or kind == "return":
+        return False
+    return not mark_of(world.slurm.node(world.slurm.nodes[name]))
+
+
+def forgotten(world: World, state: State) -> str:
+    """A marked node that is not healed, not held with a reason, and of which no person was told."""
+    for name, node in world.slurm.nodes.items():
+        if not mark_of(world.slurm.node(node)) or name in state.holds:
+            continue
+        last = state.last_of_node.get(name)
+        phase = state.nodes[last].phase if last is not None else "never treated"
+        if phase not in ("escalated", "cancelled"):
+            return f"{name}, marked, is {phase}"
+    return ""

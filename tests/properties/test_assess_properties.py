@@ -37,9 +37,7 @@ CODES = ("13", "31", "45", "48", "63", "64", "74", "79", "94", "95", "109", "119
 
 ASCII = "".join(map(chr, range(32, 127)))
 # A shared, slow machine is no finding: neither the deadline nor slow generation fails a test.
-EXAMPLES = settings(
-    max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+EXAMPLES = settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 
 seconds = st.one_of(st.integers(-100, 100), st.floats(-200_000, 200_000))
 times = seconds.map(lambda s: T0 + timedelta(seconds=s))

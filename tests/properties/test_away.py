@@ -4,10 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.marks import MARKS
 from hpctl.core.node_recovery import Phase
-from hpctl.core.policy import Mode
-from tests.properties.scenario import POLICY, VARIANTS, Story
-from tests.properties.world import Defect
+from hpctl.core.policy import Mode, Policy
+from tests.properties.daemon import Daemon
+from tests.properties.oracle import Oracle
+from tests.properties.scenario import BROKEN, POLICY, RULES, VARIANTS, Story
+from tests.properties.world import Defect, World
 
 CURED = Defect("79", reboot_cures=True)
 HOURS = 4 * 3600.0
@@ -123,3 +126,25 @@ def test_what_is_open_when_mode_observe_is_set_is_left_alone_until_it_is_taken_b
     story.goes_on(600)
     assert story.phase() is Phase.RETURNED
     assert story.orders() == ["reboot"]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark: str) -> None:
+    policy = Policy(mode=Mode.ASSIST)
+    world = World(8, automatic=True)
+    job = world.slurm.submit(4, 50_000.0)
+    oracle = Oracle(world, policy)
+    daemon = oracle.daemon = Daemon(world, policy, RULES, watcher=oracle)
+    daemon.run()
+    sick = world.names[0]
+    born = world.provider.instance_of(sick)
+    world.breaks(sick, BROKEN)
+    daemon.scheduler.mishaps.mark = mark
+    for _ in range(120):
+        world.passes(5.0)
+        daemon.run()
+    assert not daemon.scheduler.mishaps.mark, "our drain came"
+    (recovery,) = daemon.loop.state.nodes.values()
+    assert recovery.phase is Phase.RETURNED
+    assert world.provider.instance_of(sick) != born, "by the service"
+    assert sick not in world.slurm.jobs[job].nodes

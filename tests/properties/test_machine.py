@@ -21,8 +21,7 @@ from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.marks import MARKS
 from hpctl.core.model import NodeName
 from hpctl.core.policy import Budgets, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
-from tests.properties.calm import calm_down
-from tests.properties.daemon import Daemon
+from tests.properties.daemon import Daemon, calm_down
 from tests.properties.job_rules import COMMENTS, JobRules, few, then, which
 from tests.properties.oracle import Oracle, Violation
 from tests.properties.world import DEFECTS, Defect, World
@@ -341,7 +340,6 @@ def _run(
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             **more,  # type: ignore[arg-type]
         ),

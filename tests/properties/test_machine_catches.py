@@ -17,7 +17,7 @@ from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import observe
 from hpctl.daemon.execute import Executor
-from tests.properties.calm import calm_down
+from tests.properties.daemon import calm_down
 from tests.properties.oracle import Violation
 from tests.properties.scenario import VARIANTS, Story, Variant
 from tests.properties.world import Defect
@@ -108,7 +108,7 @@ def test_a_missing_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ignoring_who_owns_the_node_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_advance, "seized", lambda rec, facts, policy: None)
+    monkeypatch.setattr(node_advance, "seized", lambda _: None)
     story = Story(VARIANTS[0])
     story._go(1.0)
     story.world.away("cloud", 30.0)
@@ -137,9 +137,9 @@ def test_requeueing_a_completing_job_is_caught(monkeypatch: pytest.MonkeyPatch) 
     phases = job_advance._PHASES
     real = phases[JobPhase.STOPPING]
 
-    def blind(rec: Any, facts: Any, *rest: Any) -> Any:
-        job = facts.job and replace(facts.job, flags=frozenset())
-        return real(rec, replace(facts, job=job), *rest)
+    def blind(c: Any) -> Any:
+        job = c.facts.job and replace(c.facts.job, flags=frozenset())
+        return real(replace(c, facts=replace(c.facts, job=job)))
 
     monkeypatch.setitem(phases, JobPhase.STOPPING, blind)
     with pytest.raises(Violation, match="promise 8: requeue of job 1, seen COMPLETING"):
@@ -209,7 +209,7 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(
 ) -> None:
     story, job = _job_of_a_story('hpctl:{"spares":1}', no_kill=True)
 
-    def at_once(rec: Any, facts: Any, policy: Any, now: Any, deadline: Any) -> Move:
+    def at_once(_: Any) -> Move:
         return Move(JobSignal.STOP_WANTED, "impatient")
 
     monkeypatch.setitem(job_advance._PHASES, JobPhase.WATCHING, at_once)

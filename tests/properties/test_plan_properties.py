@@ -31,9 +31,7 @@ from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_
 from tests.unflawed import unflawed
 
 RULES = catalogue_rules()
-EXAMPLES = settings(
-    max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck)
-)
+EXAMPLES = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 FAULTS = tuple(
     FaultClass(RuleId(rule), rule, urgency, (Remedy.REPLACE,))
     for rule, urgency in (

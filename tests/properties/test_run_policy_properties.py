@@ -30,7 +30,7 @@ from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = settings(max_examples=examples(60), deadline=None)
+EXAMPLES = settings(max_examples=examples(60))
 START = datetime(2026, 11, 21, tzinfo=UTC)
 NAMES = tuple(NodeName(f"n{i}") for i in range(6))
 TOLD = frozenset({Action.NONE, Action.NOTIFY})

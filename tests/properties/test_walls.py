@@ -15,7 +15,7 @@ from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.core.plan import GATE
 from hpctl.daemon import observe
 from hpctl.slurm import parse
-from tests.properties import nightly, walls
+from tests.properties import walls
 from tests.properties.hostile import KNOWN_MARK
 from tests.properties.stranger import JOB, NODE, Words, play
 from tests.properties.walls import check
@@ -34,7 +34,7 @@ BAD = Words(job={**CRASHED, "Name": "x"}, report={"findings": [SICK]})
 @pytest.mark.slow
 def test_the_million_begins_well(capsys: pytest.CaptureFixture[str]) -> None:
     """What `make hostile` plays, and that its count is of what was read and taken in."""
-    assert nightly.main(["--inputs", str(INPUTS), "--seed", str(SEED), "--processes", "1"]) == 0
+    assert walls.main(["--inputs", str(INPUTS), "--seed", str(SEED), "--processes", "1"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     read, escaped, reports, words, events = map(int, FIGURES.search(last).groups())  # type: ignore[union-attr]
     assert (read, escaped) == (INPUTS, 0)
@@ -159,4 +159,4 @@ def test_the_first_inputs_show_a_bound_that_is_gone(
     monkeypatch.setattr(place, mutant)
     monkeypatch.setattr(walls, "alone", walls.alone.__wrapped__)
     clusters = range(INPUTS // walls.TOGETHER)
-    assert any(walls.broken(*nightly.strangers(SEED, number)) for number in clusters)
+    assert any(walls.broken(*walls.strangers(SEED, number)) for number in clusters)

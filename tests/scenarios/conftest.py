@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +93,6 @@ class World:
         return self.sandbox.run(
             ["squeue", "-h", "-t", "all", "-j", str(number), "-o", "%N"]
         ).stdout.split()
-
-    def calls(self, operation: str) -> list[dict[str, Any]]:
-        """The calls of one operation that the service got, in their order."""
-        url = f"{self.sandbox.endpoint_url}/_emulator/calls/{operation}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return list(json.load(answer)["calls"])
 
 
 @pytest.fixture

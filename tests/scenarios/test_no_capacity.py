@@ -20,4 +20,4 @@ def test_no_capacity_says_what_it_means_and_what_to_do(world: World) -> None:
     world.sandbox.inject_api("clear")
     world.create()
     assert len(world.slurm()) == 2
-    assert len(world.calls("CreateCluster")) == 1
+    assert len(world.sandbox.calls("CreateCluster")) == 1

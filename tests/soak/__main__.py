@@ -20,7 +20,7 @@ def main() -> int:
     given = parser.parse_args()
     least, most = given.pause
     account = soak(given.minutes, given.seed, given.steps, (least, most), _say, even=given.even)
-    wrong = [*account.twice, *account.other_weights, *account.said.misses]
+    wrong = [*account.twice, *account.other_weights, *account.status.misses]
     for line in [*account.lines(), *account.twice, *account.other_weights]:
         print(line, flush=True)
     return 1 if wrong else 0

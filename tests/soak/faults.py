@@ -33,22 +33,7 @@ from hpctl.config import Loop
 from hpctl.errors import HpctlError
 from tests.integration.chaos import Chaos
 from tests.soak.jobs import Job
-from tests.soak.said import Truth
-
-Over = Callable[[Truth], bool | None]
-
-
-class Struck(Struct, frozen=True):
-    """A fault that was done: a line about it, and what ends it (at `until`, if it must end).
-
-    `subject` is what `status` names until it is `over`; without the latter it is over when ended.
-    """
-
-    line: str
-    until: float = 0.0
-    end: Callable[[], object] | None = None
-    subject: str = ""
-    over: Over | None = None
+from tests.soak.status import Over, Serving, Struck
 
 
 class Scene(Struct, frozen=True):
@@ -111,10 +96,10 @@ def _serves_anew(scene: Scene, node: str) -> Over:
     boot = scene.live.sandbox.node_dir(node) / "boot_id"
     before = boot.read_text()
 
-    def over(now: Truth) -> bool | None:
-        if now.serving is None:
+    def over(now: Serving) -> bool | None:
+        if now is None:
             return None
-        return node in now.serving and boot.exists() and boot.read_text() != before
+        return node in now and boot.exists() and boot.read_text() != before
 
     return over
 
@@ -123,7 +108,7 @@ def _trains_anew(job: Job) -> Over:
     """Whether another attempt of a job than those so far has done a step, or the job has ended."""
     before = set(job.directory.glob("progress-*.txt"))
 
-    def over(_: Truth) -> bool:
+    def over(_: Serving) -> bool:
         fresh = set(job.directory.glob("progress-*.txt")) - before
         return bool(job.ended) or any(path.stat().st_size for path in fresh)
 
@@ -161,8 +146,8 @@ def _freeze_node(scene: Scene) -> Struck | None:
     anew, thawed = _serves_anew(scene, node), False
     scene.live.sandbox.inject(node, "freeze-node")
 
-    def over(now: Truth) -> bool | None:
-        again = thawed and now.serving is not None and node in now.serving
+    def over(now: Serving) -> bool | None:
+        again = thawed and now is not None and node in now
         return again or anew(now)
 
     def thaw() -> None:
@@ -185,11 +170,9 @@ def _hang_agent(scene: Scene) -> Struck | None:
     (row,) = [each for each in scene.live.sandbox.status()["nodes"] if each["node"] == node]
     scene.live.sandbox.inject(node, "hang-agent")
 
-    def over(now: Truth) -> bool | None:
+    def over(now: Serving) -> bool | None:
         # Who thaws a node wakes its agent, too.
-        return (
-            None if now.serving is None else node in now.serving and not _stopped(row["agent_pid"])
-        )
+        return None if now is None else node in now and not _stopped(row["agent_pid"])
 
     return Struck(f"the agent of {node} hangs", subject=node, over=over)
 
@@ -235,7 +218,7 @@ def _tear_checkpoint(scene: Scene) -> Struck | None:
         return None
     torn, anew = shards[-1].parent.name, _trains_anew(job)
 
-    def over(now: Truth) -> bool | None:
+    def over(now: Serving) -> bool | None:
         newer = any(path.name > torn for path in job.directory.glob("step-*[0-9]"))
         return newer or anew(now)
 

@@ -93,8 +93,8 @@ def undisturbed(base: Path, ranks: int, steps: int) -> str:
     directory = base / f"calm-{ranks}"
     calm = Run(directory, ranks, "--steps", str(steps), *WORDS)
     try:
-        codes, said = calm.wait(120)
+        codes, output = calm.wait(120)
     finally:
         calm.kill()
-    assert codes == [0] * ranks, said
+    assert codes == [0] * ranks, output
     return str(json.loads((directory / "final.json").read_text())["sha256"])

@@ -16,9 +16,9 @@ from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
-from tests.soak.faults import FAULTS, Fault, Scene, Struck
+from tests.soak.faults import FAULTS, Fault, Scene
 from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
-from tests.soak.said import NAMED_S, Said, Verdict, Watched
+from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict
 from tests.soak.watch import Writers
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
@@ -64,7 +64,7 @@ class Account(Struct):
     twice: list[str] = field(default_factory=list)
     other_weights: list[str] = field(default_factory=list)
     handed_over: list[str] = field(default_factory=list)
-    said: Verdict = field(default_factory=lambda: Verdict([]))
+    status: Verdict = field(default_factory=lambda: Verdict([]))
 
     @property
     def effective(self) -> float:
@@ -86,8 +86,8 @@ class Account(Struct):
             f"soak: effective training time ratio {self.effective:.3f}"
             f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
             *(f"soak: handed over to a person: {line}" for line in self.handed_over),
-            f"soak: what `hpctl status` named; missed: {len(self.said.misses)}",
-            *self.said.text(),
+            f"soak: what `hpctl status` named; missed: {len(self.status.misses)}",
+            *self.status.text(),
         ]
 
 
@@ -115,18 +115,18 @@ def soak(
         with (
             cluster(SITE, slurm_conf=SLURM, **HMA) as live,
             Writers() as writers,
-            Said(live, named_s) as said,
+            StatusWatch(live, named_s) as status,
         ):
-            soaker = _Soaker(live, base, steps, account, writers, said, say, even)
+            soaker = _Soaker(live, base, steps, account, writers, status, say, even)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
-                account.said = said.verdict(fault.name for fault in FAULTS)
+                account.status = status.verdict(fault.name for fault in FAULTS)
                 account.handed_over = _handed_over(live)
                 live.settle()
             except BaseException:
                 print(_last_words(base), file=sys.stderr)
-                print("\n".join(said.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
+                print("\n".join(status.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
                 raise
             account.twice = writers.twice
         for job in account.jobs:
@@ -161,7 +161,7 @@ class _Soaker(Struct):
     _steps: int
     _account: Account
     _writers: Writers
-    _said: Said
+    _status: StatusWatch
     _say: Say
     _even: bool
     _running: dict[str, Job] = field(default_factory=dict)
@@ -171,21 +171,21 @@ class _Soaker(Struct):
         """Keep one job of every shape going, and break something now and then."""
         following = time.time() + pause_s[1]
         while time.time() < until:
-            self._mend(time.time())
+            self._end_faults(time.time())
             self._operate()
             for shape in SHAPES:
                 self._keep_going(shape)
             if time.time() >= following and self._running:
                 self._strike(chance)
                 following = time.time() + chance.uniform(*pause_s)
-            self._said.look()
+            self._status.look()
             time.sleep(0.2)
 
     def calm(self) -> None:
         """End what is broken, and wait for the jobs, and for what is still open."""
-        self._mend(float("inf"))
+        self._end_faults(float("inf"))
         limit, soon = time.time() + CALM_S, time.time() + CALM_S / 2
-        while self._running or (self._said.open() and time.time() < soon):
+        while self._running or (self._status.open() and time.time() < soon):
             self._operate()
             for name, job in list(self._running.items()):
                 if job.look(self._live):
@@ -193,7 +193,7 @@ class _Soaker(Struct):
             left = ", ".join(f"{j.number} ({j.shape.name})" for j in self._running.values())
             late = f"not complete {CALM_S:g} s after the last fault: {left}"
             assert not left or time.time() < limit, late
-            self._said.look()
+            self._status.look()
             time.sleep(0.3)
 
     def _keep_going(self, shape: Shape) -> None:
@@ -237,10 +237,10 @@ class _Soaker(Struct):
         self._say(f"fault: {struck.line}")
         if struck.end is not None:
             self._struck.append(struck)
-        line = f"{time.strftime('%H:%M:%S')} {struck.line}"
-        over = struck.over or (lambda _: struck not in self._struck)
-        watched = Watched(fault.name, struck.subject, began, over, line, latent=fault.latent)
-        self._said.watch(watched)
+        struck.line = f"{time.strftime('%H:%M:%S')} {struck.line}"
+        struck.kind, struck.began, struck.latent = fault.name, began, fault.latent
+        struck.over = struck.over or (lambda _: struck not in self._struck)
+        self._status.watch(struck)
         return True
 
     def _operate(self) -> None:
@@ -248,12 +248,12 @@ class _Soaker(Struct):
         replacement found no capacity."""
         if any("no-capacity" in struck.line for struck in self._struck):
             return
-        for node in self._said.for_an_operator():
+        for node in self._status.for_an_operator():
             self._say(f"the operator orders {node} again")
             self._live.hpctl("cancel", node, check=False)
             self._live.hpctl("replace", node, "--yes", "--now", check=False)
 
-    def _mend(self, now: float) -> None:
+    def _end_faults(self, now: float) -> None:
         for struck in [s for s in self._struck if s.until <= now]:
             assert struck.end is not None
             struck.end()

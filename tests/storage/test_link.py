@@ -1,41 +1,30 @@
-"""`hpctl storage link` and `ls`: real boto3 over HTTP, a service held to the model."""
+"""`hpctl storage link` and `ls`, on a service held to the model."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from click.testing import Result
 
-from hpctl.cloud.aws import AwsAccount
 from hpctl.clusters import storage
 from hpctl.errors import HpctlError
-from hpctl.ports import Aws
 from tests.cli import conftest
 from tests.cli.test_golden import compare
-from tests.clusters.bed import SANDBOX_KEYS
 from tests.storage.fsx import Fsx
 
 FS = "fs-0123456789abcdef0"
 
 
 @pytest.fixture
-def fsx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fsx]:
+def fsx(monkeypatch: pytest.MonkeyPatch) -> Fsx:
     made = Fsx()
-    for key, value in SANDBOX_KEYS.items():
-        monkeypatch.setenv(key, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_FSX", made.url)
+    monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: made)
     monkeypatch.setattr(storage, "POLL_S", 0.01)
     made.lustre(FS)
-    yield made
-    made.close()
+    return made
 
 
 def run(*words: str) -> Result:
-    return conftest.run("storage", *words, env={"AWS_DEFAULT_REGION": "us-west-2"})
-
-
-def aws() -> Aws:
-    return AwsAccount(region="us-west-2", sleep=lambda _: None)
+    return conftest.run("storage", *words)
 
 
 def wanted(s3: str, path: str) -> storage.Wanted:
@@ -63,7 +52,7 @@ def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx: Fsx) -> 
     again = run("link", FS, "s3://data/x/", "--path", "/x/", "--json")
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["made"] is False
-    assert fsx.calls.count("CreateDataRepositoryAssociation") == len(fsx.associations) == 1
+    assert fsx.orders == len(fsx.associations) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +62,7 @@ def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx: Fsx) -> 
 def test_a_path_that_leads_elsewhere_is_refused(fsx: Fsx, path: str, says: str) -> None:
     run("link", FS, "s3://data/a", "--path", "/x/y")
     with pytest.raises(HpctlError, match=says):
-        storage.link(aws(), wanted("s3://data/b", path))
+        storage.link(fsx, wanted("s3://data/b", path))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +79,7 @@ def test_a_file_system_that_cannot_be_linked_is_named(
 ) -> None:
     fsx.lustre(FS, **file_system)
     with pytest.raises(HpctlError, match=says) as caught:
-        storage.link(aws(), wanted("s3://data/b", "/x"))
+        storage.link(fsx, wanted("s3://data/b", "/x"))
     assert caught.value.hint
     assert fsx.associations == {}
 
@@ -121,7 +110,7 @@ def test_a_dry_run_looks_and_makes_nothing(fsx: Fsx) -> None:
     assert done.stdout == f"Would link {FS}/x to s3://data/a/\nDry run: nothing was done.\n"
     refused = run("link", "fs-0123456789abcdeff", "s3://data/a", "--path", "/x", "--dry-run")
     assert refused.exit_code == 1
-    assert "CreateDataRepositoryAssociation" not in fsx.calls
+    assert fsx.orders == 0
 
 
 def test_the_list_is_as_before(fsx: Fsx) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hpctl.agent.check import Expected, Limits, Machine, Observation
-from hpctl.core.faults.host import CHECKS as HOST
+from hpctl.core.faults.table import CHECKS
 from hpctl.core.model import Verdict
 
 
@@ -24,7 +24,7 @@ def machine(
 
 def limits(name: str) -> Limits:
     """The shipped limits of one check."""
-    (spec,) = (spec for spec in HOST if spec.name == name)
+    (spec,) = (spec for spec in CHECKS if spec.name == name)
     return {limit: row.value for limit, row in spec.limits.items()}
 
 

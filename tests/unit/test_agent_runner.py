@@ -1,4 +1,4 @@
-"""The thread that runs checks: order, absence, trouble, shedding, and what it says of itself."""
+"""The thread that runs checks: order, absence, trouble, and what it sheds over its budget."""
 
 import threading
 import time
@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from hpctl.agent import runner as runners
 from hpctl.agent.check import CannotTell, Machine, NotHere, Observation
-from hpctl.agent.runner import Budget, Check, Runner, Usage, look
+from hpctl.agent.runner import (
+    CALM_WINDOWS,
+    OVER_WINDOWS,
+    WINDOW_S,
+    Budget,
+    Check,
+    Runner,
+    Usage,
+    look,
+)
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Finding, Verdict
 
@@ -205,3 +214,57 @@ def test_a_look_tells_what_is_not_here_from_what_is_well() -> None:
     assert [row.state for row in rows] == ["ok", "fail", "absent", "unknown"]
     assert [[f.code for f in row.findings] for row in rows] == [[], ["bad"], [], ["cannot_tell"]]
     assert rows[2].why == "no GPU"
+
+
+class Meter:
+    """A process that uses what it is told to."""
+
+    def __init__(self) -> None:
+        self.cpu_s, self.memory_mb, self.now = 0.0, 20.0, 0.0
+
+    def __call__(self) -> Usage:
+        return Usage(self.cpu_s, self.memory_mb)
+
+    def windows(self, budget: Budget, count: int, cpu_percent: float) -> None:
+        for _ in range(count):
+            self.now += WINDOW_S
+            self.cpu_s += WINDOW_S * cpu_percent / 100
+            budget.look(self.now)
+
+
+def budget_of(meter: Meter) -> Budget:
+    budget = Budget([0, 1, 2, 2], measure=meter)
+    budget.look(0.0)
+    return budget
+
+
+def test_the_highest_level_goes_first_and_level_0_never() -> None:
+    meter = Meter()
+    budget = budget_of(meter)
+    meter.windows(budget, OVER_WINDOWS - 1, 3)
+    assert not budget.shed(2)
+    meter.windows(budget, 1, 3)
+    assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, False, False)
+    meter.windows(budget, 10 * OVER_WINDOWS, 3)
+    assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, True, False)
+    (told,) = budget.observations(["host.zombies", "gpu.clocks"])
+    assert told.detail == "not run to save resources: gpu.clocks, host.zombies"
+    assert "3.00 % of a core" in told.evidence
+
+
+def test_memory_counts_too() -> None:
+    meter = Meter()
+    budget = budget_of(meter)
+    meter.memory_mb = 41
+    meter.windows(budget, OVER_WINDOWS, 0.1)
+    assert budget.shed(2)
+
+
+def test_they_come_back_after_a_long_calm() -> None:
+    meter = Meter()
+    budget = budget_of(meter)
+    meter.windows(budget, OVER_WINDOWS, 3)
+    meter.windows(budget, CALM_WINDOWS - 1, 0.1)
+    assert budget.shed(2)
+    meter.windows(budget, 1, 0.1)
+    assert not budget.shed(2)

@@ -1,4 +1,4 @@
-"""What the sender says when: in full, in brief, and again; without a head node and with one."""
+"""What the sender says when, and what the spool still knows after the agent was killed."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -12,13 +12,23 @@ from msgspec.structs import replace
 
 from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
-from hpctl.agent.send import REPEATS_EVERY, Answer, Pace, Reply, Sender, Spool
+from hpctl.agent.send import REPEATS_EVERY, Answer, Pace, Recalled, Reply, Sender, Spool
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import (
+    BootId,
+    Clears,
+    Finding,
+    Generation,
+    InstanceId,
+    NodeName,
+    Report,
+    Verdict,
+)
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
 XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
 AGAIN = replace(XID, last=NOON + timedelta(minutes=10), count=2)
 OTHER = replace(XID, code="48")
@@ -174,8 +184,6 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) ->
 
 
 # --- When the sender is woken: at once, then seldom, and nothing is forgotten.
-
-
 def test_what_is_new_goes_out_at_once_and_only_once() -> None:
     pace = Pace()
     assert not pace.due(100.0)
@@ -198,18 +206,6 @@ def test_after_a_burst_news_wait_for_each_other() -> None:
     assert min(b - a for a, b in pairwise(sent[1:])) >= 4
 
 
-def test_a_wait_ends_when_the_next_wake_is_due() -> None:
-    pace = Pace(burst=1, every_s=0.5)
-    pace.news()
-    assert pace.due(100.0)
-    pace.news()
-    assert not pace.due(100.1)
-    wait = pace.wait_s(100.1)
-    assert wait is not None
-    assert 0.39 < wait < 0.41
-    assert pace.due(100.1 + wait + 1e-6)
-
-
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
 def test_no_flood_wakes_more_often_than_the_bucket_allows(steps: list[float]) -> None:
     pace, now, woken = Pace(), 1000.0, 0
@@ -219,3 +215,79 @@ def test_no_flood_wakes_more_often_than_the_bucket_allows(steps: list[float]) ->
         woken += pace.due(now)
     assert woken <= 10 + (now - 1000) / 0.5
     assert pace.wait_s(now) is None or pace.due(now + 0.51)
+
+
+FINDING = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
+
+REPORT = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 4, NOON, NOON, (FINDING,))
+
+
+NEXT_BOOT = replace(REPORT, boot=BootId("b-2"))
+
+
+@pytest.mark.parametrize("acked", [True, False])
+def test_the_same_boot_gets_its_findings_and_start_back(tmp_path: Path, acked: bool) -> None:
+    Spool(tmp_path / "spool").save(REPORT, acked=acked)
+    spool = Spool(tmp_path / "spool")
+    assert spool.recall(REPORT.generation) == Recalled((FINDING,), NOON)
+
+
+def test_what_nobody_heard_before_a_reboot_is_only_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Spool(tmp_path).save(REPORT, acked=False)
+    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
+    assert "kernel.xid line" in caplog.text
+
+
+def test_what_was_heard_before_a_reboot_is_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Spool(tmp_path).save(REPORT, acked=True)
+    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
+    assert caplog.text == ""
+
+
+OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
+
+
+def test_what_no_boot_clears_is_told_after_the_boot_where_nobody_heard_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = replace(REPORT, findings=(FINDING, OPERATOR))
+    Spool(tmp_path).save(report, acked=False)
+    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled((OPERATOR,), NOON)
+    assert caplog.text.count("not heard before this boot") == 1
+    replaced = replace(NEXT_BOOT, instance=InstanceId("i-2"))
+    assert Spool(tmp_path).recall(replaced.generation) == Recalled(agent_start=NOON)
+
+
+def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path: Path) -> None:
+    Spool(tmp_path).save(replace(REPORT, findings=(OPERATOR,)), acked=True)
+    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\0" * 50, b'{"acked":true,"body":"{}"}', b"[]", b'{"acked":true,"body":"\xff"}'],
+)
+def test_a_damaged_state_is_set_aside(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state.json").write_bytes(damage)
+    spool = Spool(tmp_path)
+    assert spool.recall(REPORT.generation) == Recalled()
+    assert (tmp_path / "state.bad").read_bytes() == damage
+    assert "set aside" in caplog.text
+    spool.save(REPORT, acked=False)
+    assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
+
+
+def test_a_disk_that_cannot_be_written_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    spool = Spool(tmp_path / "file" / "spool")
+    spool.save(REPORT, acked=False)
+    spool.save(REPORT, acked=False)
+    assert caplog.text.count("cannot be written") == 1

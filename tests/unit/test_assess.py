@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.core.assess import assess
+from hpctl.core.assess import assess, incidents_of, repeated
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import (
@@ -77,36 +77,10 @@ def test_a_row_that_waits_for_nothing_does_not_wait_for_a_clock_that_is_behind()
     assert judge(xid(79, 5), now=0, heard=0).condition is Condition.FAULTY
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        8,
-        13,
-        14,
-        31,
-        37,
-        38,
-        43,
-        44,
-        45,
-        68,
-        69,
-        92,
-        93,
-        106,
-        108,
-        109,
-        121,
-        137,
-        141,
-        160,
-        176,
-        "56",
-        "4711",
-        "",
-        "rubbish",
-    ],
-)
+HARMLESS = "8 13 14 31 37 38 43 44 45 68 69 92 93 106 108 109 121 137 141 160 176 56 4711 rubbish"
+
+
+@pytest.mark.parametrize("code", [*HARMLESS.split(), ""])
 @pytest.mark.parametrize("now", [0, 2, 30, 86400])
 def test_codes_that_never_drain(code, now):
     burst = xid(code, last=2, count=700)
@@ -324,3 +298,69 @@ def test_silence_is_unknown_never_faulty():
     assert judge(xid(13), now=10**6, heard=0).condition is Condition.UNKNOWN
     # Silence does not heal what is proven.
     assert judge(xid(79), now=10**6, heard=0).condition is Condition.FAULTY
+
+
+@pytest.mark.parametrize("check", ["kernel.log", "gpu.ecc", "efa.devices"])
+def test_who_cannot_judge_log_or_devices_vouches_for_nothing(check):
+    found = judge(unknown(check))
+    assert (found.condition, found.fault) == (Condition.UNKNOWN, None)
+    assert check in found.why
+    assert judge(unknown(check), xid(13)).condition is Condition.UNKNOWN
+    assert judge(unknown(check), xid(79)).condition is Condition.FAULTY
+
+
+def test_a_partly_blind_node_is_judged_by_what_it_sees():
+    found = judge(unknown("host.dstate"))
+    assert found.condition is Condition.HEALTHY
+    assert [f.check for f in found.findings] == ["host.dstate"]
+    assert judge(unknown("host.dstate"), xid(79)).condition is Condition.FAULTY
+
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+DAY_S, APART = 86400.0, timedelta(minutes=5)
+
+
+def seen(code: str, minute: float, job: str = "", until: float | None = None, where: str = ""):
+    first = NOON + timedelta(minutes=minute)
+    last = first if until is None else NOON + timedelta(minutes=until)
+    return Finding(
+        "kernel.xid", Verdict.FAIL, first, last, "0000:c1:00.0", code, evidence=where, job=job
+    )
+
+
+def again(*findings: Finding) -> bool:
+    (incident,) = incidents_of(findings)
+    return repeated(incident, DAY_S, APART)
+
+
+@pytest.mark.parametrize("code", ["13", "31"])
+def test_of_an_applications_error_two_jobs_must_have_had_it(code: str) -> None:
+    assert again(seen(code, 0, "12"), seen(code, 1, "13"))
+    assert again(seen(code, 0, "12"), seen(code, 600, "13"))
+    # One job, over and over, for hours: its own bug.
+    assert not again(seen(code, 0, "12", until=600))
+    # A job that had it a day before.
+    assert not again(seen(code, 0, "12"), seen(code, 2000, "13"))
+    # Between the two, a job that ran all the time.
+    assert again(seen(code, 0, "12", until=1990), seen(code, 2000, "13"))
+
+
+@pytest.mark.parametrize("code", ["13", "31"])
+def test_where_no_job_is_named_time_stands_in_for_it(code: str) -> None:
+    assert again(seen(code, 0, until=10))
+    assert not again(seen(code, 0, until=1))
+    assert not again(seen(code, 0), seen(code, 10, "12"))
+
+
+def test_an_xid_13_must_hit_the_same_part() -> None:
+    one, other = "ESR on (GPC 3, TPC 1, SM 0)", "ESR on (GPC 4, TPC 1, SM 0)"
+    assert again(seen("13", 0, "12", where=one), seen("13", 9, "13", where=one))
+    assert not again(seen("13", 0, "12", where=one), seen("13", 9, "13", where=other))
+
+
+@pytest.mark.parametrize("code", ["38", "74", "109"])
+def test_of_other_errors_time_tells_bursts_apart_whoever_was_hit(code: str) -> None:
+    assert again(seen(code, 0, "12", until=10))
+    assert again(seen(code, 0, "12"), seen(code, 10, "12"))
+    assert again(seen(code, 0, "12"), seen(code, 10))
+    assert not again(seen(code, 0, "12"), seen(code, 1, "13"))

@@ -4,6 +4,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.autoscale import (
@@ -229,3 +231,68 @@ def test_off_stopped_blocked_and_unknown_say_so() -> None:
     assert rule(gone) == "unknown"
     (stopped,) = decide(ScaleView({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW)
     assert rule(stopped) == "stopped"
+
+
+policies = st.builds(
+    AutoscalePolicy,
+    enabled=st.just(True),
+    groups=st.builds(
+        lambda low, more: {"w": GroupLimits(low, low + more)}, st.integers(0, 3), st.integers(0, 8)
+    ),
+    up_after_s=st.sampled_from([0.0, 60.0, 300.0]),
+    down_after_s=st.sampled_from([0.0, 120.0, 900.0]),
+    cooldown_s=st.sampled_from([0.0, 60.0, 600.0]),
+    step=st.integers(1, 6),
+    adds_per_day=st.integers(0, 15),
+    hours_per_day=st.none() | st.sampled_from([0.0, 1.0, 6.0]),
+)
+pasts = st.builds(
+    past,
+    st.sampled_from(Direction),
+    st.none() | st.integers(0, 900),
+    count=st.integers(0, 4),
+    at_s=st.integers(900, 100_000),
+    failed=st.booleans(),
+)
+
+
+@settings(max_examples=200)
+@given(
+    policy=policies,
+    running=st.integers(0, 12),
+    free=st.lists(st.integers(0, 1000), max_size=6),
+    arriving=st.integers(0, 3),
+    jobs=st.lists(
+        st.builds(job, st.integers(1, 9), st.integers(1, 10), st.integers(0, 400)),
+        unique_by=lambda w: w.job,
+    ),
+    history=st.lists(pasts, max_size=4),
+)
+def test_no_answer_leaves_the_bounds(
+    policy: AutoscalePolicy,
+    running: int,
+    free: list[int],
+    arriving: int,
+    jobs: list[Waiting],
+    history: list[Past],
+) -> None:
+    nodes = [replace(idle(1, for_s)[0], node=NodeName(f"n{n}")) for n, for_s in enumerate(free)]
+    here = group(running + arriving, tuple(nodes[:running]), arriving=arriving)
+    found = answer(here, *jobs, history=tuple(history), policy=policy)
+    if isinstance(found, Hold):
+        return
+    limits, up = policy.groups["w"], isinstance(found, ScaleUp)
+    assert all(p.ended is not None for p in history), "one change at a time"
+    turned = [p for p in history if (p.direction is Direction.UP) is not up and p.count]
+    assert all(p.ended is not None and p.ended <= ago(policy.cooldown_s) for p in turned)
+    if isinstance(found, ScaleUp):
+        assert 1 <= found.count <= policy.step
+        assert found.size == here.target + found.count <= limits.max_count
+        adds = [p.count for p in history if p.direction is Direction.UP and p.at > ago(86400)]
+        assert sum(adds) + found.count <= policy.adds_per_day
+        assert {w.since <= ago(policy.up_after_s) for w in jobs if w.job in found.jobs} == {True}
+    else:
+        assert not jobs, "a node was taken from a job that waits"
+        assert len(found.nodes) <= policy.step
+        assert here.alive - len(found.nodes) >= limits.min_count
+        assert all(n.since is not None and n.since <= ago(policy.down_after_s) for n in found.nodes)

@@ -46,23 +46,20 @@ def verdict(directory: Path) -> object:
 def test_the_documented_format(tmp_path: Path) -> None:
     checkpoint(tmp_path / "step-7")
     document = json.loads((tmp_path / "step-7/manifest.json").read_text())
-    assert document["format"] == "hpctl-checkpoint"
-    assert document["version"] == 1
-    assert (document["step"], document["world_size"]) == (7, 3)
-    assert [file["path"] for file in document["files"]] == ["a", "b", "deep/c"]
-    assert [file["size"] for file in document["files"]] == [5, 0, 5000]
-    assert all(len(file["sha256"]) == 64 for file in document["files"])
-    assert set(document) == {
-        "format", "version", "step", "world_size", "created_at", "files", "meta", "checksum",
-    }  # fmt: skip
+    assert [len(file.pop("sha256")) for file in document["files"]] == [64] * 3
+    files = [("a", 5), ("b", 0), ("deep/c", 5000)]
+    kept = {key: document.pop(key) for key in ("created_at", "checksum")}
+    assert all(kept.values())
+    assert document == {
+        "format": "hpctl-checkpoint",
+        "version": 1,
+        "step": 7,
+        "world_size": 3,
+        "files": [{"path": path, "size": size} for path, size in files],
+        "meta": {"k": "v"},
+    }
 
 
-def test_no_manifest_is_not_a_defect(tmp_path: Path) -> None:
-    assert manifest.read(tmp_path) is None
-    assert manifest.read(tmp_path / "nothing") is None
-
-
-@pytest.mark.parametrize("name", ["a", "b", "deep/c"])
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -73,12 +70,12 @@ def test_no_manifest_is_not_a_defect(tmp_path: Path) -> None:
     ],
     ids=["longer", "gone", "directory", "symlink"],
 )
-def test_damage_shows_without_reading(tmp_path: Path, name: str, damage, why: str) -> None:
+def test_damage_shows_without_reading(tmp_path: Path, damage, why: str) -> None:
     whole = checkpoint(tmp_path / "c")
-    damage(tmp_path / "c" / name)
+    damage(tmp_path / "c/deep/c")
     defect = manifest.verify(tmp_path / "c", whole)
     assert defect is not None
-    assert name in defect
+    assert "deep/c" in defect
     assert why in defect
 
 
@@ -112,15 +109,6 @@ def test_every_truncation_of_the_manifest_is_a_defect() -> None:
         assert isinstance(manifest.decode(raw[:keep]), Defect)
 
 
-@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_garbage_has_one_short_reason(raw: bytes) -> None:
-    found = manifest.decode(raw)
-    assert isinstance(found, Defect)
-    assert found.startswith("manifest.json")
-    assert "\n" not in found
-    assert len(found) < 200
-
-
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -144,15 +132,6 @@ def test_wrong_shapes_with_a_good_checksum_are_defects(value: object) -> None:
         if field == "meta" and isinstance(value, dict):
             continue
         assert isinstance(found, Defect), (field, value)
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [b"[" * 100_000, b'{"format": "hpctl-checkpoint", "version": 2}', b'{"format": "other"}', b""],
-    ids=["deep", "future", "foreign", "empty"],
-)
-def test_hostile_and_foreign(raw: bytes) -> None:
-    assert isinstance(manifest.decode(raw), Defect)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/a", "a/../../b", "", ".", "a\0b"])

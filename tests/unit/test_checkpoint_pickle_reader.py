@@ -4,12 +4,12 @@ import pickle
 import subprocess
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
-from hpctl.jobs.checkpoints import pickle_reader, torch_dcp
+from hpctl.jobs.checkpoints import pickle_reader, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
 
 
@@ -22,15 +22,13 @@ class Size(tuple[int, ...]):
         return Size, (tuple(self),)
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(Struct, frozen=True):
     fqn: str
     offset: Size | None = None
     index: int | None = None
 
 
-@dataclass
-class Info:
+class Info(Struct):
     relative_path: str
     offset: int
     length: int
@@ -40,8 +38,7 @@ class Info:
         return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
-@dataclass
-class Metadata:
+class Metadata(Struct):
     state_dict_metadata: object
     planner_data: object
     storage_data: object
@@ -62,11 +59,11 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_dcp.Held]:
+def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.Held]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
     with opened(path, "") as file:
-        return torch_dcp.data_files(file, keep=keep)
+        return torch_files.data_files(file, keep=keep)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -90,24 +87,11 @@ def test_it_says_what_the_standard_library_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_every_cut_is_seen(tmp_path: Path, protocol: int) -> None:
-    raw = pickle.dumps(metadata(2, 3), protocol)
+def test_every_cut_is_seen(tmp_path: Path) -> None:
+    raw = pickle.dumps(metadata(2, 3), 4)
     for size in range(len(raw)):
         with pytest.raises(NotWhole, match="cut or damaged"):
             read(tmp_path, raw[:size])
-
-
-@pytest.mark.slow
-def test_damage_is_a_reason_and_never_a_crash(tmp_path: Path) -> None:
-    raw = pickle.dumps(metadata(1, 2), 4)
-    for at in range(len(raw)):
-        for value in (0, 0x2E, 0x28, 0x75, 0x94, 0xFF):
-            bad = raw[:at] + bytes([value]) + raw[at + 1 :]
-            try:
-                read(tmp_path, bad)
-            except NotWhole:
-                continue
 
 
 def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
@@ -125,16 +109,16 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
 PEAK = """
 import sys, tracemalloc
 from pathlib import Path
-from hpctl.jobs.checkpoints import torch_dcp
+from hpctl.jobs.checkpoints import torch_files
 from hpctl.jobs.checkpoints.files import opened
 tracemalloc.start()
 with opened(Path(sys.argv[1]), "") as file:
-    held = torch_dcp.data_files(file)
+    held = torch_files.data_files(file)
 print(sum(each.count for each in held.values()), tracemalloc.get_traced_memory()[1])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_go_with_the_number_of_items(tmp_path: Path) -> None:
     peaks = []
     for items in (1_000, 6_000):

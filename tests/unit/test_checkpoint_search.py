@@ -46,13 +46,6 @@ def test_falls_back_and_says_why(tmp_path: Path) -> None:
     assert "temporary" in reasons["step-4.tmp-9.0.0-ab"]
 
 
-def test_shallow_believes_sizes_and_deep_does_not(tmp_path: Path) -> None:
-    generic(tmp_path, "step-1", 1)
-    generic(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"y" * 100)
-    shallow, deep = last_complete(tmp_path), last_complete(tmp_path, deep=True)
-    assert (shallow.found.step, deep.found.step) == (2, 1)
-
-
 def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
     assert last_complete(tmp_path).verdict == "none"
     (tmp_path / "step-1").mkdir()
@@ -63,19 +56,6 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
     assert last_complete(tmp_path).verdict == "unreadable"
     generic(tmp_path, "step-0", 0)
     assert last_complete(tmp_path).verdict == "found"
-
-
-def test_a_missing_directory_is_an_error_not_an_answer(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        last_complete(tmp_path / "not-mounted")
-
-
-def test_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last, "MAX_ENTRIES", 3)
-    for number in range(4):
-        (tmp_path / f"{number}").mkdir()
-    with pytest.raises(OSError, match="more than 3"):
-        last_complete(tmp_path)
 
 
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
@@ -176,16 +156,6 @@ def test_a_place_that_cannot_be_read_is_never_none(tmp_path: Path) -> None:
         last_complete(gone)
     search = last_complete([last.CheckpointTier(near), last.CheckpointTier(gone)])
     assert search.found is not None
-
-
-def test_several_nodes_do_not_share_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generic(tmp_path / "own", "step-5", 5)
-    places = [f"local:{tmp_path / 'own'}"]
-    assert run("last", "--export", *places)[0] == 0
-    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
-    code, out, err = run("last", "--export", *places)
-    assert (code, out.split()[:2]) == (1, ["incomplete", "1"])
-    assert "on this node's own disk, which the job's other nodes cannot read" in err
 
 
 @pytest.mark.parametrize("place", ["s3:/bucket/x", "s3:bucket/x"])

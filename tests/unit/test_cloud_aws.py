@@ -5,7 +5,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from hpctl.cloud import aws as account
 from hpctl.cloud.aws import AwsAccount
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from tests.aws_wire import Answer, answering
 from tests.clusters.bed import SANDBOX_KEYS
 
 FINE = {"ClusterArn": "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"}
@@ -27,56 +27,23 @@ class Wire:
     """A service that answers what it is told, in order; the last for ever. None: no reply."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.replies: list[Reply | None] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self._lock = threading.Lock()
-        wire = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                operation = self.headers["X-Amz-Target"].partition(".")[2]
-                reply = wire.next(operation, body)
-                if reply is None:
-                    self.close_connection = True
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    return
-                raw = json.dumps(reply[1]).encode()
-                self.send_response(reply[0])
-                self.send_header("Content-Type", "application/x-amz-json-1.1")
-                self.send_header("Content-Length", str(len(raw)))
-                self.end_headers()
-                self.wfile.write(raw)
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}
-        )
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def next(self, operation: str, body: dict[str, Any]) -> Reply | None:
+    def answer(self, operation: str, body: dict[str, Any]) -> Answer:
         with self._lock:
             self.calls.append((operation, body))
-            return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._thread.join(5)
-        self._http.server_close()
+            reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        return reply and (reply[0], json.dumps(reply[1]).encode())
 
 
 @pytest.fixture(scope="module")
 def _wire() -> Iterator[Wire]:
     made = Wire()
-    yield made
-    made.close()
+    with answering(made.answer) as made.url:
+        yield made
 
 
 @pytest.fixture

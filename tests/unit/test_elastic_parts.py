@@ -15,11 +15,11 @@ import pytest
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
-from hpctl.jobs.elastic import account
+from hpctl.jobs.elastic import account, options
 from hpctl.jobs.elastic.group import RankFailure, failure_of
 from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
 from hpctl.jobs.elastic.options import LauncherPlace, address_of, parse, place, program
-from hpctl.jobs.resume import resume
+from hpctl.jobs.resume import NothingWhole, ResumePoint, resume
 from tests.unit.checkpoint_files import generic, write
 
 SECRET = "0123456789abcdef"
@@ -38,20 +38,23 @@ SECRET = "0123456789abcdef"
         ("./train x", "./train x", ""),
     ],
 )
-def test_a_script_a_module_and_a_command(words: str, runs: str, script: str) -> None:
-    found = program(words.split(), "/py")
+def test_a_script_a_module_and_a_command(
+    monkeypatch: pytest.MonkeyPatch, words: str, runs: str, script: str
+) -> None:
+    monkeypatch.setattr(options, "default_python", lambda: "/py")
+    found = program(words.split())
     assert (found.argv, found.script) == (tuple(runs.split()), script)
 
 
 def test_what_command_gives_is_what_the_parser_reads() -> None:
     ranks = ["train.py", "--max-restarts", "9"]
-    line = elastic.command(ranks, 4, max_restarts=2, final_exit_codes=(93, 5))
+    line = elastic.command(ranks, 4, final_exit_codes=(93, 5))
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
-    options = parse(line[4:], {elastic.RESULT: "/x/account.json"})
-    assert options.program.argv[2:] == ("train.py", "--max-restarts", "9")
-    assert (options.nproc, options.result) == (4, Path("/x/account.json"))
-    assert options.limits.max_restarts == 2
-    assert options.limits.final_exit_codes == {93, 5}
+    read = parse(line[4:], {elastic.RESULT: "/x/account.json"})
+    assert read.program.argv[2:] == ("train.py", "--max-restarts", "9")
+    assert (read.nproc, read.result) == (4, Path("/x/account.json"))
+    assert read.limits.max_restarts == 3
+    assert read.limits.final_exit_codes == {93, 5}
 
 
 @pytest.mark.parametrize(
@@ -134,22 +137,7 @@ ORDER = {
 }  # fmt: skip
 
 
-def second_of_four(base: dict[str, str]) -> dict[str, str]:
-    here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
-    return rank_environment(base, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
-
-
-def test_a_ranks_environment_overrides_what_the_job_had() -> None:
-    told = second_of_four({"HPCTL_RESUME_FROM": "/old", "RANK": "9", "OMP_NUM_THREADS": "6"})
-    assert told["RANK"] == "5"
-    assert told["TORCHELASTIC_RESTART_COUNT"] == "2"
-    assert told["OMP_NUM_THREADS"] == "6"
-    assert "HPCTL_RESUME_FROM" not in told
-    # As torchrun sets it for several ranks a node.
-    assert second_of_four({})["OMP_NUM_THREADS"] == "1"
-
-
-def test_torchs_names_are_all_there() -> None:
+def test_a_ranks_environment_has_all_of_torchs_names() -> None:
     """The list of torch's own agent, read from its source: an import of torch takes seconds."""
     torch = find_spec("torch")
     if torch is None or torch.origin is None:
@@ -159,7 +147,12 @@ def test_torchs_names_are_all_there() -> None:
     (start,) = re.findall(r"def _start_workers.*?return", source, re.DOTALL)
     names = set(re.findall(r'^ +"([A-Z_]+)": ', start, re.MULTILINE))
     assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= names
-    assert names <= set(second_of_four({}))
+    here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
+    old = {"HPCTL_RESUME_FROM": "/old", "RANK": "9"}
+    told = rank_environment(old, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
+    assert names <= set(told)
+    assert (told["RANK"], told["OMP_NUM_THREADS"]) == ("5", "1")
+    assert "HPCTL_RESUME_FROM" not in told
 
 
 def failed(directory: Path, text: str) -> RankFailure:
@@ -200,20 +193,17 @@ def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> Non
 # --- the checkpoint ---------------------------------------------------------------------------
 
 
-def test_no_directory_leaves_the_jobs_own_choice() -> None:
-    assert resume({"HPCTL_RESUME_FROM": "/x"}, 0, was_empty=False).path == "/x"
-
-
 def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path: Path) -> None:
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
-    first = resume(there, 0, was_empty=False)
-    assert (first.path, first.refused, first.empty) == ("", "", True)
+    assert resume(there, 0, was_empty=False) == ResumePoint()
     write(tmp_path, {"step-1/manifest.json": b"{}"})
-    assert "step-1" in resume(there, 1, was_empty=False).refused
-    assert resume(there, 1, was_empty=True).refused == ""
+    with pytest.raises(NothingWhole, match="step-1"):
+        resume(there, 1, was_empty=False)
+    assert resume(there, 1, was_empty=True).path is None
     scratch = {**there, "HPCTL_RESUME": "scratch"}
-    assert resume(scratch, 0, was_empty=False).refused == ""
-    assert "step-1" in resume(scratch, 1, was_empty=False).refused
+    assert resume(scratch, 0, was_empty=False) == ResumePoint(judged=False)
+    with pytest.raises(NothingWhole):
+        resume(scratch, 1, was_empty=False)
 
 
 def test_tiers_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,9 +227,8 @@ def test_tiers_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path: Path) -> None:
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path), "HPCTL_TIERS": "local:/nvme"}
-    told = resume(there, 0, was_empty=False)
-    assert told.path == ""
-    assert told.refused == "HPCTL_TIERS is no JSON list of places: local:/nvme"
+    with pytest.raises(HpctlError, match="HPCTL_TIERS is no JSON list of places: local:/nvme"):
+        resume(there, 0, was_empty=False)
 
 
 # --- Linux ------------------------------------------------------------------------------------

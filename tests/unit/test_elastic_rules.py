@@ -61,17 +61,6 @@ def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_sto
     assert group.failures == []
 
 
-def test_words_of_an_older_generation_change_nothing() -> None:
-    group = running()
-    group.failed(0, bad())
-    stop_all(group)
-    group.started()
-    assert group.failed(0, bad()) is None
-    assert group.finished(0, 1) is None
-    assert group.stopped(0, 0, 1.0) is None
-    assert group.phase is GroupPhase.RUNNING
-
-
 def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:
     group = running()
     assert [group.finished(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4

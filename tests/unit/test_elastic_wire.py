@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,37 +18,43 @@ from hpctl.jobs.elastic.options import LauncherPlace
 SECRET = "0123456789abcdef"
 
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def listening(serve: Serve) -> AsyncIterator[int]:
+    """A server on a free port, which is told."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=wire.LIMIT)
+    try:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.sleep(0.05)  # for the other end to see that it was left
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
 async def _met(server_secret: str, client_secret: str) -> list[object]:
     seen: list[object] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, hello = await wire.accept(reader, writer, server_secret)
-        except wire.ProtocolError as error:
-            seen.append(str(error))
-            return
-        seen.append(hello)
-        try:
+            seen.append(hello)
             while True:
                 seen.append(await line.receive())
         except wire.ProtocolError as error:
             seen.append(str(error))
-        await line.close()
+        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=wire.LIMIT)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        line = await wire.connect("127.0.0.1", port, client_secret, {"node": 1})
-        line.send({"beat": 1})
-        line.send({"long": "x" * wire.LIMIT})
-        line.send({"never": "seen"})
-        await asyncio.sleep(0.2)
-        await line.close()
-    except wire.ProtocolError as error:
-        seen.append(f"client: {error}")
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with listening(serve) as port:
+        try:
+            line = await wire.connect("127.0.0.1", port, client_secret, {"node": 1})
+            for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
+                line.send(message)
+            await asyncio.sleep(0.2)
+            await line.close()
+        except wire.ProtocolError as error:
+            seen.append(f"client: {error}")
     return seen
 
 
@@ -83,12 +90,6 @@ def test_a_suspended_job_is_not_silent() -> None:
     assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
 
 
-async def _silence(seconds: float) -> None:
-    reader = asyncio.StreamReader()
-    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, asyncio.get_running_loop())
-    await wire.Connection(reader, writer).receive_within(seconds)
-
-
 async def _told_the_end(place: LauncherPlace) -> wire.Message:
     controller = GroupController(
         place, RestartLimits(), GroupTiming(), AccountWriter(None, place.run_id), {}
@@ -122,24 +123,25 @@ def test_a_start_that_fails_for_whatever_reason_is_told(
 
 
 @pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"7", b'{"nonce": 7}', b""])
-def test_whatever_a_stranger_says_is_refused(text: bytes) -> None:
-    async def hear() -> str:
-        reader = asyncio.StreamReader(limit=wire.LIMIT)
-        reader.feed_data(text + b"\n")
-        reader.feed_eof()
-        server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            await wire.accept(reader, writer, SECRET)
-        except wire.ProtocolError as error:
-            return str(error)
-        finally:
-            server.close()
-            await asyncio.sleep(0.02)
-        return "believed"
+def test_whatever_a_stranger_sends_is_refused(text: bytes) -> None:
+    async def answered() -> str:
+        refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    assert asyncio.run(hear()) in ("not a message", "no nonce")
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await wire.accept(reader, writer, SECRET)
+            except wire.ProtocolError as error:
+                refused.set_result(str(error))
+            writer.close()
+
+        async with listening(serve) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(text + b"\n")
+            found = await refused
+            writer.close()
+        return found
+
+    assert asyncio.run(answered()) in ("not a message", "no nonce")
 
 
 def test_a_wrong_secret_is_refused_before_anything_is_said() -> None:
@@ -149,30 +151,20 @@ def test_a_wrong_secret_is_refused_before_anything_is_said() -> None:
 
 
 def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
-    async def impostor() -> str:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                writer.write(b'{"nonce": "00"}\n')
-                await reader.readline()
-                writer.write(b'{"proof": "00"}\n')
-                await reader.read()
-            except ConnectionError:
-                pass
-            finally:
-                writer.close()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(b'{"nonce": "00"}\n')
+            await reader.readline()
+            writer.write(b'{"proof": "00"}\n')
+            await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        try:
-            await wire.connect("127.0.0.1", port, SECRET, {"node": 1})
-        except wire.ProtocolError as error:
-            return str(error)
-        finally:
-            await asyncio.sleep(0.05)  # for the impostor to see that it was left
-            server.close()
-        return "believed"
+    async def impostor() -> None:
+        async with listening(serve) as port:
+            with pytest.raises(wire.ProtocolError, match="does not know the secret"):
+                await wire.connect("127.0.0.1", port, SECRET, {"node": 1})
 
-    assert asyncio.run(impostor()) == "the other side does not know the secret"
+    asyncio.run(impostor())
 
 
 # --- the account ------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-"""The emulator's wire and its walks: the service model held against it, faults, shortages."""
+"""The emulator's wire and its walks: the service model held against it, faults, shortages.
 
-import http.client
+What AWS's pages tell of the service stands with its page; "the guide" is SageMaker's own.
+"""
+
 import json
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -16,9 +18,50 @@ from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.machines import Machine
 from tests.contract.provider.beds import Client, cluster, counts, group
-from tests.unit.emulator_calls import code, created, described, nodes, until, update
 
 PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/none"
+Make = Callable[..., Client]
+
+
+def until(api: Client, done: Callable[[], bool]) -> None:
+    assert api.emulator.wait_until(done, 10), "it never came to pass"
+
+
+def settled(api: Client) -> None:
+    api.emulator.wait_in_service("demo", 10)
+
+
+def created(api: Client, *groups: dict[str, Any], continuous: bool = True, **more: Any) -> None:
+    spec = cluster("demo", **more)
+    if groups:
+        spec["InstanceGroups"] = list(groups)
+    if not continuous:
+        del spec["NodeProvisioningMode"]
+    api.emulator.create(spec)
+    settled(api)
+
+
+def update(api: Client, *groups: dict[str, Any], **more: Any) -> dict[str, Any]:
+    given = {"InstanceGroups": list(groups)} if groups else {}
+    return api("UpdateCluster", ClusterName="demo", **given, **more)
+
+
+def nodes(api: Client, name: str = "workers", **more: Any) -> list[dict[str, Any]]:
+    body = api("ListClusterNodes", ClusterName="demo", InstanceGroupNameContains=name, **more)
+    found: list[dict[str, Any]] = body["ClusterNodeSummaries"]
+    return found
+
+
+def shown(api: Client) -> dict[str, Any]:
+    return api("DescribeCluster", ClusterName="demo")
+
+
+def described(api: Client, name: str = "workers") -> dict[str, Any]:
+    return next(g for g in shown(api)["InstanceGroups"] if g["InstanceGroupName"] == name)
+
+
+def code(answer: dict[str, Any]) -> str:
+    return str(answer.get("__type", ""))
 
 
 @pytest.fixture
@@ -27,11 +70,20 @@ def machines() -> NullMachines:
 
 
 @pytest.fixture
-def make(machines: NullMachines) -> Iterator[Callable[..., Client]]:
+def prefix() -> dict[str, Any]:
+    """What lies beside the scripts; without `file` no provisioning_parameters.json does."""
+    return {}
+
+
+@pytest.fixture
+def make(machines: NullMachines, prefix: dict[str, Any]) -> Iterator[Make]:
     made: list[Emulator] = []
 
     def one(**more: Any) -> Client:
-        made.append(Emulator(machines, **{"boot_time_s": 0.0, **more}))
+        def parameters(spec: Any) -> Any:
+            return prefix.get("file") if "LifeCycleConfig" in spec else None
+
+        made.append(Emulator(machines, **{"boot_time_s": 0.02, "parameters": parameters, **more}))
         made[-1].start()
         return Client(made[-1])
 
@@ -41,15 +93,15 @@ def make(machines: NullMachines) -> Iterator[Callable[..., Client]]:
 
 
 @pytest.fixture
-def demo(make: Callable[..., Client]) -> Iterator[Client]:
-    api = make(boot_time_s=0.02)
+def demo(make: Make) -> Iterator[Client]:
+    api = make()
     created(api)
     yield api
     assert api.emulator.response_errors == []
 
 
 @pytest.fixture
-def emulator(make: Callable[..., Client]) -> Emulator:
+def emulator(make: Make) -> Emulator:
     return make().emulator
 
 
@@ -65,20 +117,6 @@ def client(emulator: Emulator) -> Any:
         aws_secret_access_key="sandbox",
         config=Config(retries={"total_max_attempts": 1}, read_timeout=10),
     )
-
-
-def ask(emulator: Emulator, method: str, path: str, body: Any = None, **headers: str) -> Any:
-    """A bare HTTP request; (status, decoded body)."""
-    where = urlsplit(emulator.endpoint_url)
-    assert where.hostname is not None
-    link = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
-    try:
-        data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-        link.request(method, path, data, {k.replace("_", "-"): v for k, v in headers.items()})
-        answer = link.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        link.close()
 
 
 @pytest.mark.parametrize(
@@ -108,36 +146,14 @@ def test_operations_that_are_not_offered_say_so(emulator: Emulator) -> None:
     assert "no operation 'Dance'" in str(emulator.handle("Dance", {}).body)
 
 
-def test_another_process_reads_calls_and_sets_faults(emulator: Emulator) -> None:
-    status, answer = ask(emulator, "POST", "/_emulator/faults", {"kind": "throttle", "calls": 1})
-    assert (status, answer["faults"][0]["left"]) == (200, 1)
+def test_another_process_reads_the_calls(emulator: Emulator) -> None:
+    emulator.faults.add("throttle", calls=1)
     with pytest.raises(ClientError, match="Rate exceeded"):
         client(emulator).list_clusters()
     client(emulator).list_clusters()
-    _, log = ask(emulator, "GET", "/_emulator/calls")
-    assert [c["error"] for c in log["calls"]] == ["ThrottlingException", ""]
-    assert ask(emulator, "GET", "/_emulator/calls/DescribeCluster") == (200, {"calls": []})
-    ask(emulator, "POST", "/_emulator/faults", {"kind": "stuck"})
-    assert ask(emulator, "DELETE", "/_emulator/faults/stuck") == (200, {"faults": []})
-    assert ask(emulator, "GET", "/_emulator/health") == (200, {"response_errors": []})
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/_emulator/faults", {"kind": "gremlins"}, 400),
-        ("POST", "/_emulator/faults", b"{", 400),
-        ("POST", "/_emulator/act", {}, 400),
-        ("DELETE", "/_emulator/faults/gremlins", None, 400),
-        ("GET", "/_emulator/nothing", None, 404),
-        ("GET", "/", None, 404),
-    ],
-)
-def test_the_admin_route_refuses_with_a_reason(
-    emulator: Emulator, method: str, path: str, body: Any, status: int
-) -> None:
-    got, answer = ask(emulator, method, path, body)
-    assert (got, bool(answer["error"])) == (status, True)
+    for path, errors in (("", ["ThrottlingException", ""]), ("/DescribeCluster", [])):
+        with urllib.request.urlopen(f"{emulator.endpoint_url}/_emulator/calls{path}") as answer:
+            assert [call["error"] for call in json.load(answer)["calls"]] == errors
 
 
 # --- walks --------------------------------------------------------------------------------------
@@ -183,7 +199,7 @@ def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
     assert set(booted) <= destroyed, "no machine may outlive its cluster"
 
 
-def test_deep_checks_on_start_come_before_running(make: Callable[..., Client]) -> None:
+def test_deep_checks_on_start_come_before_running(make: Make) -> None:
     api = make(health_check_time_s=0.1)
     workers = group("workers", "Compute", 1, OnStartDeepHealthChecks=["InstanceConnectivity"])
     api.emulator.create(
@@ -196,9 +212,7 @@ def test_deep_checks_on_start_come_before_running(make: Callable[..., Client]) -
 # --- capacity -----------------------------------------------------------------------------------
 
 
-def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(
-    make: Callable[..., Client],
-) -> None:
+def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) -> None:
     api = make(retry_time_s=0.05)
     api.emulator.capacity.set({"groups": {"demo/workers": 3}})
     api.emulator.create(cluster("demo"))
@@ -214,18 +228,16 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(
     until(api, lambda: counts(api)["workers"] == (4, 4))
 
 
-def test_a_flexible_group_takes_its_types_in_order(make: Callable[..., Client]) -> None:
+def test_a_flexible_group_takes_its_types_in_order(make: Make) -> None:
     api, types = make(), ["ml.p5.48xlarge", "ml.p5e.48xlarge"]
     api.emulator.capacity.set({"types": {types[0]: 1}})
     flexible = group("workers", "Compute", 3, InstanceRequirements={"InstanceTypes": types})
     del flexible["InstanceType"]
     created(api, group("controller", "Controller", 1), flexible)
     assert sorted(n["InstanceType"] for n in nodes(api)) == [types[0], types[1], types[1]]
-    told = described(api)["InstanceTypeDetails"]
-    assert [(d["InstanceType"], d["CurrentCount"]) for d in told] == [(types[0], 1), (types[1], 2)]
 
 
-def test_a_spot_instance_is_interrupted_after_a_notice(make: Callable[..., Client]) -> None:
+def test_a_spot_instance_is_interrupted_after_a_notice(make: Make) -> None:
     api = make(retry_time_s=0.3)
     workers = group("workers", "Compute", 1, CapacityRequirements={"Spot": {}})
     created(api, group("controller", "Controller", 1), workers)
@@ -242,20 +254,6 @@ def test_a_spot_instance_is_interrupted_after_a_notice(make: Callable[..., Clien
 
 
 # --- refusals -----------------------------------------------------------------------------------
-
-
-def test_additions_that_do_not_suit_the_group_are_refused_one_by_one(demo: Client) -> None:
-    def added(**entry: Any) -> str:
-        wanted = {"InstanceGroupName": "workers", "IncrementTargetCountBy": 1, **entry}
-        answer = demo("BatchAddClusterNodes", ClusterName="demo", NodesToAdd=[wanted])
-        return str(answer["Failed"][0]["ErrorCode"]) if answer["Failed"] else ""
-
-    assert added(InstanceGroupName="nope") == "InstanceGroupNotFound"
-    assert added(InstanceTypes=["ml.p5e.48xlarge"]) == "IncompatibleInstanceTypes"
-    assert added(AvailabilityZones=["us-west-2c"]) == "IncompatibleAvailabilityZones"
-    assert added(InstanceTypes=["ml.p5.48xlarge"], AvailabilityZones=["us-west-2a"]) == ""
-    demo.emulator.world.cluster("demo").groups["workers"].phase = "SystemUpdating"
-    assert added() == "InvalidInstanceGroupStatus"
 
 
 VPC = {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
@@ -314,17 +312,151 @@ def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
     update(demo, group("workers", "Compute", 6))
     assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
     assert counts(demo)["workers"] == (4, 6)
-    assert described(demo)["ActiveOperations"] == {"Scaling": 1}
+    assert described(demo)["Status"] == "Updating"
     update(demo, group("workers", "Compute", 8))
-    second, first, _ = demo("ListClusterOperations", ClusterName="demo")[
-        "ClusterOperationSummaries"
-    ]
-    assert (second["Status"], first["Status"]) == ("InProgress", "Superseded")
     gate.set()
     until(demo, lambda: counts(demo)["workers"] == (8, 8))
-    until(demo, lambda: "ActiveOperations" not in described(demo))
-    which = {"ClusterName": "demo", "OperationId": second["OperationId"]}
-    detail = demo("DescribeClusterOperation", **which)
-    assert detail["Status"] == "Done"
-    assert detail["ScalingDetails"][0]["Original"] == {"CurrentCount": 4, "TargetCount": 6}
-    assert detail["ScalingDetails"][0]["Desired"] == {"CurrentCount": 4, "TargetCount": 8}
+
+
+BOTH = (
+    "The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
+    "provisioning_parameters.json file simultaneously."
+)
+SCRIPTS = {"SourceS3Uri": "s3://sagemaker-x/scripts", "OnCreate": "on_create.sh"}
+FILE = {
+    "controller_group": "controller",
+    "login_group": "login",
+    "worker_groups": [{"instance_group_name": "workers", "partition_name": "gpu"}],
+}
+
+
+def legacy(**more: Any) -> list[dict[str, Any]]:
+    """A controller and workers as before the API configured Slurm."""
+    made = [group("controller", "Controller", 1), group("workers", "Compute", 2)]
+    for one in made:
+        del one["SlurmConfig"]
+        one["LifeCycleConfig"] = SCRIPTS
+    return [{**one, **more} for one in made]
+
+
+def with_slurm(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    slurm = [{"NodeType": "Controller"}, {"NodeType": "Compute", "PartitionNames": ["gpu"]}]
+    return [{**g, "SlurmConfig": s} for g, s in zip(groups, slurm, strict=True)]
+
+
+def rolled_back(api: Client) -> str:
+    """Wait for the end of an update that was taken; its FailureMessage, and its way."""
+    seen = []
+
+    def done() -> bool:
+        status = api.emulator.world.cluster("demo").status
+        if not seen or seen[-1] != status:
+            seen.append(status)
+        return "RollingBack" in seen and status == "InService"
+
+    until(api, done)
+    return str(shown(api)["FailureMessage"])
+
+
+# --- the migration to API-driven Slurm configuration ------------------------------------------
+
+
+def test_groups_that_are_there_are_given_slurm_config(make: Make, prefix: dict[str, Any]) -> None:
+    """The guide, sagemaker-hyperpod-slurm-api-config-migration, steps 4 and 5; its request names
+    no ThreadsPerCore.
+    """
+    prefix["file"] = FILE
+    api = make()
+    groups = legacy(ThreadsPerCore=1)
+    created(api, *groups, continuous=False)
+    machines = {m.name: (m.role, m.partition) for m in api.emulator.machines_of("demo")}
+    assert machines["controller-1"] == ("controller", "")
+    assert machines["workers-2"] == ("compute", "gpu")
+    prefix.clear()
+    ids = {n["InstanceId"] for n in nodes(api)}
+    update(api, *with_slurm(legacy()), Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}})
+    assert shown(api)["ClusterStatus"] == "Updating"
+    settled(api)
+    worker = described(api)
+    assert worker["SlurmConfig"] == {"NodeType": "Compute", "PartitionNames": ["gpu"]}
+    assert worker["ThreadsPerCore"] == 1
+    assert "FailureMessage" not in shown(api)
+    assert {n["InstanceId"] for n in nodes(api)} == ids
+
+
+def test_both_styles_roll_an_update_back(make: Make, prefix: dict[str, Any]) -> None:
+    """The same page: "If the file is still present when you call UpdateCluster, the update fails
+    and rolls back"; "DescribeCluster reports this message in FailureMessage".
+    """
+    prefix["file"] = FILE
+    api = make()
+    created(api, *legacy(), continuous=False)
+    assert code(update(api, *with_slurm(legacy()))) == ""
+    assert rolled_back(api) == BOTH
+    assert not any("SlurmConfig" in g for g in shown(api)["InstanceGroups"])
+    prefix.clear()
+    update(api, *with_slurm(legacy()))
+    settled(api)
+    assert all("SlurmConfig" in g for g in shown(api)["InstanceGroups"])
+    assert "FailureMessage" not in shown(api)
+
+
+@pytest.mark.parametrize("managed", [True, False])
+@pytest.mark.parametrize("strategy", ["Managed", "Overwrite", "Merge", None])
+def test_drift_under_managed_rolls_back(
+    make: Make, machines: NullMachines, strategy: str | None, managed: bool
+) -> None:
+    """The same page on the strategies: with Managed "the next UpdateCluster fails and rolls back,
+    and DescribeCluster reports the drift in FailureMessage". Which one is the default, two pages
+    tell in two ways.
+    """
+    api = make()
+    api.emulator.world.managed_by_default = managed
+    chosen = {"Orchestrator": {"Slurm": {"SlurmConfigStrategy": strategy}}} if strategy else {}
+    created(api, continuous=False, **chosen)
+    machines.edited = True
+    update(api, group("workers", "Compute", 5))
+    if strategy == "Managed" or (strategy is None and managed):
+        assert rolled_back(api) == "Partition configuration drift detected."
+        assert counts(api)["workers"] == (4, 4)
+        # Its options 1 and 2: Overwrite forces the API's view, Merge keeps the edits.
+        update(api, Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}})
+        update(api, group("workers", "Compute", 5))
+    settled(api)
+    assert counts(api)["workers"] == (5, 5)
+    assert machines.edited == (strategy != "Overwrite")
+
+
+def test_a_cluster_moves_to_continuous(make: Make) -> None:
+    """The same page: "If you plan to later migrate the cluster to continuous provisioning ... keep
+    the default Merge strategy". It needs SlurmConfig (sagemaker-hyperpod-scaling-slurm).
+    """
+    api = make()
+    created(api, *legacy(), continuous=False)
+    assert code(update(api, NodeProvisioningMode="Continuous")) == "ValidationException"
+    update(api, *with_slurm(legacy()), Orchestrator={"Slurm": {"SlurmConfigStrategy": "Managed"}})
+    settled(api)
+    assert code(update(api, NodeProvisioningMode="Continuous")) == "ValidationException"
+    assert code(api("ListClusterEvents", ClusterName="demo")) == "ValidationException"
+    update(api, Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}})
+    assert code(update(api, NodeProvisioningMode="Continuous")) == ""
+    assert code(api("ListClusterEvents", ClusterName="demo")) == ""
+
+
+def test_a_login_group_that_fails_keeps_a_cluster_from_service(
+    make: Make, machines: NullMachines
+) -> None:
+    """The guide, sagemaker-hyperpod-scaling-slurm, "Priority-based provisioning":
+    InService "when one controller node is up and one login node is up (if a login instance group
+    is specified)".
+    """
+    api = make(retry_time_s=0.05)
+    machines.fail_boot = {"login-1"}
+    spec = cluster("demo")
+    spec["InstanceGroups"].append(group("login", "Login", 1))
+    api("CreateCluster", **spec)
+    until(api, lambda: counts(api)["workers"] == (4, 4))
+    until(api, lambda: len([v for v, i in machines.done if v == "boot"]) > 8)
+    assert shown(api)["ClusterStatus"] == "Creating"
+    machines.fail_boot = set()
+    until(api, lambda: shown(api)["ClusterStatus"] == "InService")

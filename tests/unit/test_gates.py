@@ -234,14 +234,6 @@ def test_gate(row: Row) -> None:
     assert bool(why) is row.holds, why
 
 
-def test_every_gate_has_a_row_that_holds_and_one_that_passes() -> None:
-    assert {(r.gate, r.holds) for r in CASES} == {(n, h) for n in ROWS for h in (True, False)}
-
-
-def test_the_kill_switch_speaks_first_and_observing_last() -> None:
-    assert (GATES[0].name, GATES[-1].name) == ("kill_switch", "observing")
-
-
 @pytest.mark.parametrize(("seconds", "stands"), [(3599, True), (3600, False)])
 def test_an_approval_stands_for_an_hour(seconds: float, stands: bool) -> None:
     view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])

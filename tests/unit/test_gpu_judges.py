@@ -1,4 +1,4 @@
-"""What each GPU check says of the sweeps of `gpu_cases.yaml`, at each limit and just below."""
+"""What each GPU check says of the sweeps of gpu_cases.yaml, at each limit and just below."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from hpctl.agent.checks import check_gpu_speed
 from hpctl.agent.findings import Conditions
 from hpctl.agent.nvml.snapshot import Ecc, Event, Gpu, Pcie, Snapshot, Throttle
 from hpctl.core.compat import UTC
@@ -17,12 +18,14 @@ from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, r
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 TABLE = yaml.safe_load(Path(__file__).with_name("gpu_cases.yaml").read_text())
+
 CASES = [
     pytest.param(name, cases.get("usual", {}), who, values, id=f"{name} {who} {number}")
     for name, cases in TABLE.items()
     for who in ("one", "all")
     for number, values in enumerate(cases.get(who, ()))
 ]
+
 ONE = 2
 
 
@@ -59,8 +62,6 @@ def test_what_is_said(name: str, usual: dict[str, Any], who: str, values: list[A
 
 
 # --- what takes another node, or more than two sweeps -------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("event", "code"),
     [
@@ -126,3 +127,48 @@ def test_what_goes_on_is_told_in_minutes(
         if conditions.findings():
             break
     assert least <= minute <= most
+
+
+FRESH = {
+    "utilization": 90,
+    "power_mw": 600_000,
+    "sm_clock_mhz": 1900,
+    "vbios": "96.00.74.00.01",
+    "persistence": True,
+    "sm_clock_application_mhz": 1980,
+}
+
+START = Snapshot(0.0, gpus=gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0)))
+
+
+def later(at: float = 10.0) -> Snapshot:
+    among = gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0))
+    return Snapshot(
+        at,
+        gpus=but(
+            2,
+            among,
+            throttle=Throttle(hw_thermal_ns=4_000_000_000, sw_power_cap_ns=9_000_000_000),
+            pcie=Pcie(replays=50),
+            sm_clock_mhz=1200,
+            utilization=98,
+        ),
+    )
+
+
+def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
+    assert check_gpu_speed.gauges_gauges(later(), START) == {
+        "gpu.throttle_share": pytest.approx(0.4),
+        "gpu.sm_clock_mhz": 1200.0,
+        "gpu.pcie_replays_per_minute": pytest.approx(300.0),
+        "gpu.busy": pytest.approx(0.91),
+        "gpu.power_w": pytest.approx(600.0),
+        "gpu.vbios": float(0x9600740001),
+        "gpu.persistence": 1.0,
+        "gpu.application_clock_mhz": 1980.0,
+    }
+
+
+def test_an_idle_gpu_sets_no_pace() -> None:
+    idle = Snapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
+    assert check_gpu_speed.gauges_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0

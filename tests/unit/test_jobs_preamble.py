@@ -13,6 +13,8 @@ import pytest
 
 from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs import preamble
+from hpctl.jobs.job_comment import JobRegistration
+from hpctl.jobs.submit_context import Runtime
 from tests.unit.checkpoint_files import generic
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -39,8 +41,9 @@ class Job:
         tail: str = TAIL,
         **environment: str,
     ) -> tuple[int, list[str], str]:
-        parts = {"directory": directory or str(self.root), **self.parts}
-        text = preamble.render(preamble.Parts(self.python, ROOT, **parts))
+        parts = {"ckpt": directory or str(self.root), **self.parts}
+        resume = parts.pop("resume", True)
+        text = preamble.render(Runtime(self.python, ROOT), JobRegistration(**parts), resume=resume)
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
         path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
@@ -168,7 +171,7 @@ def test_what_was_asked_for_is_exported(job: Job, shell: str) -> None:
 def test_what_another_job_was_asked_for_is_not_inherited(job: Job, shell: str) -> None:
     names = ("POLICY", "SPARES", "TIERS", "SAVE_SIGNAL", "CHECKPOINT_DIR")
     tail = "".join(f'echo "${{HPCTL_{name}-unset}}"\n' for name in names)
-    job.parts = {"directory": None}
+    job.parts = {"ckpt": ""}
     code, out, _ = job.run(shell=shell, tail=tail, **{f"HPCTL_{name}": "old" for name in names})
     assert (code, out) == (0, ["unset"] * 5)
 

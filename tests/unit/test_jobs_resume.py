@@ -1,12 +1,10 @@
 """Where a step resumes, and what counts as a newer checkpoint."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints.search import Search, Unseen, last_complete
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
 from hpctl.jobs.run.settings import RunSettings, settings
 from hpctl.jobs.run.srun import parse_srun
@@ -30,18 +28,13 @@ def resume(given: RunSettings, sleep: Callable[[float], object] = lambda _: None
     return resume_point(given.resume_directory, given.search, sleep)
 
 
-def test_the_newest_whole_one_is_taken(tmp_path: Path) -> None:
-    save(tmp_path, 7)
-    save(tmp_path, 8, whole=False)
-    assert resume(given(tmp_path)) == ResumePoint(str(tmp_path / "step-7"), 7)
-    assert newest(tmp_path) == ResumePoint(str(tmp_path / "step-7"), 7)
-
-
 def test_a_first_start_has_nothing_to_resume_from(tmp_path: Path) -> None:
     assert resume(given(tmp_path)) == ResumePoint()
     assert resume(given(None)).judged is False
     save(tmp_path, 7)
     assert resume(given(tmp_path, HPCTL_RESUME="scratch")).path is None
+    # What a step itself saves goes into its directory: that is what counts as newer.
+    assert beside(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
 
 
 def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path: Path) -> None:
@@ -65,16 +58,3 @@ def test_a_directory_that_is_away_is_waited_for(tmp_path: Path) -> None:
     assert pauses == [0.0, 2.0, 5.0]
     with pytest.raises(NothingWhole, match="cannot be read"):
         resume(given(tmp_path / "never"), lambda _: None)
-
-
-def test_all_tiers_are_asked_where_there_are_several(tmp_path: Path) -> None:
-    save(tmp_path / "other", 9)
-    (tmp_path / "ck").mkdir()
-    one = replace(
-        given(tmp_path / "ck"),
-        search=lambda: Search(last_complete(tmp_path / "other").found, (), (Unseen("s3://b", ""),)),
-    )
-    point = resume(one)
-    assert point.step == 9
-    # What the step itself saves goes into its directory: that is what counts as newer.
-    assert beside(point, tmp_path / "ck") == ResumePoint()

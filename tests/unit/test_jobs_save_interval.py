@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.save_interval import DAY_S, advise, daly, effective_ratio, measure, rate
+from hpctl.jobs.save_interval import daly, effective_ratio, measure, rate
 from tests.unit.checkpoint_files import dcp_files, torch_save, write
 
 
@@ -49,7 +49,6 @@ def test_a_long_history_takes_over() -> None:
     assert not known.few
     assert known.low < known.per_node_day < known.high
     assert (known.high - known.low) / known.per_node_day < 0.2
-    assert known.mtbf_s(100) == pytest.approx(5 * DAY_S, rel=0.01)
 
 
 def test_the_range_is_that_of_the_gamma_distribution() -> None:
@@ -57,14 +56,6 @@ def test_the_range_is_that_of_the_gamma_distribution() -> None:
     exposure = 1 / 0.0065
     assert four.low * exposure == pytest.approx(3.940299 / 2, rel=1e-5)
     assert four.high * exposure == pytest.approx(18.307038 / 2, rel=1e-5)
-
-
-def test_the_advice_says_what_the_present_interval_costs() -> None:
-    advice = advise(60, 300, (40_000, 86_400, 400_000), now_s=60)
-    assert advice.interval_low_s < advice.interval_s < advice.interval_high_s
-    assert advice.now_ratio is not None
-    assert advice.now_ratio < 0.51 < advice.ratio
-    assert max(ratio for _, ratio in advice.table) == advice.ratio
 
 
 def saved(root: Path, step: int, end_s: float, took_s: float) -> None:

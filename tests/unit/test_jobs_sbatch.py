@@ -77,17 +77,9 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     assert said[4:] == ["sbatch: warning: of its own"]
     got = shell.recorded()
     copy = got["script"]
-    assert got["words"] == [
-        "--requeue",
-        "--open-mode=append",
-        "--parsable",
-        "-J",
-        "n",
-        f'--comment=hpctl:{{"ckpt":"{shell.tmp}/ck"}}',
-        copy,
-        "--lr",
-        "1",
-    ]
+    comment = f'--comment=hpctl:{{"ckpt":"{shell.tmp}/ck"}}'
+    words = ["--requeue", "--open-mode=append", "--parsable", "-J", "n", comment, copy, "--lr", "1"]
+    assert got["words"] == words
     assert Path(str(copy)).name == "job.sh"  # Slurm names the job after it
     assert not Path(str(copy)).exists()
     assert f"PYTHONPATH={ROOT}" in str(got["text"])
@@ -98,22 +90,23 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
 def test_expedited_requeue_is_asked_of_the_scontrol_beside_it(shell: Shell) -> None:
     scontrol = shell.tmp / "bin/scontrol"
     config = "SLURM_VERSION = 25.11.2\nSlurmctldParameters = a,enable_expedited_requeue\n"
-    scontrol.write_text(f"#!/bin/sh\ncat <<'EOF'\n{config}EOF\n")
-    scontrol.chmod(0o755)
-    assert shell.run("job.sh").returncode == 0
-    assert shell.recorded()["words"] == ["--requeue=expedite", "--open-mode=append", "job.sh"]
-    scontrol.write_text(f"#!/bin/sh\ncat <<'EOF'\n{config.replace('25.11', '25.05')}EOF\n")
-    shell.run("job.sh")
-    assert shell.recorded()["words"] == ["--requeue", "--open-mode=append", "job.sh"]
-    scontrol.write_text("#!/bin/sh\nexit 1\n")
-    shell.run("job.sh")
-    assert shell.recorded()["words"] == ["--requeue", "--open-mode=append", "job.sh"]
+    shows = f"cat <<'EOF'\n{config}EOF\n"
+    for body, option in (
+        (shows, "--requeue=expedite"),
+        (shows.replace("25.11", "25.05"), "--requeue"),
+        ("exit 1\n", "--requeue"),
+    ):
+        scontrol.write_text(f"#!/bin/sh\n{body}")
+        scontrol.chmod(0o755)
+        assert shell.run("job.sh").returncode == 0
+        assert shell.recorded()["words"] == [option, "--open-mode=append", "job.sh"]
 
 
 def test_dry_run_as_json(shell: Shell) -> None:
     done = shell.run(
         "--dry-run", "--json", "--checkpoint-dir", "/fsx/c", "--comment", "x", "job.sh", "a"
     )
+    assert not shell.record.exists()
     shown = json.loads(done.stdout)
     assert shown["registered"] == {"ckpt": "/fsx/c"}
     assert shown["command"][1:] == [
@@ -122,8 +115,10 @@ def test_dry_run_as_json(shell: Shell) -> None:
     ]  # fmt: skip
     assert "hpctl_preamble" in shown["script"]
     assert shown["notes"][0] == "added --requeue --open-mode=append"
-    assert isinstance(shown["warnings"], list)
     assert shell.run("--json", "job.sh").returncode == 1
+    done = shell.run("--dry-run", "--checkpoint-dir", "ck", "job.sh", "x y", PYTHONUTF8="1")
+    assert not (shell.tmp / "ck").exists()
+    assert done.stdout.splitlines()[-1].endswith("job.sh 'x y'")
 
 
 def test_from_stdin(shell: Shell) -> None:
@@ -162,17 +157,6 @@ def test_a_bare_name_is_looked_for_where_chdir_says(shell: Shell) -> None:
 
 def test_sbatchs_exit_code_is_ours(shell: Shell) -> None:
     assert shell.run("job.sh", STUB_EXIT="7").returncode == 7
-
-
-def test_dry_run_submits_nothing_and_makes_nothing(shell: Shell) -> None:
-    done = shell.run("--dry-run", "--checkpoint-dir", "ck", "job.sh", "x y", PYTHONUTF8="1")
-    assert done.returncode == 0
-    assert not shell.record.exists()
-    assert not (shell.tmp / "ck").exists()
-    lines = done.stdout.splitlines()
-    assert lines[:2] == ["#!/bin/sh", "#SBATCH -N2"]
-    assert lines[-1].endswith("job.sh 'x y'")
-    assert "hpctl_preamble" in done.stdout
 
 
 def test_slurm_bin_and_its_absence(shell: Shell) -> None:

@@ -10,9 +10,9 @@ import yaml
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import sbatch_options as scripts
-from hpctl.jobs.job_comment import decode
+from hpctl.jobs.job_comment import JobRegistration, decode
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
-from hpctl.jobs.submit import Submission, checkpoint_dir, plan
+from hpctl.jobs.submit import Submission, plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
@@ -27,7 +27,7 @@ def test_the_script_is_found(words: str, script: str | None, arguments: list[str
 def test_words_go_through_untouched_but_hpctls_own() -> None:
     words = ["-N2", "--checkpoint-dir=/c", "--mem", "3G", "--dry-run", "-J", "a b", "job.sh", "x"]
     line = parse_command_line(words)
-    assert line.passed == ("-N2", "--mem", "3G", "-J", "a b")
+    assert line.passed == ["-N2", "--mem", "3G", "-J", "a b"]
     assert {name: [each.value for each in said] for name, said in line.own.items()} == {
         "checkpoint-dir": ["/c"],
         "dry-run": [""],
@@ -37,7 +37,7 @@ def test_words_go_through_untouched_but_hpctls_own() -> None:
 
 def test_what_is_wrapped_is_kept_apart() -> None:
     line = parse_command_line(["-N2", "--wrap", "srun a b", "--mem=3G"])
-    assert line.passed == ("-N2", "--mem=3G")
+    assert line.passed == ["-N2", "--mem=3G"]
     assert line.given["wrap"] == "srun a b"
 
 
@@ -60,7 +60,6 @@ def test_a_missing_value_is_named(words: list[str]) -> None:
         parse_command_line(words)
 
 
-CKPT = "--checkpoint-dir /c"
 RUN = "#!/bin/sh\n#SBATCH -t 60\nhpctl run -- python train.py\n"
 STEP = "#!/bin/sh\n#SBATCH -t 60\nsrun python train.py\n"
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
@@ -82,16 +81,6 @@ def refused(words: str = "", text: str = PLAIN) -> HpctlError:
     with pytest.raises(HpctlError) as caught:
         submit(words, text)
     return caught.value
-
-
-def test_with_a_directory() -> None:
-    got = submit("--checkpoint-dir /c/run -N1")
-    comment = '--comment=hpctl:{"ckpt":"/c/run"}'
-    assert got.options == ("--requeue", "--open-mode=append", "-N1", comment)
-    assert got.bases == ("/c/run",)
-    head, _, rest = got.text.partition("# --- begin: put in by hpctl")
-    assert head == "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\n"
-    assert rest.endswith("# --- end: put in by hpctl sbatch ---\necho hello\n# later\n")
 
 
 @pytest.mark.parametrize(("words", "text", "environment", "absent"), CASES["what the user set"])
@@ -120,7 +109,7 @@ def test_the_users_comment_stays_behind_the_registration() -> None:
         got = submit(f"--checkpoint-dir /c {words}", text)
         comment = got.options[-1].partition("=")[2]  # after theirs: of two, sbatch takes the last
         assert comment == 'hpctl:{"ckpt":"/c"} my own'
-        assert checkpoint_dir(comment) == "/c"
+        assert decode(comment) == got.registered
         assert any("your --comment stands after" in note for note in got.notes)
     # sbatch reads no variable of this name (seen on 22.05.8).
     got = submit("--checkpoint-dir /c", environment={"SBATCH_COMMENT": "x"})
@@ -130,10 +119,10 @@ def test_the_users_comment_stays_behind_the_registration() -> None:
 def test_the_comment_is_read_back() -> None:
     got = submit("--checkpoint-dir /c/{job_id}")
     comment = next(w for w in got.options if w.startswith("--comment=")).partition("=")[2]
-    assert checkpoint_dir(comment) == "/c/{job_id}"
-    assert checkpoint_dir(comment + " held: no budget") == "/c/{job_id}"
-    for other in ("", "mine", "hpctl:", "hpctl:{", "hpctl:[]", 'hpctl:{"ckpt":1}'):
-        assert checkpoint_dir(other) is None
+    assert decode(comment) == decode(comment + " held: no budget") == got.registered
+    for other in ("", "mine", "hpctl:", "hpctl:{", "hpctl:[]"):
+        assert decode(other) is None
+    assert decode('hpctl:{"ckpt":1}') == JobRegistration()
 
 
 def test_the_directive_and_the_command_line_over_it() -> None:

@@ -25,11 +25,6 @@ def test_a_record_is_taken_apart() -> None:
     assert 4.5 < (datetime.now(UTC) - record.at).total_seconds() < 6
 
 
-@pytest.mark.parametrize("raw", [b"", b"\n", b" SUBSYSTEM=pci", b"none", b"1,2;x", b"a,b,c,-;x"])
-def test_what_is_no_record_is_none(raw: bytes) -> None:
-    assert parse(raw) is None
-
-
 @pytest.mark.parametrize(
     ("escaped", "text"),
     [
@@ -45,14 +40,6 @@ def test_escapes_are_undone_but_for_control_characters(escaped: bytes, text: str
     record = parse(b"4,1,1,-;" + escaped)
     assert record is not None
     assert record.text == text
-
-
-def test_what_format_record_writes_is_read_back() -> None:
-    text = 'NVRM: "quoted" \\ café ; , x'
-    record = parse(format_record(text, 7, priority=13))
-    assert record is not None
-    assert (record.facility, record.seq, record.text) == (1, 7, text)
-    assert abs((datetime.now(UTC) - record.at).total_seconds()) < 1
 
 
 def texts(log: kmsg.KernelLog) -> list[str]:

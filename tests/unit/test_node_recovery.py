@@ -1,27 +1,49 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
+from hpctl.core.assess import assess
+from hpctl.core.catalogue import rules
 from hpctl.core.journal import replay
+from hpctl.core.marks import CHECK, mark_of, spent, with_marks
 from hpctl.core.model import (
+    Assessment,
+    BootId,
+    Condition,
+    Finding,
     Generation,
+    Health,
     Instance,
     InstanceId,
     InstanceStatus,
     Outcome,
     Remedy,
+    SchedulerView,
     Urgency,
+    Verdict,
     own_reason,
 )
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_advance import advance, deadline_of, new_generation
 from hpctl.core.node_recovery import ENDS, TRANSITIONS, NodeRecovery, Phase, Signal
-from hpctl.core.policy import Mode
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
-from tests.fakes.values import OWN, at, faulty, generation, moves, opened, slurm_job, slurm_node
+from hpctl.core.timeline import awaited
+from tests.fakes.values import (
+    OWN,
+    at,
+    does,
+    faulty,
+    generation,
+    moves,
+    opened,
+    slurm_job,
+    slurm_node,
+)
 
 BASE = replay([opened()]).nodes[opened().recovery]
 WAITING = [p for p in Phase if p not in ENDS]
@@ -40,17 +62,6 @@ STUCK = {
 
 def rec(phase: Phase, **changes: object) -> NodeRecovery:
     return replace(BASE, phase=phase, **changes)  # type: ignore[arg-type]
-
-
-def test_nothing_leaves_an_end() -> None:
-    assert not [pair for pair in TRANSITIONS if pair[0] in ENDS]
-
-
-@pytest.mark.parametrize("phase", WAITING)
-def test_every_waiting_phase_can_be_reached_and_ended_by_people_and_deadlines(phase: Phase) -> None:
-    assert phase is Phase.OPEN or phase in TRANSITIONS.values()
-    ends = {s for (p, s), q in TRANSITIONS.items() if p is phase and q in ENDS}
-    assert {Signal.DEADLINE, Signal.OPERATOR_CANCELLED, Signal.NEEDS_HUMAN} <= ends
 
 
 @pytest.mark.parametrize("phase", WAITING)
@@ -168,11 +179,6 @@ def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase: P
         assert not isinstance(advance(rec(later_phase), mass, OWN, at(1)), Do)
 
 
-def test_without_own_mode_the_remedy_is_left_to_the_service() -> None:
-    assist = replace(OWN, mode=Mode.ASSIST)
-    assert moves(advance(rec(Phase.VACATED), FACTS, assist, at(1))).signal is Signal.REMEDY_ACCEPTED
-
-
 @pytest.mark.parametrize(
     ("heard", "seen"),
     [
@@ -199,3 +205,214 @@ def test_a_healthy_generation_is_returned_after_a_while() -> None:
     facts = replace(FACTS, assessment=healthy)
     assert isinstance(advance(rec(Phase.VERIFYING), facts, OWN, at(29)), Wait)
     assert advance(rec(Phase.VERIFYING), facts, OWN, at(30)) == Do(StepKind.RETURN, "n1", 1)
+
+
+FAIL = frozenset({"FAIL"})
+MARKED = slurm_node(1, flags=FAIL, reason="Action:Replace")
+ASSIST = replace(OWN, mode=Mode.ASSIST)
+
+
+@pytest.mark.parametrize(
+    ("reason", "mark"),
+    [
+        ("Action:Replace", "Action:Replace"),
+        ("Action:Reboot", "Action:Reboot"),
+        ("Action:Replace : Not responding", "Action:Replace"),
+        ("Action:Reboot : reboot issued : Not responding", "Action:Reboot"),
+        ("action:replace", ""),
+        ("Action:Replace ", ""),
+        ("Action:Replace.", ""),
+        ("Action:Replace please", ""),
+        (" Action:Replace", ""),
+        ("Action:", ""),
+        ("hpctl:n-1 Action:Replace", ""),
+        ("", ""),
+    ],
+)
+def test_only_the_marks_to_the_letter_count(reason: str, mark: str) -> None:
+    for flag in ("FAIL", "DRAIN"):
+        assert mark_of(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
+    assert mark_of(slurm_node(1, state="DOWN", reason=reason)) == mark
+    assert mark_of(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
+
+
+def view(**changes: object) -> SchedulerView:
+    node = replace(MARKED, **changes)  # type: ignore[arg-type]
+    return SchedulerView(at(0), {node.name: node})
+
+
+def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool = True) -> str:
+    known = {MARKED.name: Health(generation(), at(0))} if heard else {}
+    health = with_marks(known, seen, {MARKED.name: instance} if instance else {})
+    judged = assess(health[MARKED.name], rules(), at(1))
+    assert judged.condition is Condition.FAULTY
+    assert judged.fault is not None
+    assert judged.findings[0].detail == "Action:Replace"
+    return judged.fault.rule
+
+
+def launched(when: datetime) -> Instance:
+    return Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, launched=when)
+
+
+def test_a_mark_is_evidence_until_what_it_asks_for_was_done() -> None:
+    assert rule_of(view()) == "hma-replace"
+    assert rule_of(view(), heard=False) == "hma-replace"
+    assert rule_of(view(reason_at=at(-9), boot_time=at(-99))) == "hma-replace"
+    rebooted = view(reason_at=at(-9), boot_time=at(-5))
+    assert rule_of(rebooted) == "hma-spent"
+    assert rule_of(rebooted, launched(at(-99))) == "hma-replace", "booted, and the same instance"
+    assert rule_of(rebooted, launched(at(-6))) == "hma-spent"
+    again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
+    assert spent(again, launched(at(-99)))
+
+
+def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
+    """The recovery after one more accepted step."""
+    done = StepRecord(kind, len(recovery.steps) + 1, "n1", at(0), Outcome.accepted(), at(0))
+    return replace(recovery, steps=(*recovery.steps, done))
+
+
+@pytest.mark.parametrize("phase", [Phase.CORDONED, Phase.VACATED, Phase.REMEDYING, Phase.REJOINING])
+def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase: Phase) -> None:
+    facts = replace(FACTS, slurm=replace(MARKED, reason="Action:Reboot"))
+    treated = did(rec(phase), StepKind.DRAIN)
+    first = moves(advance(treated, facts, OWN, at(1)))
+    assert first.signal is Signal.MARKED
+    noted = treated.on(Signal.MARKED, at(1), first.why, None)
+    assert noted.since == treated.since, "it puts no deadline off"
+    answer = does(advance(noted, facts, OWN, at(1)))
+    assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    kept = advance(noted, facts, ASSIST, at(1))
+    assert not (isinstance(kept, Do) and kept.kind is StepKind.DRAIN), "the service reads it"
+
+
+def test_a_mark_that_comes_again_and_again_is_handed_to_a_person() -> None:
+    treated = rec(Phase.CORDONED)
+    for _ in range(2 * OWN.node.step_attempts):
+        treated = did(treated, StepKind.DRAIN)
+    treated = treated.on(Signal.MARKED, at(1), "", None)
+    answer = moves(advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1)))
+    assert answer.signal is Signal.NEEDS_HUMAN
+    assert "again and again" in answer.why
+
+
+@pytest.mark.parametrize("mode", [OWN, ASSIST])
+def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode: Policy) -> None:
+    marked = Finding(CHECK, Verdict.FAIL, at(0), at(0), code="reboot")
+    in_service = replace(FACTS, slurm=slurm_node(1))
+    opened = rec(Phase.OPEN)
+    for seen in (replace(opened, findings=(marked,)), opened.on(Signal.MARKED, at(1), "", None)):
+        assert moves(advance(seen, in_service, mode, at(2))).signal is Signal.OPERATOR_TOOK_OVER
+    drained = advance(opened, in_service, mode, at(2))
+    assert isinstance(drained, Do), "nobody had closed it, so nobody resumed it"
+    assert drained.kind is StepKind.DRAIN
+
+
+def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
+    other = replace(MARKED, reason="bad fan, Ann")
+    answer = moves(
+        advance(did(rec(Phase.CORDONED), StepKind.DRAIN), replace(FACTS, slurm=other), OWN, at(1))
+    )
+    assert answer.signal is Signal.OPERATOR_TOOK_OVER
+    assert "changed the Reason" in answer.why
+    assert "resumed" not in answer.why
+
+
+@pytest.mark.parametrize(
+    ("drained", "booted", "now", "again"),
+    [
+        (10, 12, 14, True),
+        (10.6, 10, 14, True),  # slurmctld tells whole seconds
+        (10, None, 14, False),
+        (14, 10, 15, False),  # drained under this very slurmctld: an operator resumed it
+        (10, 200, 202, False),  # saved long before
+        (10, 12, 80, False),  # an operator came after slurmctld
+    ],
+)
+def test_a_drain_that_slurmctld_forgot_is_made_again(
+    drained: float, booted: float | None, now: float, again: bool
+) -> None:
+    step = StepRecord(
+        StepKind.DRAIN, 1, "ip-1", at(0), resolved=at(drained), outcome=Outcome.accepted()
+    )
+    treated = replace(rec(Phase.CORDONED), steps=(step,))
+    node = replace(MARKED, state="IDLE", flags=frozenset(), reason="")
+    facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
+    answer = advance(treated, facts, OWN, at(now))
+    if again:
+        assert isinstance(answer, Do)
+        assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    else:
+        assert isinstance(answer, Move)
+        assert answer.signal is Signal.OPERATOR_TOOK_OVER
+
+
+def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not() -> None:
+    verifying = did(rec(Phase.VERIFYING), StepKind.DRAIN)
+    new = replace(MARKED, reason_at=at(5), boot_time=at(0))
+    assert (
+        moves(advance(verifying, replace(FACTS, slurm=new), OWN, at(6))).signal
+        is Signal.FAULT_AGAIN
+    )
+    old = replace(MARKED, reason_at=at(0) - timedelta(seconds=1), boot_time=at(0))
+    assert moves(advance(verifying, replace(FACTS, slurm=old), OWN, at(6))).signal is Signal.MARKED
+
+
+def test_in_mode_assist_a_node_is_set_down_under_its_mark() -> None:
+    facts = replace(FACTS, slurm=replace(MARKED, state="MIXED"), running=(slurm_job(),))
+    noted = rec(Phase.OPEN).on(Signal.MARKED, at(1), "", None)
+    answer = moves(advance(noted, facts, ASSIST, at(1)))
+    assert answer.signal is Signal.CORDON_SEEN
+    closed = noted.on(answer.signal, at(1), answer.why, None)
+    ready = replace(facts, movable=frozenset({1}))
+    down = does(advance(closed, ready, ASSIST, at(2)))
+    assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
+
+
+def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for() -> None:
+    left = did(rec(Phase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
+    order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
+    late = moves(advance(left, FACTS, ASSIST, at(1e6)))
+    assert late.signal is Signal.DEADLINE
+    assert order in late.why
+    assert order in awaited(left, ASSIST).what
+    assert order not in awaited(left, OWN).what
+    assert order not in awaited(left.on(Signal.MARKED, at(1), "", None), ASSIST).what
+
+
+@pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])
+def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code: str, signal: str) -> None:
+    ladder = (Remedy.REBOOT, Remedy.REPLACE)
+    gentle = rec(Phase.VACATED, ladder=ladder, urgency=Urgency.AFTER_JOBS)
+    facts = replace(FACTS, slurm=replace(MARKED, reason=f"Action:{code}"))
+    answer = moves(advance(did(gentle, StepKind.DRAIN), facts, OWN, at(1)))
+    assert answer.signal == signal
+    moved = gentle.on(answer.signal, at(1), "", None)
+    assert moved.urgency is Urgency.NOW
+    assert moved.remedy is (Remedy.REPLACE if code == "Replace" else Remedy.REBOOT)
+    rebooted = did(did(gentle, StepKind.DRAIN), StepKind.REBOOT)
+    assert moves(advance(rebooted, facts, OWN, at(1))).signal is Signal.MARKED, (
+        "the reboot is under way: verifying tells"
+    )
+
+
+@pytest.mark.parametrize(("code", "climbs"), [("Replace", True), ("Reboot", False)])
+def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is_well(
+    code: str, climbs: bool
+) -> None:
+    """Mode own drains the node again, which takes the mark off."""
+    rebooting = rec(Phase.REMEDYING, ladder=(Remedy.REBOOT, Remedy.REPLACE))
+    why = f"MIXED+FAIL: Action:{code}"
+    noted = did(rebooting.on(Signal.MARKED, at(1), why, None), StepKind.DRAIN)
+    back = replace(noted, phase=Phase.VERIFYING, since=at(2))
+    ill = Assessment(replace(generation(), boot=BootId("b2")), Condition.SUSPECT, at(2))
+    back = replace(back, generation=ill.generation)
+    facts = replace(FACTS, heard=ill.generation, assessment=ill)
+    answer = advance(back, facts, OWN, at(3))
+    assert isinstance(answer, Move) == climbs
+    assert isinstance(advance(back, facts, ASSIST, at(3)), Wait), "the service acts on its marks"
+    if isinstance(answer, Move):
+        assert back.on(answer.signal, at(3), answer.why, None).remedy is Remedy.REPLACE
+    well = replace(facts, assessment=replace(ill, condition=Condition.HEALTHY))
+    assert isinstance(advance(back, well, OWN, at(1000)), Do), "it is given back"

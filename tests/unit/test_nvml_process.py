@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.agent.nvml import client
 from hpctl.agent.nvml.client import LENGTH, Child, Closed, Happened, Message, Sweep
-from hpctl.agent.nvml.driver import EVENTS, SWEEP, WHOLE, InFlight
+from hpctl.agent.nvml.driver import EVENTS, SWEEP, InFlight
 from hpctl.agent.nvml.snapshot import Event
 
 SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0,"driver_version":"1"},"done":3.0}'
@@ -104,13 +104,3 @@ def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: InFlight) ->
     assert (page.oldest() or (0, ""))[1] == "nvmlDeviceGetCount"
     page.end(SWEEP)
     assert (page.oldest() or (0.0, ""))[0] > time.monotonic() + 50
-
-
-def test_a_sweep_as_a_whole_is_timed_and_its_call_named(page: InFlight) -> None:
-    page.begin(WHOLE, "a sweep")
-    began = (page.oldest() or (0.0, ""))[0]
-    time.sleep(0.01)
-    page.begin(SWEEP, "nvmlDeviceGetName gpu3")
-    assert page.oldest() == (began, "nvmlDeviceGetName gpu3")
-    page.end(SWEEP)
-    assert page.oldest() == (began, "a sweep")

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hpctl.agent.nvml import snapshot
-from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight, NvmlFailed
+from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight
 from hpctl.agent.nvml.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
@@ -114,10 +114,6 @@ def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page: InFlight) -> None:
     assert decoded.gpus[0].remap.banks_none == 1
     assert decoded.gpus[0].recovery_action == 3
     assert decoded.gpus[0].mig is True
-
-
-def test_an_error_has_exactly_the_fields_of_an_nvml_error() -> None:
-    assert found_shape(NvmlFailed(15, "nvmlInit").as_error()) == shape(snapshot.NvmlError)
 
 
 def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:

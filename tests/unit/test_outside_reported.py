@@ -7,19 +7,10 @@ from typing import Any
 
 import pytest
 
-from hpctl.agent.outside import reported as wire
-from hpctl.agent.outside.reported import (
-    MAX_REPORTED,
-    AskVerdict,
-    BadRequest,
-    Full,
-    Report,
-    Reported,
-    decode,
-)
+from hpctl.agent.outside.reported import MAX_REPORTED, BadRequest, Full, Report, Reported, decode
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
-from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Verdict
+from hpctl.core.model import BootId, InstanceId, NodeName, Verdict
 from hpctl.core.model import Report as ToHead
 
 BOOT = BootId("b-1")
@@ -61,24 +52,6 @@ def said(verdict: str = "fail", check: str = "report.nhc", **more: Any) -> Repor
 
 def shown(table: Reported) -> list[tuple[str, str, str]]:
     return [(f.code, f.device, f.verdict.value) for f in table.findings()]
-
-
-def test_a_report_is_a_finding(table: Reported, watch: Watch) -> None:
-    assert table.take(said(code="fs", device="/scratch", detail="full", evidence="100%")).kept
-    assert table.findings() == (
-        Finding(
-            "report.nhc",
-            Verdict.FAIL,
-            NOON,
-            NOON,
-            device="/scratch",
-            code="fs",
-            detail="full",
-            evidence="100%",
-            clears=Clears.GONE,
-        ),
-    )
-    assert watch.changes == 1
 
 
 @pytest.mark.parametrize("again", ["fail", "ok"])
@@ -224,9 +197,3 @@ def test_what_is_no_request_is_told_its_place(line: bytes, says: str) -> None:
     with pytest.raises(BadRequest) as caught:
         decode(line)
     assert says in str(caught.value)
-
-
-def test_a_question_is_read() -> None:
-    assert decode(b'{"op": "verdict"}') == AskVerdict()
-    assert said().lasts == timedelta(seconds=wire.DEFAULT_FOR_S)
-    assert said(clears="boot").lasts is None

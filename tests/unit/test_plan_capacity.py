@@ -6,9 +6,28 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.capacity import idle, waiting
-from hpctl.core.change import ChangeOpened, Kind, Signal
-from hpctl.core.journal import Event, SignalSeen, StepResolved, StepStarted, replay
+from hpctl.core.capacity import RESERVATION, idle, waiting
+from hpctl.core.change import (
+    ENDS,
+    TRANSITIONS,
+    ChangeFacts,
+    ChangeOpened,
+    Kind,
+    Phase,
+    Signal,
+    advance,
+    open_change,
+)
+from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.journal import (
+    Corrupt,
+    Event,
+    JobRecoveryOpened,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+    replay,
+)
 from hpctl.core.model import (
     Demand,
     Instance,
@@ -17,23 +36,20 @@ from hpctl.core.model import (
     NodeName,
     Outcome,
     RecoveryId,
+    SlurmNode,
     own_reason,
 )
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import GroupLimits, Mode, Policy
-from hpctl.core.recovery import StepKind
+from hpctl.core.recovery import Do, Move, StepKind
 from hpctl.core.view import View
-from tests.fakes.capacity import N1, N2, N3, SCALE, cluster, moves, pending, steps
-from tests.fakes.values import at, faulty, node_name, opened, slurm_job, slurm_node
+from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, steps
+from tests.fakes.values import at, attempt, faulty, node_name, opened, slurm_job, slurm_node
 from tests.unflawed import unflawed
 
 
 def opens(view: View, policy: Policy, now: datetime) -> tuple[ChangeOpened, ...]:
     return unflawed(plan_capacity(view, policy, now))
-
-
-def kinds(view: View, policy: Policy = SCALE) -> list[Kind]:
-    return [c.kind for c in opens(view, policy, at(0))]
 
 
 # --- the autoscaler's -------------------------------------------------------------------------
@@ -73,6 +89,10 @@ def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
     assert idle(view.scheduler.nodes[node_name(4)], view)
 
 
+PAUSED = cluster()
+PAUSED.state.paused_by = "ana"
+
+
 @pytest.mark.parametrize(
     "view",
     [
@@ -81,40 +101,31 @@ def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
         cluster(seconds=-61),
         replace(cluster(), provider=replace(cluster().provider, cluster_status="Updating")),
         replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))),
+        PAUSED,
     ],
-    ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old"],
+    ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old", "paused"],
 )
 def test_nothing_opens_where_nothing_may_be_concluded(view: View) -> None:
-    assert kinds(view) == []
+    assert opens(view, SCALE, at(0)) == ()
+    assert opens(cluster(), replace(SCALE, mode=Mode.OBSERVE), at(0)) == ()
 
 
-def test_nothing_opens_in_mode_observe_nor_when_paused() -> None:
-    assert kinds(cluster(), replace(SCALE, mode=Mode.OBSERVE)) == []
-    paused = cluster()
-    paused.state.paused_by = "ana"
-    assert kinds(paused) == []
-
-
-@pytest.mark.parametrize(
-    ("reason", "counts"),
-    [
-        ("Resources", True),
-        ("Priority", True),
-        ("ReqNodeNotAvail,_May_be_reserved_for_other_job", True),
-        ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_pri", True),
-        ("ReqNodeNotAvail,_UnavailableNodes:n7", False),
-        ("JobHeldUser", False),
-        ("Dependency", False),
-        ("BeginTime", False),
-        ("QOSMaxNodePerUserLimit", False),
-        ("AssocGrpNodeLimit", False),
-        ("Licenses", False),
-        ("None", False),
-    ],
+LACKS_NODES = (
+    "Resources",
+    "Priority",
+    "ReqNodeNotAvail,_May_be_reserved_for_other_job",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_pri",
 )
-def test_only_a_job_that_lacks_nodes_and_nothing_else_counts(reason: str, counts: bool) -> None:
+LACKS_MORE = (
+    "ReqNodeNotAvail,_UnavailableNodes:n7 JobHeldUser Dependency BeginTime QOSMaxNodePerUserLimit"
+    " AssocGrpNodeLimit Licenses None"
+)
+
+
+@pytest.mark.parametrize("reason", [*LACKS_NODES, *LACKS_MORE.split()])
+def test_only_a_job_that_lacks_nodes_and_nothing_else_counts(reason: str) -> None:
     view = cluster(jobs=(pending(reason=reason),))
-    assert any(w.grows for w in waiting(view, at(0))) is counts
+    assert any(w.grows for w in waiting(view, at(0))) is (reason in LACKS_NODES)
 
 
 def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None:
@@ -362,3 +373,120 @@ def test_instances_on_their_way_out_are_gone() -> None:
     seen = replace(view, provider=replace(view.provider, instances=instances))
     assert moves(seen, seconds=9) == [Signal.GONE]
     assert slurm_node(1).drained is False
+
+
+NAME = f"{RESERVATION}workers"
+
+
+def wanted(view: View, policy: Policy = SPARE) -> ChangeOpened | None:
+    changes = unflawed(plan_capacity(view, policy, at(0)))
+    assert len(changes) <= 1
+    return changes[0] if changes else None
+
+
+def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
+    change = wanted(cluster(sick=[faulty(N1)]))
+    assert change is not None
+    assert change.nodes == (N2, N3)
+    assert wanted(cluster(reservations={NAME: (N2, N3)})) is None
+    fewer = wanted(cluster(reservations={NAME: (N1, N2, N3)}))
+    assert fewer is not None
+    assert fewer.nodes == (N1, N2)
+    none = wanted(cluster(reservations={NAME: (N1,)}), replace(SPARE, spares={"workers": 0}))
+    assert none is not None
+    assert none.nodes == ()
+
+
+def test_what_was_kept_for_a_group_that_is_named_no_more_is_let_go() -> None:
+    change = wanted(cluster(reservations={NAME: (N1, N2)}), replace(SPARE, spares={}))
+    assert change is not None
+    assert (change.group, change.nodes) == ("workers", ())
+
+
+def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
+    log: tuple[Event, ...] = (opened(node=N1),)
+    for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
+        log += (SignalSeen(at(0), RecoveryId("n-1"), signal, "x"),)
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(RecoveryId("n-1"), "x")}
+    change = wanted(cluster(idle=1, log=log, change={N1: shut}))
+    assert change is not None
+    assert change.nodes == (N1,)
+
+
+def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]:
+    """Job 9 lost n8 and is about to start again."""
+    rid = RecoveryId("j-1")
+    begun = JobRecoveryOpened(
+        at(-20), rid, attempt(9), RecoveryId(""), (node_name(8),), "hit", partition="all"
+    )
+    log: tuple[Event, ...] = (begun,)
+    for signal in ("stop_wanted", "queued", "started"):
+        log += (SignalSeen(at(-10), rid, signal, "x"),)
+    state = replay(log)
+    assert state.jobs[rid].phase is phase
+    return log
+
+
+def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
+    job = pending(9, wants=5, submit=attempt(9).submit, excluded=(node_name(8),))
+    kept = {NAME: (N1, N2)}
+    free = {n: {"flags": frozenset({"RESERVED"})} for n in (N1, N2)}
+    # slurmctld shows the flag seconds later than the reservation.
+    for seen in (free, {}):
+        view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, change=seen)
+        change = wanted(view)
+        assert change is not None
+        assert (change.released, change.nodes, change.cause) == ((N1,), (N2,), "j-1")
+    done = (change, SignalSeen(at(0), change.recovery, Signal.SET_SEEN, "x"))
+    after = cluster(
+        idle=5, jobs=(job,), log=(*victim(5), *done), reservations={NAME: (N2,)},
+        change={N2: free[N2]},
+    )  # fmt: skip
+    assert wanted(after) is None, "it has had what it lost, and what it has is not taken back"
+
+
+def test_a_victim_that_finds_enough_free_nodes_gets_no_spare() -> None:
+    job = pending(9, wants=3, submit=attempt(9).submit)
+    free = {n: {"flags": frozenset({"RESERVED"})} for n in (N1, N2)}
+    view = cluster(idle=5, jobs=(job,), log=victim(3), reservations={NAME: (N1, N2)}, change=free)
+    assert wanted(view) is None
+
+
+def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
+    first = wanted(cluster())
+    assert first is not None
+    log = (first, SignalSeen(at(0), first.recovery, Signal.REFUSED, "busy"))
+    assert wanted(cluster(log=log)) is None
+    later = cluster(log=log, seconds=31)
+    assert unflawed(plan_capacity(later, SPARE, at(31)))
+
+
+def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
+    change = wanted(cluster())
+    assert change is not None
+    taken = {change.nodes[0]: {"state": "ALLOCATED"}}
+    view = cluster(log=(change,), change=taken)
+    assert moves(view, SPARE, 0) == [Signal.REFUSED]
+    log = (change, SignalSeen(at(0), change.recovery, Signal.REFUSED, "x"))
+    other = wanted(cluster(log=log, change=taken))
+    assert other is not None, "others are asked for at once"
+    assert change.nodes[0] not in other.nodes
+
+
+def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
+    for kind in Kind:
+        reached = {Phase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
+        for phase in reached - ENDS:
+            assert (kind, phase, Signal.DEADLINE) in TRANSITIONS
+            about = replace(REMOVE if kind is not Kind.ADD else ADD, kind=kind, nodes=(N1,))
+            change = replace(open_change(about), phase=phase)
+            facts = ChangeFacts(cloud_at=at(-9), node=SlurmNode(N1, "IDLE", **OURS))
+            answer = advance(change, facts, SCALE, at(10**7))
+            assert isinstance(answer, Move | Do), (kind, phase)
+            if isinstance(answer, Move):
+                assert (kind, phase, answer.signal) in TRANSITIONS
+
+
+def test_two_changes_about_the_same_thing_are_corruption() -> None:
+    with pytest.raises(Corrupt):
+        replay([REMOVE, replace(REMOVE, recovery=RecoveryId("s-9"))])

@@ -1,10 +1,10 @@
-"""Lines that ranks said, read: all three forms, and bytes that are none of them."""
+"""Lines that ranks report, and bytes that are none."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.progress.notes import LONGEST, Note, in_log, parse
+from hpctl.jobs.progress.notes import Note, in_log, parse
 from hpctl.progress import quoted
 
 
@@ -12,15 +12,11 @@ from hpctl.progress import quoted
     ("line", "note"),
     [
         (b"step=12", Note(step=12)),
-        (b"12", Note(step=12)),
-        (b"12 0.25\n", Note(step=12, loss=0.25)),
         (b"step=12 loss=0.5 rank=3 node=n-1 pid=77 gpu=5 lost=2\n",
          Note(step=12, loss=0.5, rank=3, node="n-1", pid=77, gpu="5", lost=2)),
-        (b'{"step": 12, "loss": 0.5, "rank": 3}', Note(step=12, loss=0.5, rank=3)),
-        (b'{"saving": true}', Note(saving=True)),
         (b"saving=0", Note(saving=False)),
         (b"done=1 rank=0", Note(rank=0, done=True)),
-        (b"phase=eval", Note(phase="eval")),
+        (b"phase=eval lr=0.5", Note(phase="eval")),
         (b"checkpoint=/a%20b/c step=10 seconds=2.5",
          Note(step=10, checkpoint="/a b/c", seconds=2.5)),
     ],
@@ -29,22 +25,12 @@ def test_what_a_line_says(line: bytes, note: Note) -> None:
     assert parse(line) == note
 
 
-def test_numbers_of_ones_own_are_kept_and_bounded() -> None:
-    note = parse(
-        b"step=1 lr=0.5 grad_norm=2 text=abc " + b" ".join(b"n%d=1" % n for n in range(99))
-    )
-    assert note.numbers["lr"] == 0.5
-    assert note.numbers["grad_norm"] == 2.0
-    assert "text" not in note.numbers
-    assert len(note.numbers) == 16
-
-
 @pytest.mark.parametrize(
     "line",
     [
         b"", b"\n", b"loss=0.5", b"rank=3", b"step=", b"step=-1", b"step=1_0", b"step=12.5",
-        b"step=9999999999999999999", b"hello world", b"{", b'{"step": ', b"{}", b"[" * 4000,
-        b"{" + b'"a":[' * 700, b"\xff\xfe step=1", b"step=1" + b" x=1" * 2000,
+        b"step=9999999999999999999", b"hello world", b"{}", b"12 0.25", b"\xff\xfe step=1",
+        b"step=1" + b" x=1" * 2000,
         "step=\u0661\u0662".encode(), b"-5 0.3", b"nan",
     ],
 )  # fmt: skip
@@ -79,19 +65,6 @@ def test_the_notes_of_a_log() -> None:
         Note(step=13, rank=9),
         Note(done=True),
     ]
-
-
-@given(st.binary(max_size=LONGEST + 50))
-def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
-    note = parse(raw)
-    assert note is None or isinstance(note, Note)
-    in_log(b"hpctl-progress " + raw)
-
-
-@given(st.text(max_size=200))
-def test_any_line_of_pairs_is_read_or_refused(text: str) -> None:
-    parse(f"step=1 {text}".encode(errors="replace"))
-    parse(f'{{"step": 1, {text}'.encode(errors="replace"))
 
 
 @given(

@@ -45,18 +45,38 @@ def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
     return trouble
 
 
-def test_fast_steps_hang_at_the_floor_and_not_before() -> None:
-    b = book()
-    last = run(b, 100, 1.0)
-    trouble = hang(b, last + 60.1, none_at=last + 60.0)
-    assert trouble.at == BEGAN + timedelta(seconds=100 + 60.1)
-    assert trouble.step == 100
-    assert "its median is 1 s" in trouble.why
+EVAL, TRAIN = {"phase": "eval"}, {"phase": "train"}
+SILENCES: dict[str, tuple[list[int | tuple[float, dict[str, object]]], float, str]] = {
+    "before the first step": ([], 1800, "no first step"),
+    "after fast steps": ([100], 60, "its median is 1 s"),
+    "after a pause that it came out of": ([100, (55, {"step": 101}), 10], 82.5, "no step"),
+    "in a save": ([50, (1, {"saving": True})], 600, "no end of a save"),
+    "after a save": ([50, (0, {"saving": True}), (300, {"saving": False})], 60, "no step"),
+    "after steps under a save": ([50, (0, {"saving": True}), 1000], 60, ""),
+    "in a first evaluation": ([50, (0, EVAL)], 1800, "no step"),
+    "in a further one": ([50, (0, EVAL), (100, TRAIN), 50, (0, EVAL)], 300, "no step"),
+    "after an evaluation": ([50, (0, EVAL), (300, TRAIN), 50], 60, "no step"),
+    "after the end": ([50, (0, {"done": True})], 1800, "said that it was done"),
+    "of ranks that were started anew": ([50, (20, {"restart": True})], 600, "no first step"),
+    "of their steps": ([50, (20, {"restart": True}), (80, {"step": 40}), 49], 60, "step 89"),
+}
+"""What came before: so many steps of a second, or a note after so many seconds; then the bound."""
 
 
-def test_before_the_first_step_the_starts_bound_counts() -> None:
-    b = book()
-    assert "no first step" in hang(b, 1000.0 + 1800.1, none_at=1000.0 + 1800.0).why
+@pytest.mark.parametrize("name", SILENCES)
+def test_a_silence_is_a_hang_at_its_bound_and_not_before(name: str) -> None:
+    before, bound, says = SILENCES[name]
+    b, at = book(), 1000.0
+    for each in before:
+        if isinstance(each, int):
+            at = run(b, each, 1.0, at=at, start=(b.step or 0) + 1)
+        else:
+            at += each[0]
+            b.add(said(0, **each[1]), at)  # type: ignore[arg-type]
+    trouble = hang(b, at + bound + 0.5, none_at=at + bound - 0.5)
+    assert trouble.at == BEGAN + timedelta(seconds=at + bound + 0.5 - 1000.0)
+    assert trouble.step == b.step
+    assert says in trouble.why
 
 
 def test_a_hang_is_told_once_until_something_moves() -> None:
@@ -67,14 +87,6 @@ def test_a_hang_is_told_once_until_something_moves() -> None:
     assert b.hang(last + 62) is not None
     b.add(said(0, 101), last + 70)
     hang(b, last + 70 + 200, none_at=last + 71)
-
-
-def test_a_pause_that_the_run_came_out_of_is_learnt() -> None:
-    b = book()
-    last = run(b, 100, 1.0)
-    b.add(said(0, 101), last + 55)
-    last = run(b, 10, 1.0, at=last + 55, start=102)
-    hang(b, last + 83, none_at=last + 80)
 
 
 def test_the_rank_at_the_lowest_step_is_named() -> None:
@@ -146,19 +158,6 @@ def test_steps_counted_anew_each_epoch_are_progress() -> None:
     assert hang(b, last + 62).rank == 0
 
 
-def test_ranks_that_were_restarted_in_place_are_compared_among_themselves() -> None:
-    b = book()
-    last = run(b, 100, 1.0, ranks=3)
-    for step in (90, 91, 92, 93, 94):
-        last += 1
-        for rank in range(3):
-            b.add(Note(step=step, rank=rank, pid=900 + rank), last)
-    assert b.step == 94
-    for rank in (0, 2):
-        b.add(Note(step=95, rank=rank, pid=900 + rank), last + 1)
-    assert hang(b, last + 63).rank == 1
-
-
 def test_a_datagram_that_was_overtaken_is_no_restart() -> None:
     b = book()
     last = run(b, 50, 1.0)
@@ -206,14 +205,6 @@ def test_a_run_far_under_its_own_throughput_is_told(tokens: float | None) -> Non
     assert ("tokens/s" in trouble.why) is (tokens is not None)
 
 
-def test_a_run_that_is_done_must_still_end() -> None:
-    b = book()
-    last = run(b, 50, 1.0)
-    b.add(said(0, done=True), last)
-    assert b.done
-    assert "said that it was done" in hang(b, last + 1801, none_at=last + 1700).why
-
-
 def test_the_last_checkpoint_is_the_troubles_progress() -> None:
     b = book()
     last = run(b, 50, 1.0)
@@ -221,22 +212,6 @@ def test_the_last_checkpoint_is_the_troubles_progress() -> None:
     assert b.step == 50
     last = run(b, 5, 1.0, at=last, start=51)
     assert hang(b, last + 61).progress == 40
-
-
-def test_more_ranks_than_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.progress.run_progress.MOST_RANKS", 4)
-    b = book()
-    for rank in range(9):
-        b.add(said(rank, 1), 1001.0)
-    assert len(b.ranks) == 4
-    assert b.refused == 5
-
-
-def test_a_save_has_a_bound_of_its_own() -> None:
-    b = book()
-    last = run(b, 50, 1.0)
-    b.add(said(0, saving=True), last + 1)
-    assert "no end of a save" in hang(b, last + 602, none_at=last + 600).why
 
 
 def test_long_saves_stretch_the_bound_and_outlive_a_restart() -> None:
@@ -247,42 +222,6 @@ def test_long_saves_stretch_the_bound_and_outlive_a_restart() -> None:
     last = run(renewed, 50, 1.0, at=5000.0)
     renewed.add(said(0, saving=True), last)
     hang(renewed, last + 1201, none_at=last + 1190)
-
-
-def test_steps_go_on_under_an_asynchronous_save() -> None:
-    b = book()
-    last = run(b, 50, 1.0)
-    b.add(said(0, saving=True), last)
-    last = run(b, 1000, 1.0, at=last, start=51)
-    hang(b, last + 62)
-
-
-def test_after_a_save_steps_are_awaited_again() -> None:
-    b = book()
-    last = run(b, 50, 1.0)
-    b.add(said(0, saving=True), last)
-    b.add(said(0, saving=False), last + 300)
-    hang(b, last + 361, none_at=last + 359)
-
-
-def test_a_phase_without_steps_gets_what_its_past_explains() -> None:
-    b = book()
-    last = run(b, 50, 1.0)
-    b.add(said(0, phase="eval"), last)
-    assert b.trouble(last + 1700) is None  # It was never seen to end: the start's bound.
-    b.add(said(0, phase="train"), last + 100)
-    last = run(b, 50, 1.0, at=last + 100, start=51)
-    b.add(said(0, phase="eval"), last)
-    hang(b, last + 301, none_at=last + 299)
-
-
-def test_an_evaluation_between_steps_is_no_pause_of_theirs() -> None:
-    b = book()
-    last = run(b, 50, 1.0)
-    b.add(said(0, phase="eval"), last)
-    b.add(said(0, phase="train"), last + 300)
-    last = run(b, 50, 1.0, at=last + 300, start=51)
-    hang(b, last + 61)
 
 
 def test_phases_within_each_step_do_not_loosen_the_bound() -> None:
@@ -317,17 +256,6 @@ def test_slow_first_steps_may_be_slow_again() -> None:
     second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
     second.add(said(0, 10), 5050.0)
     hang(second, 5050.0 + 301, none_at=5050.0 + 299)
-
-
-def test_ranks_started_anew_inside_the_step_get_a_starts_time() -> None:
-    b = book()
-    last = run(b, 50, 1.0, ranks=2)
-    b.add(Note(restart=True), last + 20)
-    assert b.ranks == {}
-    assert b.trouble(last + 20 + 599) is None
-    again = run(b, 50, 1.0, ranks=2, at=last + 100, start=40)
-    assert b.step == 89
-    hang(b, again + 61, none_at=again + 59)
 
 
 NOTES = st.builds(

@@ -1,6 +1,7 @@
 """What slurmctld says of the allocation, what the supervisor keeps of it, and which nodes fit."""
 
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -11,13 +12,13 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import (
-    Allocation,
     AllocationQueries,
     AllocationState,
     NoSuchJob,
     choose_nodes,
     fitness,
 )
+from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import Runner
 
 PROGRAM = """#!/bin/sh
@@ -74,9 +75,6 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders() -> Non
     assert choose_nodes((A, B, C), 2, before=(B, C)) == (B, C)
     assert choose_nodes((A, B, C), 2, before=(A, B), avoid={A}) == (B, C)
     assert choose_nodes((A, B, C), 3, avoid={A}) == (A, B, C)
-
-
-def test_excluded_nodes_are_never_taken() -> None:
     assert choose_nodes((A, B, C), 3, exclude={B}) == (A, C)
 
 
@@ -84,18 +82,24 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OURS = SlurmJob(JobId(7), "RUNNING", NOW, restarts=1, nodes=(NodeName("n1"),))
 
 
-class Said:
-    """slurmctld, which says one thing after the other."""
+class Slurmctld:
+    """Answers one thing after the other: jobs, failures, and states of the job's one node."""
 
-    def __init__(self, *jobs: SlurmJob) -> None:
-        self.jobs = list(jobs)
+    def __init__(self, *answers: SlurmJob | Unavailable, seen: Sequence[SlurmNode] = ()) -> None:
+        self.answers, self.seen = list(answers), list(seen)
 
-    def allocation(self) -> Allocation:
-        return Allocation(self.jobs.pop(0), "7")
+    def allocation(self) -> JobRecord:
+        answer = self.answers.pop(0) if self.answers else OURS
+        if isinstance(answer, Unavailable):
+            raise answer
+        return JobRecord(answer)
+
+    def states(self, _: object) -> dict[NodeName, SlurmNode]:
+        return {A: self.seen.pop(0)}
 
 
-def ground(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
-    return AllocationState(Said(*jobs), lambda _: None, restart)
+def asking(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
+    return AllocationState(Slurmctld(*jobs), lambda _: None, restart)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def ground(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
     ],
 )
 def test_another_run_with_the_same_id_is_left_alone(later: SlurmJob, said: str) -> None:
-    left = ground(OURS, later)
+    left = asking(OURS, later)
     assert left.glance()
     before = left.alive
     assert left.glance()
@@ -115,27 +119,17 @@ def test_another_run_with_the_same_id_is_left_alone(later: SlurmJob, said: str) 
 
 
 def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing() -> None:
-    late = ground(OURS, restart=0)
+    late = asking(OURS, restart=0)
     assert late.glance()
     assert not late.alive
     assert "restart 1 by now" in late.other
     assert "belongs to restart 0" in late.other
 
 
-class Failing:
-    """slurmctld, which fails in one way."""
-
-    def __init__(self, error: Unavailable) -> None:
-        self.error = error
-
-    def allocation(self) -> Allocation:
-        raise self.error
-
-
 def test_a_signal_ends_the_wait_for_slurmctld() -> None:
     said: list[str] = []
     # The first question is asked, and the wait after it is under way.
-    failing = Failing(Unavailable("nobody answers"))
+    failing = Slurmctld(Unavailable("nobody answers"))
     left = AllocationState(failing, said.append, stopped=lambda: bool(said))
     began = time.monotonic()
     assert left.look().healthy == ()
@@ -147,25 +141,11 @@ def test_a_signal_ends_the_wait_for_slurmctld() -> None:
 def test_a_job_that_was_never_known_is_not_waited_for() -> None:
     said: list[str] = []
     with pytest.raises(NoSuchJob):
-        AllocationState(Failing(NoSuchJob("no job 999")), said.append).look()
+        AllocationState(Slurmctld(NoSuchJob("no job 999")), said.append).look()
     assert said == []
 
 
-class Nodes:
-    """slurmctld, which describes the job's one node differently each time."""
-
-    def __init__(self, *seen: SlurmNode) -> None:
-        self.seen = list(seen)
-
-    def allocation(self) -> Allocation:
-        return Allocation(OURS, "7")
-
-    def states(self, _: object) -> dict[NodeName, SlurmNode]:
-        return {N1: self.seen.pop(0)}
-
-
-N1 = NodeName("n1")
-FINE = SlurmNode(N1, "ALLOCATED")
+FINE = SlurmNode(A, "ALLOCATED")
 TREATED = replace(FINE, flags=frozenset({"DRAIN"}), reason="hpctl:r1 xid 79")
 BY_HAND = replace(TREATED, reason="disk swap, Ada")
 
@@ -185,8 +165,8 @@ BY_HAND = replace(TREATED, reason="disk swap, Ada")
 def test_a_suspect_that_hpctl_gave_back_may_serve_again(
     seen: tuple[SlurmNode, ...], fit: bool, healed: bool
 ) -> None:
-    place = AllocationState(Nodes(*seen), lambda _: None, 1)
-    place.suspect({N1: "its ranks did not end at SIGKILL"})
+    place = AllocationState(Slurmctld(seen=seen), lambda _: None, 1)
+    place.suspect({A: "its ranks did not end at SIGKILL"})
     for _ in seen:
         last = place.look()
-    assert (last.healthy == (N1,), N1 in place.healed) == (fit, healed)
+    assert (last.healthy == (A,), A in place.healed) == (fit, healed)

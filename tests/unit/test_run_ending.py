@@ -53,11 +53,8 @@ def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
     assert code_of(evidence, POLICY) == 93
     trouble = judged(evidence)
     assert (trouble.kind, trouble.rank, trouble.exit_code) == (Kind.FINAL, 1, 93)
-
-
-@pytest.mark.parametrize("code", [16, 17])
-def test_16_and_17_are_evidence_of_corruption(code: int) -> None:
-    assert kind(Evidence(137, ends=[TaskEnd(N1, 5, code, "")])) is Kind.CORRUPTION
+    assert kind(replace(evidence, lost={N1: "DOWN"})) is Kind.FINAL
+    assert kind(Evidence(137, ends=[TaskEnd(N1, 5, 16, "")])) is Kind.CORRUPTION
 
 
 def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
@@ -68,10 +65,6 @@ def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
 def test_a_lost_node_explains_any_other_code() -> None:
     trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={NodeName("n2"): "DOWN"}))
     assert (trouble.kind, trouble.node) == (Kind.NODE, "n2")
-
-
-def test_93_is_passed_on_although_a_node_is_lost_too() -> None:
-    assert kind(Evidence(143, ends=[TaskEnd(N1, 0, 93, "")], lost={N1: "DOWN"})) is Kind.FINAL
 
 
 def test_a_node_that_cannot_be_launched_on_is_named() -> None:

@@ -60,14 +60,6 @@ def test_no_bytes_of_a_damaged_file_keep_a_run_from_its_start(tmp_path: Path) ->
     assert JobHistory.open(path).records == [START]
 
 
-def test_a_place_that_cannot_be_written_is_told_and_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    history = JobHistory.open(tmp_path / "file" / "run.jsonl")
-    history.add(START)
-    assert history.broken
-    assert history.attempts == 1
-
-
 def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:
     away = tmp_path / "mount" / "ck"
     history = JobHistory.open(away / ".hpctl" / "run.jsonl")

@@ -36,11 +36,6 @@ def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
         given(**bad)  # type: ignore[arg-type]
 
 
-def test_outside_a_job_it_says_where_to_call_it() -> None:
-    with pytest.raises(HpctlError, match="no Slurm job"):
-        settings(parse_srun(["train"]), {})
-
-
 def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
     assert given(HPCTL_CHECKPOINT_DIR="/ck").history == Path("/ck/.hpctl/run-42.jsonl")
     assert given(SLURM_CLUSTER_NAME="c/1").history == Path(
@@ -48,12 +43,6 @@ def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
     )
     assert given().history == Path("/home/u/.local/state/hpctl/run-42.jsonl")
     assert given(HPCTL_CHECKPOINT_DIR="/ck").done_mark == Path("/ck/.hpctl/run-42.done")
-
-
-def test_a_progress_file_is_the_users_and_nothing_else_is() -> None:
-    assert given(HPCTL_PROGRESS="file:/tmp/p:1").progress_file == Path("/tmp/p:1")
-    for other in ("", "file:", "unix:/tmp/s", "udp:10.0.0.1:7,token"):
-        assert given(HPCTL_PROGRESS=other).progress_file is None
 
 
 def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> None:

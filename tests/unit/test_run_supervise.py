@@ -101,13 +101,6 @@ def test_the_allocation_is_given_up_for_another_one(text: str, most: int) -> Non
     assert last.why == f"Slurm creates no step in this allocation any more: {text}"
 
 
-def test_a_job_that_cannot_be_requeued_is_held_for_somebody() -> None:
-    one = supervisor(recoverable=False)
-    one.refusals = MOST_NO_GRES
-    last = StepSupervisor._uncreated(one, STEP, refused(NO_GRES), FIT)
-    assert last.answer.action is Action.HOLD
-
-
 def test_a_step_that_ran_starts_the_count_afresh() -> None:
     one = supervisor()
     assert StepSupervisor._uncreated(one, STEP, refused(NO_GRES), FIT) is not None

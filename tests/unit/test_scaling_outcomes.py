@@ -3,7 +3,7 @@
 import botocore.session
 import pytest
 
-from hpctl.cloud import sagemaker
+from hpctl.cloud import classify, sagemaker
 from hpctl.core.model import InstanceId, Outcome, OutcomeKind
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.contract.provider.beds import CLUSTER, EmulatorBed
@@ -28,15 +28,15 @@ def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not() -> None:
 def test_what_the_model_does_not_name_is_no_answer() -> None:
     """A node given back to Slurm while the service deletes it would lose its job."""
     failed = {"NodeId": A, "Code": "InternalServerError", "Message": "?"}
-    assert sagemaker.of_delete([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
+    assert classify.of_batch([A], {"Failed": [failed]})[A].kind is OutcomeKind.AMBIGUOUS
     failed = {"InstanceGroupName": "w", "ErrorCode": "InternalServerError"}
     assert sagemaker.of_add("w", 1, {"Failed": [failed]}).kind is OutcomeKind.AMBIGUOUS
     codes = {
         code
-        for shape in ("BatchAddClusterNodesErrorCode", "BatchDeleteClusterNodesErrorCode")
-        for code in MODEL.shape_for(shape).metadata["enum"]
+        for order in ("AddCluster", "DeleteCluster", "RebootCluster", "ReplaceCluster")
+        for code in MODEL.shape_for(f"Batch{order}NodesErrorCode").metadata["enum"]
     }
-    assert codes == sagemaker.BUSY | sagemaker.REFUSED
+    assert codes - {"InternalServerError"} == classify.BUSY | classify.REFUSED
 
 
 def described(**more: object) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.config import Config
+from hpctl.config import Config, Slurm
 from hpctl.core.bounds import LATEST
 from hpctl.core.model import JobId
 from hpctl.errors import HpctlError, Unavailable
@@ -123,7 +123,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chosen(place: Path, adapter: str = "auto") -> tuple[Scheduler, str]:
-    return choose_scheduler(Config.model_validate({"slurm": {"bin": place, "adapter": adapter}}))
+    return choose_scheduler(Config(slurm=Slurm(bin=place, adapter=adapter)))
 
 
 def test_the_choice_asks_no_slurmctld(installed: Path) -> None:

@@ -109,26 +109,6 @@ def test_the_daemon_is_slurms_user_without_a_capability() -> None:
     assert (unit["StateDirectoryMode"], unit["UMask"]) == ("0711", "0077")
 
 
-def test_the_limits_hold_the_budget_and_the_slice_holds_the_unit() -> None:
-    unit, slice_ = settings_of("hpctl-agent.service"), settings_of("hpctl.slice")
-    assert unit["Slice"] == "hpctl.slice"
-    assert megabytes(unit["MemoryHigh"]) > 40 + 20
-    assert megabytes(unit["MemoryHigh"]) < megabytes(unit["MemoryMax"])
-    assert megabytes(unit["MemoryMax"]) <= megabytes(slice_["MemoryMax"])
-    # Half a core is what reading a storm takes (benchmarks/README.md).
-    assert 50 < percent(unit["CPUQuota"]) <= percent(slice_["CPUQuota"])
-    assert int(unit["TasksMax"]) <= int(slice_["TasksMax"])
-
-
-def megabytes(text: str) -> int:
-    assert text.endswith("M")
-    return int(text[:-1])
-
-
-def percent(text: str) -> int:
-    return int(text.removesuffix("%"))
-
-
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_knows_every_setting(tmp_path: Path) -> None:
     for unit in UNITS.iterdir():

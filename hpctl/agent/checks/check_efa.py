@@ -67,7 +67,7 @@ def failures(now: Reading, then: Reading | None) -> tuple[int, int]:
     regions, a queue pair with wrong attributes); the driver counts those a second time by kind.
     It also counts reading the port's counters where the device does not know a group of them (the
     driver asks for all, whatever the device can), by us or any exporter: where a reading failed,
-    nothing can be said.
+    nothing is known.
     """
     errors = rise(now, then, "cmds_err")
     if errors is None or then is None or now.failed or now.troubles != then.troubles:
@@ -126,12 +126,12 @@ def trace(machine: Machine) -> Trace:
 # --- efa.devices ----------
 # Whether all EFA devices are there: on the bus, with a driver, as many as there should be.
 #
-# What there should be is what the agent was told, else what the instance type has, else the most
-# that this run of the agent saw. An instance may be launched with fewer EFA interfaces than its
-# type has, or with none: told nothing and seeing none, the check says nothing.
+# What there should be is what the agent is configured to expect, else what the instance type
+# has, else the most that this run of the agent saw. An instance may be launched with fewer EFA
+# interfaces than its type has, or with none: with neither, the check says nothing.
 
 MOST_NAMES = 8
-"""Names told in one finding."""
+"""Names listed in one finding."""
 
 
 class Sample(Struct, frozen=True):
@@ -174,9 +174,9 @@ def gather_devices(machine: Machine) -> Sample:
 
 
 def _wanted(machine: Machine, sample: Sample, most: int) -> Sample:
-    told = machine.expected.efa_devices
-    if told is not None:
-        return replace(sample, wanted=told, by="the agent's settings")
+    configured = machine.expected.efa_devices
+    if configured is not None:
+        return replace(sample, wanted=configured, by="the agent's settings")
     usual = shape_of(machine.expected.instance_type).efa_devices
     if usual is not None and (sample.names or sample.on_bus or most):
         return replace(sample, wanted=usual, by=machine.expected.instance_type)
@@ -239,8 +239,8 @@ def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Judged
         yield warn("stalled_all", "", f"no keep-alive from any of {len(still)} devices")
         return
     for device in still:
-        told = seen.now.devices[device].values[COUNTER]
-        yield fail("stalled", device, f"no keep-alive after number {told}")
+        count = seen.now.devices[device].values[COUNTER]
+        yield fail("stalled", device, f"no keep-alive after number {count}")
 
 
 # --- efa.commands ----------
@@ -282,10 +282,10 @@ def _told(reading: Reading) -> str:
 # Errors that EFA devices count: only ever a warning, for a job or a remote node can cause them.
 #
 # Each counter has a bucket: it may burst, and it may creep by the refill; more in any of the
-# windows that are kept is told. The bursts are those of AWS's eks-node-monitoring-agent. It refills
-# by one a second whatever is counted, which for retransmitted bytes is a warning for any load; here
-# packets and bytes may creep by what is 1e-4 of the line rate. What a node says of its remote side
-# points away from it: the head node compares the peers of a job, by the gauges.
+# windows that are kept is reported. The bursts are those of AWS's eks-node-monitoring-agent. It
+# refills by one a second whatever is counted, which for retransmitted bytes is a warning for any
+# load; here packets and bytes may creep by what is 1e-4 of the line rate. What a node says of its
+# remote side points away from it: the head node compares the peers of a job, by the gauges.
 
 CODES: Mapping[str, tuple[str, str]] = {
     "rx_drops": ("rx_drops", "events"),
@@ -335,18 +335,10 @@ def _devices(seen: Trace, limits: Limits) -> Judged:
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
     """What the node says of its remote side, and what it drops, a second."""
-    told = {
-        "efa.remote_events_per_s": ("unresponsive_remote_events", "impaired_remote_conn_events"),
-        "efa.rx_drops_per_s": ("rx_drops",),
-    }
-    if before is None or (seconds := seen.now.at - before.now.at) <= 0:
-        return {}
-    rates = {}
-    for name, counters in told.items():
-        grown = [rise for counter in counters for _, rise in seen.rises(before.now, counter)]
-        if grown:
-            rates[name] = sum(grown) / seconds
-    return rates
+    remote = ("unresponsive_remote_events", "impaired_remote_conn_events")
+    return seen.rates(
+        before, {"efa.remote_events_per_s": remote, "efa.rx_drops_per_s": ("rx_drops",)}
+    )
 
 
 # --- efa.retrans ----------

@@ -22,9 +22,9 @@ from hpctl.agent.checks.gpu_sweep import (
     LIB_RM_VERSION_MISMATCH,
     LIBRARY_NOT_FOUND,
     RESET_REQUIRED,
+    describe,
     listed,
     newest,
-    said,
     sweep,
 )
 from hpctl.agent.machine import pci_gpus
@@ -139,7 +139,7 @@ def gather_driver(machine: Machine) -> DriverSample:
         # NVML's child is not ready: the files may still tell.
         pass
     if error is not None and error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        no_driver, error = said(error), None
+        no_driver, error = describe(error), None
     module = _module(machine)
     if not gpus and error is None and (no_driver or not module):
         raise NotHere(no_driver or "no NVIDIA GPU")
@@ -151,9 +151,9 @@ def judge_driver(seen: DriverSample, before: DriverSample | None, limits: Limits
     error = seen.error
     if error is not None and error.code == LIB_RM_VERSION_MISMATCH:
         versions = f"module {seen.module or 'unknown'}, library {seen.library or 'unknown'}"
-        yield fail("mismatch", "", f"{said(error)}: {versions}")
+        yield fail("mismatch", "", f"{describe(error)}: {versions}")
     elif error is not None and error.code not in _OTHERS_CHECKS:
-        yield warn("error", "", said(error))
+        yield warn("error", "", describe(error))
     elif seen.no_driver and seen.gpus:
         detail = f"{seen.gpus} GPUs on the PCI bus and no driver: {seen.no_driver}"
         yield warn("missing", "", detail)
@@ -224,7 +224,7 @@ def gather_lost(machine: Machine) -> Snapshot:
     """The newest sweep, also one that failed as a whole. NotHere where there are no GPUs."""
     seen = newest(machine)
     if not seen.gpus and (seen.error is None or seen.error.code not in _LOST_CODES):
-        raise NotHere(said(seen.error) if seen.error else "NVML lists no GPU")
+        raise NotHere(describe(seen.error) if seen.error else "NVML lists no GPU")
     return seen
 
 
@@ -247,8 +247,8 @@ def judge_lost(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judge
 def _observation(error: NvmlError, device: str) -> Observation:
     code = _LOST_CODES.get(error.code)
     if code is None:
-        return warn("error", device, said(error))
-    return fail(code, device, said(error))
+        return warn("error", device, describe(error))
+    return fail(code, device, describe(error))
 
 
 # --- gpu.xid ----------

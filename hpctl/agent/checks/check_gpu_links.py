@@ -74,7 +74,7 @@ def _health(gpu: Gpu, fabric: Fabric) -> Judged:
     mask = fabric.health_mask
     if mask is None:
         return
-    wrong = [words for shift, words in _HEALTH.items() if mask >> shift & 0b11 == _TRUE]
+    wrong = [text for shift, text in _HEALTH.items() if mask >> shift & 0b11 == _TRUE]
     configuration = mask >> _CONFIGURATION_SHIFT & 0b1111
     if configuration > _CONFIGURATION_NONE:
         wrong.append(f"incorrect configuration {configuration}")

@@ -164,14 +164,14 @@ def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, flo
     clocks = [clock for gpu in seen.gpus if (clock := gpu.sm_clock_application_mhz) is not None]
     modes = [gpu.persistence for gpu in seen.gpus if gpu.persistence is not None]
     versions = [match[0] for gpu in seen.gpus if (match := _VERSION.fullmatch(gpu.vbios))]
-    told: dict[str, float] = {}
+    gauges: dict[str, float] = {}
     if clocks:
-        told["gpu.application_clock_mhz"] = float(min(clocks))
+        gauges["gpu.application_clock_mhz"] = float(min(clocks))
     if modes:
-        told["gpu.persistence"] = float(all(modes))
+        gauges["gpu.persistence"] = float(all(modes))
     if versions:
-        told["gpu.vbios"] = float(int(max(versions).replace(".", ""), 16))
-    return told
+        gauges["gpu.vbios"] = float(int(max(versions).replace(".", ""), 16))
+    return gauges
 
 
 def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
@@ -195,7 +195,7 @@ def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
 # The GPUs' numbers for the head node's comparison of peers, taken often; it finds nothing itself.
 #
 # The checks that these numbers belong to run once a minute. Peers are compared in windows of 20 s,
-# and one old number told three times would count as three.
+# and one old number reported three times would count as three.
 
 
 def judge_gauges(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
@@ -209,7 +209,7 @@ def gauges_gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float
     which tell who waits."""
     if before is not None and seen.at <= before.at:
         return {}
-    told = {
+    gauges = {
         **gauges_clocks(seen, before),
         **gauges_throttle(seen, before),
         **check_gpu_links.gauges_pcie(seen, before),
@@ -217,11 +217,11 @@ def gauges_gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float
     }
     used = [gpu.utilization for gpu in seen.gpus if gpu.utilization is not None]
     if used:
-        told["gpu.busy"] = mean(used) / 100
+        gauges["gpu.busy"] = mean(used) / 100
     drawn = [gpu.power_mw for gpu in seen.gpus if gpu.power_mw is not None]
     if drawn:
-        told["gpu.power_w"] = mean(drawn) / 1000
-    return told
+        gauges["gpu.power_w"] = mean(drawn) / 1000
+    return gauges
 
 
 CHECKS = {

@@ -227,17 +227,19 @@ def gather_smart(machine: Machine) -> tuple[Health, ...]:
         raise NotHere(f"no {NVME}") from error
     if not live:
         raise NotHere("no live NVMe controller")
-    said = _probes.ask({name: (*COMMAND, f"/dev/{name}") for name in live}, _probes.wait_s(WAIT_S))
+    answers = _probes.ask(
+        {name: (*COMMAND, f"/dev/{name}") for name in live}, _probes.wait_s(WAIT_S)
+    )
     found = [
         Health(name, warning)
-        for name, answer in said.items()
+        for name, answer in answers.items()
         if isinstance(answer, Answer) and (warning := parse_smart(answer)) is not None
     ]
-    if not found and any(isinstance(a, Answer) and refused(a) for a in said.values()):
-        # Not allowed, as in the shipped unit, is not blind: it would leave the node Unknown.
+    if not found and any(isinstance(a, Answer) and refused(a) for a in answers.values()):
+        # Not allowed, as in hpctl's own unit, is not blind: it would leave the node Unknown.
         raise NotHere("asking a disk for its health needs CAP_SYS_ADMIN")
     if not found:
-        raise CannotTell("no NVMe controller told its health")
+        raise CannotTell("no NVMe controller reported its health")
     return tuple(found)
 
 
@@ -260,12 +262,12 @@ def judge_smart(
 ) -> Judged:
     """`failing` for a disk that is ending, `hot` for its temperature alone."""
     for disk in seen:
-        words = "; ".join(text for bit, text in WORDS.items() if disk.warning & bit)
+        warnings = "; ".join(text for bit, text in WORDS.items() if disk.warning & bit)
         raw = f"critical_warning={disk.warning:#04x}"
         if disk.warning & (_SPARE | _WORN | _READ_ONLY | _BACKUP | _PMR):
-            yield fail("failing", disk.name, words, raw)
+            yield fail("failing", disk.name, warnings, raw)
         elif disk.warning & _HEAT:
-            yield warn("hot", disk.name, words, raw)
+            yield warn("hot", disk.name, warnings, raw)
 
 
 CHECKS = {

@@ -130,8 +130,8 @@ def gather_allowance(machine: Machine) -> AllowanceSample:
     if not network and not ebs:
         raise NotHere("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
     return AllowanceSample(
-        tuple((name, *one) for name, said in network.items() for one in allowances(said.out)),
-        tuple((name, *one) for name, said in ebs.items() for one in ebs_stats(said.out)),
+        tuple((name, *one) for name, answer in network.items() for one in allowances(answer.out)),
+        tuple((name, *one) for name, answer in ebs.items() for one in ebs_stats(answer.out)),
     )
 
 
@@ -154,10 +154,10 @@ def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, Answer]:
     if not questions:
         return {}
     try:
-        said = _probes.ask(questions, _probes.wait_s(WAIT_S))
+        replies = _probes.ask(questions, _probes.wait_s(WAIT_S))
     except NotHere:
         return {}  # the program is not installed: the other one may be
-    answers = {name: one for name, one in said.items() if isinstance(one, Answer)}
+    answers = {name: one for name, one in replies.items() if isinstance(one, Answer)}
     if not answers:
         raise CannotTell(f"{next(iter(questions.values()))[0]} has not answered")
     return {name: one for name, one in answers.items() if not one.exit_code and not refused(one)}
@@ -211,7 +211,7 @@ LARGEST = 4096
 
 
 class Notice(Struct, frozen=True):
-    """What the metadata service said; no action: there is no notice."""
+    """What the metadata service answered; no action: there is no notice."""
 
     action: str = ""
     at: str = ""
@@ -269,8 +269,8 @@ def _ask(connection: HTTPConnection) -> tuple[int, str]:
 
 def _notice(body: str) -> Notice:
     try:
-        said = json.loads(body)
-        return Notice(str(said["action"]), str(said.get("time", "")), " ".join(body.split()))
+        notice = json.loads(body)
+        return Notice(str(notice["action"]), str(notice.get("time", "")), " ".join(body.split()))
     except (ValueError, KeyError, TypeError) as error:
         raise CannotTell(f"the notice cannot be read: {body[:200]!r}") from error
 

@@ -36,19 +36,19 @@ def mounts(machine: Machine) -> tuple[Mount, ...]:
     """All mounts in this process's namespace, in the kernel's order. Raises CannotTell, NotHere."""
     found = []
     for line in machine.text("/proc/self/mountinfo").splitlines():
-        words = line.split(" ")
+        columns = line.split(" ")
         try:
-            dash = words.index("-", 6)
-            kind, source, options = words[dash + 1 : dash + 4]
+            dash = columns.index("-", 6)
+            kind, source, options = columns[dash + 1 : dash + 4]
         except ValueError:
             continue
         found.append(
             Mount(
-                _plain(words[4]),
-                words[2],
+                _plain(columns[4]),
+                columns[2],
                 kind,
                 _plain(source),
-                frozenset(words[5].split(",")),
+                frozenset(columns[5].split(",")),
                 frozenset(options.split(",")),
             )
         )
@@ -103,7 +103,7 @@ class Disk(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """All local file systems, what the write said ("" is well) and how long it has taken."""
+    """All local file systems, what the write ended with ("" is well) and how long it has taken."""
 
     disks: tuple[Disk, ...]
     write_error: str = ""
@@ -125,13 +125,13 @@ def gather_readonly(machine: Machine) -> Sample:
     if state.is_dir():
         questions["write"] = (*WRITE, f"of={state / WRITTEN}")
     try:
-        said = _probes.ask(questions, _probes.wait_s(WAIT_S))
+        answers = _probes.ask(questions, _probes.wait_s(WAIT_S))
     except NotHere as error:
         raise CannotTell(str(error)) from error
-    written = said.get("write")
+    written = answers.get("write")
     holder = _holder(found)
     return Sample(
-        disks(machine, local, said["stat"]),
+        disks(machine, local, answers["stat"]),
         # A view of the disk that is read-only for this service alone says nothing of the disk.
         "" if "ro" in holder.options else _write_error(written),
         holder.point,
@@ -139,10 +139,10 @@ def gather_readonly(machine: Machine) -> Sample:
     )
 
 
-def disks(machine: Machine, local: Iterable[Mount], said: Answer | Waiting) -> tuple[Disk, ...]:
+def disks(machine: Machine, local: Iterable[Mount], answer: Answer | Waiting) -> tuple[Disk, ...]:
     """Each file system with the sign that it is out of service, if there is one."""
     declared = _fstab(machine)
-    errors = said.err.splitlines() if isinstance(said, Answer) else []
+    errors = answer.err.splitlines() if isinstance(answer, Answer) else []
     found = []
     for mount in local:
         options = declared.get(mount.point)
@@ -165,10 +165,10 @@ def _holder(found: Iterable[Mount]) -> Mount:
     return max(reversed(above), key=lambda mount: len(mount.point))
 
 
-def _write_error(said: Answer | Waiting | None) -> str:
-    if not isinstance(said, Answer) or not said.exit_code:
+def _write_error(answer: Answer | Waiting | None) -> str:
+    if not isinstance(answer, Answer) or not answer.exit_code:
         return ""
-    return next((word for word in (_READ_ONLY, _ERROR) if word in said.err), "")
+    return next((word for word in (_READ_ONLY, _ERROR) if word in answer.err), "")
 
 
 def _fstab(machine: Machine) -> dict[str, frozenset[str]]:
@@ -239,25 +239,25 @@ def gather_mounts(machine: Machine) -> tuple[Asked, ...]:
 
 
 def ask(
-    machine: Machine, chosen: Mapping[str, Mount], words: Sequence[str], probes: Probes
+    machine: Machine, chosen: Mapping[str, Mount], command: Sequence[str], probes: Probes
 ) -> tuple[Asked, ...]:
     """Put one question to all of them. Those that still owe an answer get no new one."""
-    questions = {point: (*words, str(machine.path(point))) for point in chosen}
+    questions = {point: (*command, str(machine.path(point))) for point in chosen}
     try:
-        said = probes.ask(questions, probes.wait_s(WAIT_S))
+        answers = probes.ask(questions, probes.wait_s(WAIT_S))
     except NotHere as error:
         raise CannotTell(str(error)) from error
-    return tuple(_asked(mount, said[point]) for point, mount in chosen.items())
+    return tuple(_asked(mount, answers[point]) for point, mount in chosen.items())
 
 
-def _asked(mount: Mount, said: Answer | Waiting) -> Asked:
-    if isinstance(said, Waiting):
-        return Asked(mount.point, mount.kind, silent_s=said.age_s)
-    return Asked(mount.point, mount.kind, error=_error(said))
+def _asked(mount: Mount, answer: Answer | Waiting) -> Asked:
+    if isinstance(answer, Waiting):
+        return Asked(mount.point, mount.kind, silent_s=answer.age_s)
+    return Asked(mount.point, mount.kind, error=_error(answer))
 
 
-def _error(said: Answer) -> str:
-    return next((word for word in BROKEN if said.exit_code and word in said.err), "")
+def _error(answer: Answer) -> str:
+    return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
 
 
 def judge_mounts(

@@ -37,7 +37,7 @@ MOST_STUCK = 1024
 for a slow file server must not hide the one that waits for a GPU."""
 FRAMES = 12
 
-# Modules as /proc/<pid>/stack names them in brackets, and the first words of their functions
+# Modules as /proc/<pid>/stack names them in brackets, and what their functions' names begin with
 # for kernels that show no stack but `wchan`.
 DRIVERS = {
     "nvidia": (r"\[nvidia(_\w+)?\]", r"^(nvidia_|nv_|rm_|_nv\d|uvm_|os_acquire_)"),
@@ -144,11 +144,11 @@ def judge_dstate(
     seen: tuple[Stuck, ...], before: tuple[Stuck, ...] | None, limits: Limits
 ) -> Judged:
     """One observation a driver, with the task that has slept longest in it as evidence."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for stuck in seen:
         name = driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
-        if name and name not in told:
-            told.add(name)
+        if name and name not in reported:
+            reported.add(name)
             detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"
             yield fail(name, "", detail, " < ".join(stuck.where.splitlines()))
 

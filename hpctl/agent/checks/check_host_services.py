@@ -24,7 +24,7 @@ from hpctl.core.model import Verdict
 # The systemd units that a compute node cannot do without.
 #
 # Only a unit that is installed and enabled is missed, and the fabric manager only where there is an
-# NVSwitch. One that was stopped and ended well was stopped by somebody: that is told, not mended.
+# NVSwitch. One that was stopped and ended well was stopped by somebody: reported, not undone.
 
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 UNITS = {
@@ -38,7 +38,7 @@ UNITS = {
     "sagemaker-health-monitoring-agent.service": "hyperpod",
     "sagemaker-role-proxy-agent.service": "hyperpod",
 }
-"""The code under which each is told."""
+"""The code under which each is reported."""
 PROPERTIES = "Id,LoadState,UnitFileState,ActiveState,SubState,Result,ConditionResult"
 SHOW = ("systemctl", "show", f"--property={PROPERTIES}", "--", *UNITS)
 TIMEOUT_S = 5.0
@@ -53,7 +53,7 @@ _probes = Probes(TIMEOUT_S)
 
 
 class Unit(Struct, frozen=True):
-    """One unit in systemd's own words; `needed` is false for what this machine has no use for."""
+    """One unit as systemd shows it; `needed` is false for what this machine has no use for."""
 
     name: str
     load: str
@@ -69,12 +69,12 @@ def gather_units(machine: Machine) -> tuple[Unit, ...]:
     """One call of systemctl for all. Raises CannotTell; NotHere where systemd does not run."""
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run")
-    said = _probes.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
-    if not isinstance(said, Answer):
-        raise CannotTell(f"systemctl has not answered for {said.age_s:.0f} s")
-    if said.exit_code:
-        raise CannotTell(f"systemctl exited with {said.exit_code}: {said.err.strip()[:200]}")
-    return parse_units(said.out, nvswitch=has_nvswitch(machine))
+    answer = _probes.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
+    if not isinstance(answer, Answer):
+        raise CannotTell(f"systemctl has not answered for {answer.age_s:.0f} s")
+    if answer.exit_code:
+        raise CannotTell(f"systemctl exited with {answer.exit_code}: {answer.err.strip()[:200]}")
+    return parse_units(answer.out, nvswitch=has_nvswitch(machine))
 
 
 def has_nvswitch(machine: Machine) -> bool:
@@ -90,18 +90,18 @@ def parse_units(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
     """The blocks of `systemctl show`, one a unit."""
     found = []
     for block in text.strip().split("\n\n"):
-        said = dict(line.partition("=")[::2] for line in block.splitlines())
-        name = said.get("Id", "")
+        unit = dict(line.partition("=")[::2] for line in block.splitlines())
+        name = unit.get("Id", "")
         if name in UNITS:
             found.append(
                 Unit(
                     name,
-                    said.get("LoadState", ""),
-                    said.get("UnitFileState", ""),
-                    said.get("ActiveState", ""),
-                    said.get("SubState", ""),
-                    said.get("Result", ""),
-                    said.get("ConditionResult", "") == "yes",
+                    unit.get("LoadState", ""),
+                    unit.get("UnitFileState", ""),
+                    unit.get("ActiveState", ""),
+                    unit.get("SubState", ""),
+                    unit.get("Result", ""),
+                    unit.get("ConditionResult", "") == "yes",
                     nvswitch or name != FABRIC_MANAGER,
                 )
             )
@@ -189,10 +189,10 @@ def kernel() -> tuple[bool, float]:
 def chrony() -> float:
     """What chrony says it is off, in seconds; 0 where it is not there or does not know."""
     try:
-        said = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
+        answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
     except NotHere:
         return 0.0
-    return tracking(said.out) if isinstance(said, Answer) and not said.exit_code else 0.0
+    return tracking(answer.out) if isinstance(answer, Answer) and not answer.exit_code else 0.0
 
 
 def tracking(line: str) -> float:

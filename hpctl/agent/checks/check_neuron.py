@@ -119,7 +119,7 @@ def _folders(folder: str) -> list[str]:
 
 
 # --- neuron.devices ----------
-# Whether all Neuron devices are there: as many as the agent was told, or as the type has.
+# Whether all Neuron devices are there: as many as configured, or as the type has.
 
 
 class Sample(Struct, frozen=True):

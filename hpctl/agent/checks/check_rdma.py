@@ -91,7 +91,7 @@ def judge_link(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
 # --- rdma.errors ----------
 # Errors that InfiniBand and RoCE ports count (thresholds of facts/detection 1.2).
 #
-# AWS has no such devices, so the rules are shipped to watch only. What a dead remote process causes
+# AWS has no such devices, so the rules watch only. What a dead remote process causes
 # (timeouts of acknowledgements) and what congestion causes (discards) are warnings anyway.
 
 SPANS_S = (60.0, 3600.0)
@@ -201,18 +201,13 @@ def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
     """Errors and retransmissions a second, all ports together."""
-    if before is None or (seconds := seen.now.at - before.now.at) <= 0:
-        return {}
-    told = {
-        "rdma.errors_per_s": ("symbol_error", "port_rcv_errors"),
-        "rdma.retrans_per_s": ("local_ack_timeout_err", "out_of_sequence"),
-    }
-    rates = {}
-    for name, counters in told.items():
-        grown = [rise for counter in counters for _, rise in seen.rises(before.now, counter)]
-        if grown:
-            rates[name] = sum(grown) / seconds
-    return rates
+    return seen.rates(
+        before,
+        {
+            "rdma.errors_per_s": ("symbol_error", "port_rcv_errors"),
+            "rdma.retrans_per_s": ("local_ack_timeout_err", "out_of_sequence"),
+        },
+    )
 
 
 CHECKS = {

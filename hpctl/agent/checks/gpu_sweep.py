@@ -40,11 +40,11 @@ def _sound(snapshot: Snapshot) -> Snapshot:
     if error is None:
         return snapshot
     if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        raise NotHere(said(error))
-    raise CannotTell(said(error))
+        raise NotHere(describe(error))
+    raise CannotTell(describe(error))
 
 
-def said(error: NvmlError) -> str:
+def describe(error: NvmlError) -> str:
     """An NVML error as people read it."""
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 

@@ -112,7 +112,7 @@ _NVLINK = re.compile(
 _PID = re.compile(r"\bpid='?(?P<pid>\d{1,10})\b")
 # The last one: before it may stand the name of a process, which can be `to 0x0 (None)`.
 _ACTION = re.compile(r".*\bto\s+0x[0-9a-fA-F]+\s+\((?P<phrase>[^)]+)\)")
-# Drivers since R610 say some of them in other words.
+# Drivers since R610 phrase some of them otherwise.
 _ACTION_SYNONYMS = {
     "os reboot": "Node Reboot Required",
     "node reboot required": "Node Reboot Required",

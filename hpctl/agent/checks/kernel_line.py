@@ -1,7 +1,8 @@
 """What every family of kernel lines says of one line, and the finding that it becomes.
 
 What bad a line means for the node is not decided here: the head node's catalogue does, by
-`<check with dashes>-<code>`. As that table is shipped, its rows say which lines are a FAIL.
+`<check with dashes>-<code>`. Its rows, before a site's overrides, say
+which lines are a FAIL.
 """
 
 import re
@@ -27,7 +28,7 @@ NAME_CHARS = 128
 #   NAME/PID        potentially unexpected fatal signal (to 5.0), took a split_lock trap
 #   NAME: WHAT, mode:0x(GFP...),nodemask=,cpuset=GROUP   warn_alloc: page allocation, vmalloc
 #   NAME invoked oom-killer, NAME cpuset=GROUP           mm/oom_kill.c
-# and a few with words of their own.
+# and a few with patterns of their own.
 _OF_A_PROCESS = re.compile(
     r"(?:\\x[0-9a-fA-F]{2}|.){1,15}"
     r"(?:\[\d{1,10}\]| ?\(\d{1,10}\)|/\d{1,10}\b| invoked oom-killer:? | cpuset=|: .*,? mode:0x"
@@ -61,7 +62,7 @@ class Line(Struct, frozen=True):
 
 
 def of_a_process(text: str) -> bool:
-    """Whether a line begins with the name of a process, which may be any family's first words.
+    """Whether a line begins with the name of a process, which may begin like any family's lines.
 
     XFS (a): x[4711]: segfault at 0 ip ... error 6 in Shutting down filesystem[55d0+1000]
     NVRM:[4711] bad frame in rt_sigreturn frame:... in x 0000:18:00.0 fallen off the bus[55d0+1000]
@@ -79,33 +80,33 @@ def line(check: str, code: str, record: Record, device: str = "", pid: str | Non
 
 class Family(Struct, frozen=True):
     """Kernel lines of one kind: `heads` are the first four characters of the lines it wants, or
-    `words` what stands later in them."""
+    `later` what stands later in them."""
 
     gather: Callable[[Record], Line | None]
     heads: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
 
 
-def judge(said: Line) -> Finding:
-    """FAIL where the table, as shipped, treats the node for it; the rest is worth watching.
+def judge(found: Line) -> Finding:
+    """FAIL where hpctl's own table treats the node for it; the rest is worth watching.
 
     OK for a line that ends what an earlier one began. Neuron's driver prints no line for what it
-    could mend. The job of the line's `pid` is looked up by the dispatcher.
+    could correct. The job of the line's `pid` is looked up by the dispatcher.
     """
-    ended = said.code.startswith(ENDED)
-    code = said.code.removeprefix(ENDED)
-    row = _ROWS.get((said.check, code)) or _ROWS[said.check, ""]
-    fails = row.acts or said.check == _ALWAYS_FAILS
+    ended = found.code.startswith(ENDED)
+    code = found.code.removeprefix(ENDED)
+    row = _ROWS.get((found.check, code)) or _ROWS[found.check, ""]
+    fails = row.acts or found.check == _ALWAYS_FAILS
     return Finding(
-        check=said.check,
+        check=found.check,
         verdict=Verdict.OK if ended else Verdict.FAIL if fails else Verdict.WARN,
-        first=said.at,
-        last=said.at,
-        device=said.device,
+        first=found.at,
+        last=found.at,
+        device=found.device,
         code=code,
-        detail=said.detail,
-        evidence=said.text,
-        count=said.count,
+        detail=found.detail,
+        evidence=found.text,
+        count=found.count,
         clears=row.clears,
-        job=said.job,
+        job=found.job,
     )

@@ -1,7 +1,7 @@
 """A batch of kernel records, sorted out: which lines matter, and what they amount to.
 
-Most lines matter to nobody, and in a storm thousands a second must be told apart. A line is
-looked at by the families that its first four characters choose, or one of a few later words, and
+Most lines matter to nobody, and in a storm thousands a second must be sorted. A line is
+looked at by the families that its first four characters choose, or one of a few later phrases, and
 equal lines of a batch only once. Anchored: what user space gets into a kernel line (the name of
 a process or a device) rarely stands first, and the lines in which it does are left out.
 
@@ -39,8 +39,8 @@ def _sight(family: Family) -> Sight:
     gather = family.gather
 
     def see(record: Record) -> Sighting | None:
-        said = gather(record)
-        return None if said is None else (judge(said), said.pid)
+        line = gather(record)
+        return None if line is None else (judge(line), line.pid)
 
     return see
 
@@ -80,11 +80,11 @@ def _by_head() -> dict[str, tuple[Sight, ...]]:
 _BY_HEAD = _by_head()
 _TROUBLE = frozenset((*kernel_processor.LOCKUP_HEADS, *kernel_processor.CRASH_HEADS))
 _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
-_AER, _BUS = kernel_platform.PCIE.words
-(_APEI,) = kernel_processor.MEMORY.words
-(_NRT,) = kernel_platform.NEURON.words
-(_QUEUE,) = kernel_platform.LIMITS.words
-_KILLER, _NCCL = kernel_platform.PROCESS.words
+_AER, _BUS = kernel_platform.PCIE.later
+(_APEI,) = kernel_processor.MEMORY.later
+(_NRT,) = kernel_platform.NEURON.later
+(_QUEUE,) = kernel_platform.LIMITS.later
+_KILLER, _NCCL = kernel_platform.PROCESS.later
 _BY_WORD = tuple(
     (word, _sight(family))
     for family in (
@@ -93,7 +93,7 @@ _BY_WORD = tuple(
         kernel_platform.NEURON,
         kernel_platform.LIMITS,
     )
-    for word in family.words
+    for word in family.later
 )
 
 
@@ -178,9 +178,9 @@ class Kernel:
         if of_a_process(record.text):
             return
         for gather in (kernel_processor.gather_lockup, kernel_processor.gather_crash):
-            if (said := gather(record)) is not None:
-                self._keep(judge(said), said.pid, found)
-                self._trouble = said if said.code in _HAS_TRACE else None
+            if (line := gather(record)) is not None:
+                self._keep(judge(line), line.pid, found)
+                self._trouble = line if line.code in _HAS_TRACE else None
                 return
 
     def _trace(self, record: Record, found: Found) -> None:
@@ -189,9 +189,9 @@ class Kernel:
             return
         if record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: "):
             self._trouble = None
-        elif (said := kernel_processor.in_driver(trouble, record)) is not None:
+        elif (line := kernel_processor.in_driver(trouble, record)) is not None:
             self._trouble = None
-            self._keep(judge(said), said.pid, found)
+            self._keep(judge(line), line.pid, found)
 
     def _keep(self, finding: Finding, pid: int | None, found: Found) -> None:
         if pid is not None and not finding.job:

@@ -145,13 +145,13 @@ def gather_neuron(record: Record) -> Line | None:
 
 
 # --- driver ----------
-# What drivers and file systems report in words that no other family knows.
+# What drivers and file systems report in phrases that no other family knows.
 #
 #     mlx5_core 0000:ab:00.0: mlx5_crdump_collect:50:(pid 99): failed to collect crdump err -16
 #     bond0: (slave ens1f0np0): link status definitely down, disabling slave
 #     LNetError: 2210:0:(o2iblnd_cb.c:3454:kiblnd_check_txs_locked()) Timed out tx: ...
 #
-# Kernels and drivers find new words with each release. Whoever reads a log, or asks why a node is
+# Kernels and drivers find new phrases with each release. Whoever reads a log, or asks why a node is
 # suspect, should see that its driver complains; nothing is done about it, for nobody knows what it
 # means. Only lines are looked at that begin with the name of what a node lives by, and hold a word
 # of failure; what other lines explain (registers of an AER error) and what an application asked for
@@ -205,8 +205,8 @@ def gather_driver(record: Record) -> Line | None:
 
 
 def _complains(text: str) -> bool:
-    words = _WORD.findall(text)
-    return not _FAILS.isdisjoint(words) or any(phrase in text for phrase in _PHRASES)
+    tokens = _WORD.findall(text)
+    return not _FAILS.isdisjoint(tokens) or any(phrase in text for phrase in _PHRASES)
 
 
 # --- process ----------

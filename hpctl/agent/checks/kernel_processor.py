@@ -74,8 +74,8 @@ def in_driver(trouble: Line, record: Record) -> Line | None:
     """`trouble` (a lockup or an oops) again, as one inside a driver, if this record says so."""
     if (match := _FRAME.match(record.text)) is None:
         return None
-    said = line(trouble.check, "driver", record, trouble.device)
-    return replace(said, detail=match["module"], pid=trouble.pid)
+    found = line(trouble.check, "driver", record, trouble.device)
+    return replace(found, detail=match["module"], pid=trouble.pid)
 
 
 # --- crash ----------
@@ -210,8 +210,8 @@ def gather_errors(record: Record) -> Line | None:
     text = record.text
     if (match := _EDAC.match(text)) is not None:
         code = "uncorrected" if match["kind"] == "UE" else "corrected"
-        said = line(MEMORY_CHECK, code, record, _dimm(match))
-        return replace(said, count=max(1, int(match["count"][:9])))
+        found = line(MEMORY_CHECK, code, record, _dimm(match))
+        return replace(found, count=max(1, int(match["count"][:9])))
     if (match := _BANK.match(text)) is not None:
         # What Intel calls signalled, AMD calls a context that is corrupt (TCC), one bit lower.
         mask = _TASK_CORRUPT_BIT if match["amd"] else _SIGNALLED_BIT
@@ -261,7 +261,7 @@ def _status(status: int, signalled: int) -> str:
 # says who ran out: a control group (the job's own limit: its fault), the memory nodes that a task
 # may use, or the machine. A daemon that the cluster needs among the killed is a fault of the node,
 # whatever the constraint; a process that only bears such a name (a user's own `hpctl run`, too) is
-# told apart by its owner and by the control group it lives in.
+# distinguished by its owner and by the control group it lives in.
 
 OOM_CHECK = "kernel.oom"
 OOM_HEADS = ("oom-", "Out ", "Memo")
@@ -300,8 +300,8 @@ def gather_oom(record: Record) -> Line | None:
         memcg = match["constraint"] == "MEMCG"
         return line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
     job = job_of_cgroup(match["cgroup"])
-    said = line(OOM_CHECK, _oom_code(match, job), record, pid=match["pid"])
-    return replace(said, job=job, detail=match["task"] if said.code == "daemon" else "")
+    found = line(OOM_CHECK, _oom_code(match, job), record, pid=match["pid"])
+    return replace(found, job=job, detail=match["task"] if found.code == "daemon" else "")
 
 
 def _oom_code(match: re.Match[str], job: str) -> str:

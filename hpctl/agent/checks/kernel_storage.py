@@ -89,7 +89,7 @@ _FS_DEVICE2 = _FS_DEVICE.replace("device", "device2")
 _EXT = re.compile(rf"EXT[234]-fs \({_FS_DEVICE}\): Remounting filesystem read-only")
 _EXT_ERROR = re.compile(
     rf"EXT[234]-fs error \(device {_FS_DEVICE}\)"
-    # What was recorded before this boot is told of at each mount, mended or not.
+    # What was recorded before this boot is reported at each mount, repaired or not.
     rf"|EXT[234]-fs \({_FS_DEVICE2}\): (?!previous |Filesystem error rec)"
     r".{0,80}?(?:(?<!by )superblock|corrupt|[Ii]nvalid checksum|checksum invalid|mount failed"
     r"|can't read |error loading|Delayed block allocation failed|bad geometry"

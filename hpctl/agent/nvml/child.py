@@ -27,7 +27,7 @@ LENGTH = struct.Struct(">I")
 WAIT_MS = 500
 """How long one wait for an event lasts; so long may it take the child to end."""
 SAME_EVENT_S = 1.0
-"""Events of the same GPU, kind and number within so many seconds are told once."""
+"""Events of the same GPU, kind and number within so many seconds are reported once."""
 PAUSE_S = 1.0
 """After a wait that failed, lest a lost GPU makes the thread spin."""
 
@@ -126,8 +126,8 @@ class Events(threading.Thread):
             return
         self._told = {k: at for k, at in self._told.items() if now - at < SAME_EVENT_S}
         self._told[event] = now
-        told = {"at": now, "pci": pci, "kind": data.eventType, "data": data.eventData}
-        self._agent.send("event", event=told)
+        happened = {"at": now, "pci": pci, "kind": data.eventType, "data": data.eventData}
+        self._agent.send("event", event=happened)
 
 
 def _address(handle: Any) -> int:

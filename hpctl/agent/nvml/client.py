@@ -51,13 +51,13 @@ class Sweep(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
 
 
 class Happened(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
-    """The driver told of an event."""
+    """The driver reported an event."""
 
     event: Event
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="kind", frozen=True):
-    """The child's last words."""
+    """The child's last message."""
 
     text: str
 
@@ -67,7 +67,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Closed(Exception):
-    """The child said its last, or something that is no message. Its message says how."""
+    """The child sent its last message, or what is no message; the text says which."""
 
 
 class Child:
@@ -78,8 +78,8 @@ class Child:
         self.started = time.monotonic()
         self._page = InFlight.create()
         self._buffer = bytearray()
-        self.words = ""
-        """What it said of its own failure."""
+        self.last_output = ""
+        """What it reported of its own failure."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -123,7 +123,7 @@ class Child:
             except msgspec.DecodeError as error:
                 raise Closed(f"sent no message: {error}") from error
             if isinstance(message, Failed):
-                self.words = message.text
+                self.last_output = message.text
             yield message
         if ended:
             raise Closed("has ended")
@@ -234,7 +234,7 @@ class Client:
         self._waiting: deque[Event] = deque(maxlen=WAITING_EVENTS)
 
     def fileno(self) -> int:
-        """Readable when the child has said something; the same for the client's whole life."""
+        """Readable when the child has sent something; the same for the client's whole life."""
         return self._epoll.fileno()
 
     def newest(self) -> Snapshot:
@@ -365,8 +365,8 @@ class Client:
             pause_s = ABSENT_PAUSE_S if self._absent(snapshot) else ERROR_PAUSE_S
             self._start_at = time.monotonic() + pause_s
             return
-        words = f": {child.words}" if child.words else ""
-        self._pause(f"the NVML child ended with status {status}{words}")
+        suffix = f": {child.last_output}" if child.last_output else ""
+        self._pause(f"the NVML child ended with status {status}{suffix}")
 
     def _pause(self, why: str) -> None:
         self._why = why

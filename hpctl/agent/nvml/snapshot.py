@@ -173,7 +173,7 @@ class Gpu(Struct, frozen=True):
 
     @property
     def device(self) -> str:
-        """How findings name it: the PCI address, else whatever the driver still said."""
+        """How findings name it: the PCI address, else whatever the driver still reported."""
         return self.pci or self.uuid or f"gpu{self.index}"
 
 

@@ -35,7 +35,7 @@ def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) 
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(timeout_s)
             link.connect(os.fspath(path))
-            with contextlib.suppress(BrokenPipeError):  # it has said no already
+            with contextlib.suppress(BrokenPipeError):  # it has refused already
                 link.sendall(line)
             answer = _line(link, end)
     except TimeoutError as error:
@@ -44,10 +44,10 @@ def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) 
         hint = "Only root may ask it." if isinstance(error, PermissionError) else _START
         raise Unavailable(f"no agent answers at {path}: {error.strerror or error}", hint) from error
     try:
-        told = json.loads(answer)
-        if "error" in told:
-            raise Refused(str(told["error"]), str(told["message"]), str(told.get("hint", "")))
-        return dict(told)
+        reply = json.loads(answer)
+        if "error" in reply:
+            raise Refused(str(reply["error"]), str(reply["message"]), str(reply.get("hint", "")))
+        return dict(reply)
     except (ValueError, TypeError, KeyError) as error:
         raise Unavailable(f"what answers at {path} is not an hpctl agent") from error
 

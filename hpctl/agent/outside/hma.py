@@ -2,7 +2,7 @@
 
 It is believed where only root can have written it: the journal's own fields (`_SYSTEMD_UNIT`,
 `_UID`) say who logged a line, a file must be root's in directories that are root's. It informs and
-never acts (`hpctl.core.faults.outside`), so whatever is wrong with it is one UNKNOWN finding.
+never acts (`hpctl/core/faults/outside.md`), so whatever is wrong with it is one UNKNOWN finding.
 """
 
 from __future__ import annotations
@@ -180,12 +180,12 @@ class HealthAgentJournal(_Followed):
 
     def __init__(
         self,
-        words: Sequence[str] = JOURNALCTL,
+        command: Sequence[str] = JOURNALCTL,
         unit: str = UNIT,
         directories: Sequence[str] = UNIT_DIRECTORIES,
     ) -> None:
         super().__init__()
-        self._words, self._unit, self._directories = tuple(words), unit, tuple(directories)
+        self._command, self._unit, self._directories = tuple(command), unit, tuple(directories)
         self._child: subprocess.Popen[bytes] | None = None
 
     def read(self, wait_s: float) -> list[Line]:
@@ -215,17 +215,17 @@ class HealthAgentJournal(_Followed):
         chunk = os.read(child.stdout.fileno(), CHUNK)
         if not chunk:
             self.close()
-            raise Unavailable(f"{self._words[0]} ended with exit code {child.returncode}")
+            raise Unavailable(f"{self._command[0]} ended with exit code {child.returncode}")
         return chunk
 
     def _start(self) -> subprocess.Popen[bytes]:
         if not any(Path(place, self._unit).exists() for place in self._directories):
             raise Unavailable(f"this machine has no {self._unit}")
-        if shutil.which(self._words[0]) is None:
-            raise Unavailable(f"there is no {self._words[0]} here")
+        if shutil.which(self._command[0]) is None:
+            raise Unavailable(f"there is no {self._command[0]} here")
         try:
             self._child = subprocess.Popen(
-                self._words,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -233,7 +233,7 @@ class HealthAgentJournal(_Followed):
                 cwd="/",
             )
         except OSError as error:
-            raise Unavailable(f"{self._words[0]} cannot be run: {error.strerror}") from error
+            raise Unavailable(f"{self._command[0]} cannot be run: {error.strerror}") from error
         return self._child
 
     def _line(self, raw: bytes) -> Line | None:
@@ -359,7 +359,7 @@ class HealthAgentWatch(threading.Thread):
             self._changed()
 
     def _note(self, code: str, detail: str, evidence: str = "") -> None:
-        """One UNKNOWN finding for all that is wrong with the log: the first words, counted."""
+        """One UNKNOWN finding for all that is wrong with the log: the first message, counted."""
         now = datetime.now(UTC)
         new = Finding(
             CHECK_LOG,
@@ -424,7 +424,7 @@ class Detection(Struct, frozen=True):
     at: datetime | None
     device: str = ""
     action: str = ""
-    words: str = ""
+    message: str = ""
 
     def finding(self, heard: datetime) -> Finding:
         """The finding that it amounts to: WARN where HyperPod itself means to do nothing."""
@@ -436,7 +436,7 @@ class Detection(Struct, frozen=True):
             at,
             device=self.device,
             code=self.code,
-            detail=": ".join(part for part in (self.action, self.words) if part)[:256],
+            detail=": ".join(part for part in (self.action, self.message) if part)[:256],
             evidence=self.line[:EVIDENCE_CHARS],
             clears=Clears.BOOT,
         )
@@ -447,7 +447,7 @@ def read_detection(line: str) -> Detection | None:
     if not any(sign in line for sign in _SIGNS):
         return None
     try:
-        # syslog puts its own words before it.
+        # syslog puts its own prefix before it.
         begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
         record = msgspec.json.decode(line[begin:])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
@@ -474,15 +474,15 @@ def _npd(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> De
     action = _action(reason, condition[1] if condition else message)
     xid = _XID.search(message)
     if xid is None:
-        return Detection("npd", reason, line, at, action=action, words=message)
+        return Detection("npd", reason, line, at, action=action, message=message)
     return Detection("npd", reason, line, at, normalise(xid["pci"]), action, f"Xid {xid['code']}")
 
 
 def _event(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
     """An event with its action, as clusters on EKS have it."""
     reason, kind = _code(details, "Reason"), _text(details, "Type")
-    said = _text(details, "Action").lower()
-    action = said if said in ("replace", "reboot", "none") else _action(reason, kind) or said
+    asked = _text(details, "Action").lower()
+    action = asked if asked in ("replace", "reboot", "none") else _action(reason, kind) or asked
     xid = _XID.search(_text(details, "Message"))
     device = normalise(xid["pci"]) if xid else ""
     return Detection("event", reason, line, _time(fields.get("ts")), device, action, kind)
@@ -496,8 +496,8 @@ def _condition(
         return None
     kind = _code(details, "type")
     at = _time(fields.get("ts"))
-    words = _text(details, "message")
-    return Detection("condition", kind, line, at, action=_action(kind, kind), words=words)
+    message = _text(details, "message")
+    return Detection("condition", kind, line, at, action=_action(kind, kind), message=message)
 
 
 _SHAPES = {"Event detail": _event, "condition details": _condition, "details": _npd}
@@ -510,8 +510,8 @@ def _dcgm(fields: Mapping[str, Any], line: str) -> Detection:
     values = _plain_keys(data) if isinstance(data, dict) else {}
     if condition.lower().startswith("xid"):
         return Detection("xid", _number(values.get("ErrNum")), line, at)
-    words = msgspec.json.encode(data).decode() if data else ""
-    return Detection("dcgm", _slug(condition), line, at, words=words)
+    message = msgspec.json.encode(data).decode() if data else ""
+    return Detection("dcgm", _slug(condition), line, at, message=message)
 
 
 def _number(value: object) -> str:
@@ -544,14 +544,14 @@ def _slug(text: str) -> str:
 
 
 def _action(reason: str, condition: str) -> str:
-    """What HyperPod means to do, from its own words; empty where they do not say."""
+    """What HyperPod means to do, from its own text; empty where that does not say."""
     if reason in _NO_ACTION:
         return "none"
-    for words, action in (
+    for phrases, action in (
         (("Terminate", "Replace", "PendingReplacement"), "replace"),
         (("Reboot",), "reboot"),
     ):
-        if any(word in condition or word in reason for word in words):
+        if any(word in condition or word in reason for word in phrases):
             return action
     return ""
 

@@ -39,7 +39,7 @@ from hpctl.errors import Unavailable
 
 # --- verdict ---
 #
-# What the agent thinks of its own node, for prologs and epilogs: by the shipped rules.
+# What the agent thinks of its own node, for prologs and epilogs: by hpctl's own rules.
 #
 # Nothing is probed: a prolog that waits for hardware hangs jobs (docs/adr/0009). It is judged by
 # the same function as on the head node, so an application's Xid 13 keeps no job off the node. What
@@ -244,7 +244,7 @@ class LocalServer:
             return _error(
                 "full",
                 f"{MAX_REPORTED} failures are reported already, this one is not kept",
-                "Clear what is mended with --verdict ok.",
+                "Clear what is repaired with --verdict ok.",
             )
         except Exception as error:
             # Whatever broke, the thread must go on answering: prologs wait for it.

@@ -76,7 +76,7 @@ _description = msgspec.json.Decoder(Description)
 
 
 def findings(output: bytes) -> tuple[Observation, ...]:
-    """What a run printed. Raises CannotTell with the place and the mend."""
+    """What a run printed. Raises CannotTell with the place and a hint."""
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -95,16 +95,16 @@ def description(output: bytes) -> Description:
     if not output.strip():
         return Description()
     try:
-        described = _description.decode(output)
+        description = _description.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         try:
             _findings.decode(output)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise CannotTell(f"--describe: {_wrong(output, error)}") from error
         return Description()
-    if described.seen[0] > described.seen[1]:
+    if description.seen[0] > description.seen[1]:
         raise CannotTell("--describe: seen is N of M with N up to M - at `$.seen`")
-    return described
+    return description
 
 
 def _wrong(output: bytes, error: Exception) -> str:
@@ -122,13 +122,13 @@ CHECK_DIRECTORY = "agent.plugins"
 _NAME = re.compile(r"[a-z][a-z0-9_.]{0,55}")
 _IGNORED = (".", "README")
 _OWN_IT = "chown root and chmod go-w it; nothing in it is run until then"
-_NEW = "is new or was mended: restart the agent to run it"
+_NEW = "is new or was corrected: restart the agent to run it"
 _MISSED_RUNS = 3
 """A plugin's finding is gone when so many runs no longer saw it, unless it says otherwise."""
 
 
 class Refusal(Struct, frozen=True):
-    """A file that is not run, and why with the mend."""
+    """A file that is not run, and why, with a hint."""
 
     file: str
     why: str
@@ -137,24 +137,24 @@ class Refusal(Struct, frozen=True):
 class Plugin:
     """One executable as a check. Its `gather` takes up to its own `timeout_s`."""
 
-    def __init__(self, path: Path, described: Description) -> None:
-        self.path, self.timeout_s = path, described.timeout_s
-        gone_s = described.gone_s or _MISSED_RUNS * described.every_s
+    def __init__(self, path: Path, description: Description) -> None:
+        self.path, self.timeout_s = path, description.timeout_s
+        gone_s = description.gone_s or _MISSED_RUNS * description.every_s
         self.spec = CheckSpec(
             name=check_name(path.name),
-            what=described.what or f"this site's own check {path.name}",
+            what=description.what or f"this site's own check {path.name}",
             source=str(path),
-            every_s=described.every_s,
-            seen=described.seen,
-            clears=described.clears,
+            every_s=description.every_s,
+            seen=description.seen,
+            clears=description.clears,
             gone_s=gone_s,
-            grace_s=described.grace_s,
+            grace_s=description.grace_s,
             shed=2,
         )
-        self._child = Child([os.fspath(path)], described.timeout_s)
+        self._child = Child([os.fspath(path)], description.timeout_s)
 
     def gather(self, machine: Machine) -> tuple[Observation, ...]:
-        """Run it once. Raises CannotTell, with the mend."""
+        """Run it once. Raises CannotTell, with a hint."""
         if trouble := _untrusted(self.path):
             raise CannotTell(trouble)
         try:
@@ -166,8 +166,8 @@ class Plugin:
             raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
     def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
-        """What it told, but what is well: that needs no finding."""
-        return tuple(told for told in seen if told.verdict is not Verdict.OK)
+        """What it reported, but what is well: that needs no finding."""
+        return tuple(observation for observation in seen if observation.verdict is not Verdict.OK)
 
 
 class PluginDirectory:
@@ -278,7 +278,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _untrusted(path: Path) -> str:
-    """Why a file is not run, with the mend; empty where it may be."""
+    """Why a file is not run, with a hint; empty where it may be."""
     try:
         status = path.lstat()
     except OSError as error:
@@ -330,8 +330,8 @@ class Ended(Struct, frozen=True):
 class Child:
     """One program, run again and again, never twice at once."""
 
-    def __init__(self, words: Sequence[str], timeout_s: float) -> None:
-        self._words, self._timeout_s = tuple(words), timeout_s
+    def __init__(self, command: Sequence[str], timeout_s: float) -> None:
+        self._words, self._timeout_s = tuple(command), timeout_s
         self._stuck: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Ended:

@@ -1,4 +1,4 @@
-"""What scripts on this node have reported: a small table that forgets by the reports' own words.
+"""What scripts on this node have reported: a small table that forgets by the reports' own times.
 
 It outlives a restart of the agent, in one small file; not a boot, which clears it: a script that
 still sees the trouble says so again, and what only an operator clears the head node remembers.
@@ -33,7 +33,7 @@ from hpctl.protocol import reports as wire
 #
 # What a script computes at run time (code, device, detail, evidence, job) is made to fit and never
 # refused: a report with a strange character in it is worth more than none. What its author wrote
-# (names and words) is checked strictly.
+# (names and enums) is checked strictly.
 
 MAX_REQUEST = 16 * 1024
 """Bytes of one request's line."""
@@ -68,7 +68,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_
 
     @property
     def lasts(self) -> timedelta | None:
-        """For how long it counts unless it is said again; None: until something clears it."""
+        """For how long it counts unless it is reported again; None: until something clears it."""
         if self.clears is not Clears.GONE:
             return None
         return timedelta(seconds=DEFAULT_FOR_S if self.for_s is None else self.for_s)
@@ -284,8 +284,8 @@ def _key(finding: Finding) -> _Key:
 def _meant(report: Report, finding: Finding) -> bool:
     """Whether an OK speaks of a finding: what it leaves empty stands for every one."""
     return report.check == finding.check and all(
-        said in ("", had)
-        for said, had in (
+        given in ("", had)
+        for given, had in (
             (report.code, finding.code),
             (report.device, finding.device),
             (report.job, finding.job),

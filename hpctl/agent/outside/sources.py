@@ -86,7 +86,7 @@ class PluginRunner(threading.Thread):
             self.join(timeout_s)
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the plugins say now; until they are loaded, what they said before."""
+        """What the plugins say now; until they are loaded, what they found before."""
         return tuple(self._earlier if self._runner is None else self._runner.findings())
 
 

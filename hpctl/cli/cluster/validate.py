@@ -174,9 +174,9 @@ def _checked(
             aws,
             spec,
             model=open_model(),
-            scripts=Path(folder) if folder else None,
+            directory=Path(folder) if folder else None,
             only=only,
-            told=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
+            report=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
         )
     views = shown(verdicts, Path(file).read_text())
     return ValidateView(file, spec.name, aws is None, _counts(views), views)

@@ -18,21 +18,20 @@ from hpctl.clusters.validate import (
     living,
     network,
     role,
+    scripts,
     security_groups,
     spec_rules,
     storage,
 )
 from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
-from hpctl.clusters.validate.scripts import FAMILY as SCRIPTS
-from hpctl.clusters.validate.scripts import gather as gather_scripts
 from hpctl.clusters.validate.wanted import Level, Verdict, Wanted, of_spec
 from hpctl.ports import Aws
 
-__all__ = ["FAMILIES", "Level", "Verdict", "validate", "worst"]
+__all__ = ["FAMILIES", "Level", "Verdict", "validate"]
 
 FAMILIES: tuple[Family, ...] = (
     spec_rules.FAMILY,
-    SCRIPTS,
+    scripts.FAMILY,
     living.FAMILY,
     network.FAMILY,
     security_groups.FAMILY,
@@ -58,8 +57,8 @@ GATHERS: Mapping[str, Callable[[Aws, Wanted], Any]] = {
 AT_ONCE = 8
 """Parts that are gathered side by side."""
 
-Told = Callable[[str, int, int], None]
-"""Told after each part: its name, how many are done, how many there are."""
+Report = Callable[[str, int, int], None]
+"""Called after each part: its name, how many are done, how many there are."""
 
 
 def validate(
@@ -67,15 +66,16 @@ def validate(
     spec: ClusterSpec,
     *,
     model: ServiceModel | None = None,
-    scripts: Path | None = None,
+    directory: Path | None = None,
     only: Collection[str] = (),
-    told: Told = lambda _name, _done, _all: None,
+    report: Report = lambda _name, _done, _all: None,
 ) -> tuple[Verdict, ...]:
     """What every check says of a spec, in the families' order.
 
-    Without `aws` only what needs no credentials is checked, without `model` or `scripts` nothing
-    that needs them. `only` names families. A call that fails makes verdicts UNKNOWN. Raises
-    HpctlError where no region is named, OSError where `scripts` cannot be read.
+    Without `aws` only what needs no credentials is checked, without `model` or the
+    `directory` of the scripts nothing that needs them. `only` names families. A call that fails
+    makes verdicts UNKNOWN. Raises HpctlError where no region is named, OSError where the directory
+    cannot be read.
     """
     chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
     needs = {part for family in chosen for part in family.needs}
@@ -83,27 +83,18 @@ def validate(
     facts = Facts(region=aws.region if aws else "")
     if model and "model" in needs:
         facts = replace(facts, model=spec_rules.gather(model, wants.request))
-    if scripts and "scripts" in needs:
-        facts = replace(facts, scripts=gather_scripts(scripts))
+    if directory and "scripts" in needs:
+        facts = replace(facts, scripts=scripts.gather(directory))
     if aws:
-        facts = _gathered(aws, wants, facts, sorted(needs & GATHERS.keys()), told)
+        facts = _gathered(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
     return tuple(v for family in chosen for v in family.verdicts(wants, facts))
 
 
-def _gathered(aws: Aws, wants: Wanted, facts: Facts, parts: Sequence[str], told: Told) -> Facts:
+def _gathered(aws: Aws, wants: Wanted, facts: Facts, parts: Sequence[str], report: Report) -> Facts:
     found = {}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="validate") as pool:
         asked = {pool.submit(GATHERS[part], aws, wants): part for part in parts}
         for done in as_completed(asked):
             found[asked[done]] = done.result()
-            told(asked[done], len(found), len(parts))
+            report(asked[done], len(found), len(parts))
     return replace(facts, **found)
-
-
-def worst(verdicts: Sequence[Verdict]) -> Level:
-    """OK for none. A FAIL outweighs what could not be told, which outweighs a warning."""
-    levels = {verdict.level for verdict in verdicts}
-    for level in (Level.FAIL, Level.UNKNOWN, Level.WARN):
-        if level in levels:
-            return level
-    return Level.OK

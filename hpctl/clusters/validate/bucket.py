@@ -9,17 +9,7 @@ from typing import Any
 from hpctl.clusters.bundle import MANIFEST
 from hpctl.clusters.request import LARGEST, read_object
 from hpctl.clusters.validate import scripts
-from hpctl.clusters.validate.facts import (
-    CONFIG,
-    PARAMETERS,
-    BucketFacts,
-    Check,
-    Facts,
-    Family,
-    Prefix,
-    Script,
-    ask,
-)
+from hpctl.clusters.validate.facts import CONFIG, PARAMETERS, Facts, Family, Prefix, Script, ask
 from hpctl.clusters.validate.scripts import syntax_error
 from hpctl.clusters.validate.wanted import (
     Finding,
@@ -34,6 +24,8 @@ from hpctl.clusters.validate.wanted import (
     warn,
 )
 from hpctl.ports import Aws, Service
+
+FAMILY = Family("s3", "Lifecycle scripts in S3.", ("bucket", "living"))
 
 READ = 100
 """Scripts that are read of one prefix; a bundle has fewer."""
@@ -51,17 +43,14 @@ def parsed(uri: str) -> tuple[str, str] | None:
     return (bucket, prefix.strip("/")) if scheme == "s3" and bucket else None
 
 
-def gather(aws: Aws, wanted: Wanted) -> BucketFacts:
+def gather(aws: Aws, wanted: Wanted) -> dict[str, Prefix]:
     """A listing for each prefix, and a read for each script below it."""
     entries: dict[str, set[str]] = {}
     for group in wanted.groups:
         uri = group.lifecycle.get("SourceS3Uri", "")
         if parsed(uri):
             entries.setdefault(uri, set()).update(name for _, name in group.scripts)
-    s3 = aws.service("s3") if entries else None
-    if s3 is None:
-        return BucketFacts()
-    return BucketFacts({uri: _prefix(s3, uri, names) for uri, names in entries.items()})
+    return {uri: _prefix(aws.service("s3"), uri, names) for uri, names in entries.items()}
 
 
 def _prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
@@ -117,6 +106,7 @@ def _read(s3: Service, bucket: str, key: str, name: str, size: int) -> Script:
 Named = tuple[Prefix, Place, list[Group]]
 
 
+@FAMILY.check("bucket")
 def bucket_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """The bucket is there, and in the cluster's region."""
     for group in wanted.groups:
@@ -146,8 +136,9 @@ def bucket_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{prefix.bucket} is in {prefix.region}", place)
 
 
+@FAMILY.check("entry")
 def entry_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Each group's entry point lies under its prefix and can be run."""
+    """Each entry point lies under its prefix and can be run."""
     for prefix, place, groups in _named(wanted, facts):
         if isinstance(prefix.names, Unanswered):
             yield unknown(place, prefix.names)
@@ -162,8 +153,9 @@ def entry_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield from _entry(prefix, name, at)
 
 
+@FAMILY.check("scripts")
 def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Line ends and syntax of every script under the prefix."""
+    """Scripts have LF line ends, no byte order mark, and parse."""
     for prefix, place, _ in _named(wanted, facts):
         read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
         found = (f for script in read for f in scripts.of_any(script, prefix.url, place))
@@ -173,8 +165,9 @@ def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("manifest")
 def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Where `hpctl lifecycle push` left a MANIFEST, it names what lies there."""
+    """What lies there is what its `MANIFEST` vouches for."""
     for prefix, place, _ in _named(wanted, facts):
         manifest = prefix.scripts.get(MANIFEST)
         if isinstance(manifest, Unanswered):
@@ -210,8 +203,11 @@ def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("who-sets-slurm-up")
 def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """provisioning_parameters.json lies where the scripts need it, and names the groups."""
+    """`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, and
+    stands beside no roles of the API.
+    """
     for prefix, place, groups in _named(wanted, facts):
         if not isinstance(prefix.region, str) or isinstance(prefix.names, Unanswered):
             continue
@@ -228,8 +224,11 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("roles")
 def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Where the API sets Slurm up, a bundle of ours has the roles that only it can tell."""
+    """Where the API sets Slurm up, the `config.json` of a bundle of hpctl's says which group's
+    nodes are login nodes: on a node nothing else does.
+    """
     for prefix, _, groups in _named(wanted, facts) if wanted.by_api else ():
         config = prefix.scripts.get(CONFIG)
         if isinstance(prefix.names, Unanswered) or isinstance(config, Unanswered):
@@ -274,30 +273,5 @@ def _named(wanted: Wanted, facts: Facts) -> Iterator[Named]:
     groups: dict[str, list[Group]] = {}
     for group in wanted.groups:
         groups.setdefault(group.lifecycle.get("SourceS3Uri", ""), []).append(group)
-    for uri, prefix in facts.bucket.prefixes.items():
+    for uri, prefix in facts.bucket.items():
         yield prefix, groups[uri][0].at("LifeCycleConfig", "SourceS3Uri"), groups[uri]
-
-
-FAMILY = Family(
-    "s3",
-    "Lifecycle scripts in S3.",
-    ("bucket", "living"),
-    (
-        Check("bucket", "The bucket is there, and in the cluster's region.", bucket_there),
-        Check("entry", "Each entry point lies under its prefix and can be run.", entry_there),
-        Check("scripts", "Scripts have LF line ends, no byte order mark, and parse.", readable),
-        Check("manifest", "What lies there is what its `MANIFEST` vouches for.", vouched),
-        Check(
-            "who-sets-slurm-up",
-            "`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, "
-            "and stands beside no roles of the API.",
-            parameters,
-        ),
-        Check(
-            "roles",
-            "Where the API sets Slurm up, the `config.json` of a bundle of hpctl's says which "
-            "group's nodes are login nodes: on a node nothing else does.",
-            roles,
-        ),
-    ),
-)

@@ -7,7 +7,6 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
-    Check,
     Facts,
     Family,
     Listed,
@@ -30,6 +29,9 @@ from hpctl.clusters.validate.wanted import (
 )
 from hpctl.core.compat import UTC
 from hpctl.ports import Aws, Service
+
+CAPACITY = Family("capacity", "Training plans and zones.", ("capacity", "network", "living"))
+QUOTAS = Family("quotas", "Service quotas of the account.", ("quota",))
 
 
 def gather(aws: Aws, wanted: Wanted) -> CapacityFacts:
@@ -81,8 +83,9 @@ SOON = timedelta(days=1)
 Plan = Mapping[str, Any]
 
 
+@CAPACITY.check("plan")
 def plan_usable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Each training plan is there, is for HyperPod, and is not over."""
+    """The training plan is there, for HyperPod, and not over."""
     for group in wanted.groups:
         if not group.training_plan:
             continue
@@ -101,8 +104,9 @@ def plan_usable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield from settled(found, f"{group.name}: plan {_name(plan)} is Active", place)
 
 
+@CAPACITY.check("plan-fits")
 def plan_fits(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The plan has the group's type, and instances for it."""
+    """The plan has the group's type, and instances left for it."""
     needed: Counter[str] = Counter()
     for group in wanted.groups:
         needed[group.training_plan] += facts.new_nodes(group)
@@ -129,8 +133,12 @@ def plan_fits(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{group.name}: plan {_name(plan)} has room", place)
 
 
+@CAPACITY.check("plan-zone")
 def plan_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The group's subnet is in the plan's zone: else the service says `insufficient capacity`."""
+    """The group's subnets are in the zone of the plan's capacity.
+
+    Else the service says `insufficient capacity`.
+    """
     for group, plan in _plans(wanted, facts):
         place = (*group.network.place, "Subnets")
         zones = facts.network.zones(group.network.subnets)
@@ -159,8 +167,32 @@ def plan_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{group.name} is in the plan's zone, {shown}", place)
 
 
+@CAPACITY.check("image")
+def images(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """An AMI of your own is there."""
+    found = facts.capacity.images
+    for group in wanted.groups:
+        image = str(group.raw.get("ImageId") or "default")
+        place = group.at("ImageId")
+        if image == "default":
+            continue
+        if isinstance(found, Unanswered):
+            yield unknown(place, found)
+        elif image not in found:
+            yield fail(
+                place,
+                f"there is no AMI {image} in {facts.region} that you may use",
+                "check the id and --region; an AMI is of one region",
+            )
+        elif found[image].get("State") != "available":
+            yield fail(place, f"{image} is {found[image].get('State')}", "wait for it")
+        else:
+            yield ok(f"{group.name}: {image} is there", place)
+
+
+@CAPACITY.check("offered")
 def offered(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The zone of a group's subnets offers its type, as far as EC2 says."""
+    """EC2 offers the type in the zone of the group's subnets."""
     zones = facts.capacity.zones
     if isinstance(zones, Unanswered):
         yield unknown(("InstanceGroups",), zones)
@@ -183,28 +215,6 @@ def offered(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 if offer
                 else "check the type and --region",
             )
-
-
-def images(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """An AMI of your own is there."""
-    found = facts.capacity.images
-    for group in wanted.groups:
-        image = str(group.raw.get("ImageId") or "default")
-        place = group.at("ImageId")
-        if image == "default":
-            continue
-        if isinstance(found, Unanswered):
-            yield unknown(place, found)
-        elif image not in found:
-            yield fail(
-                place,
-                f"there is no AMI {image} in {facts.region} that you may use",
-                "check the id and --region; an AMI is of one region",
-            )
-        elif found[image].get("State") != "available":
-            yield fail(place, f"{image} is {found[image].get('State')}", "wait for it")
-        else:
-            yield ok(f"{group.name}: {image} is there", place)
 
 
 def _usable(group: Group, plan: Plan, facts: Facts) -> Iterator[Finding]:
@@ -242,22 +252,6 @@ def _plans(wanted: Wanted, facts: Facts) -> Iterator[tuple[Group, Plan]]:
 
 def _name(plan: Plan) -> str:
     return str(plan.get("TrainingPlanName", ""))
-
-
-CAPACITY = Family(
-    "capacity",
-    "Training plans and zones.",
-    ("capacity", "network", "living"),
-    (
-        Check("plan", "The training plan is there, for HyperPod, and not over.", plan_usable),
-        Check("plan-fits", "The plan has the group's type, and instances left for it.", plan_fits),
-        Check(
-            "plan-zone", "The group's subnets are in the zone of the plan's capacity.", plan_zone
-        ),
-        Check("image", "An AMI of your own is there.", images),
-        Check("offered", "EC2 offers the type in the zone of the group's subnets.", offered),
-    ),
-)
 
 
 CLUSTERS = 100
@@ -334,8 +328,9 @@ def _groups(sagemaker: Service, cluster: str) -> tuple[Any, ...]:
 GROUPS: Place = ("InstanceGroups",)
 
 
+@QUOTAS.check("types")
 def of_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """`<type> for cluster usage` covers the groups, and what other clusters have."""
+    """`<type> for cluster usage` covers what is wanted of each type."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
     if isinstance(limits, Unanswered):
         yield unknown(GROUPS, limits)
@@ -357,8 +352,9 @@ def of_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield _held(name, limits.get(name), count, others, places[kind, spot])
 
 
+@QUOTAS.check("instances")
 def in_all(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The cluster's instances, and those of all clusters together, are within their quotas."""
+    """The quotas of instances in a cluster, and in all, cover it."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
     if isinstance(limits, Unanswered):
         return
@@ -368,8 +364,9 @@ def in_all(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     yield _held(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
 
 
+@QUOTAS.check("volumes")
 def volumes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """No EBS volume is larger than the account's quota."""
+    """No EBS volume is larger than the quota."""
     limits = facts.quota.limits
     if isinstance(limits, Unanswered) or EBS_SIZE not in limits:
         return
@@ -396,15 +393,3 @@ def _held(name: str, limit: float | None, count: int, others: int, place: Place)
             "ask for more in the Service Quotas console (it takes days), or want less",
         )
     return ok(f"{name}: {count}{beside} of {limit:g}", place)
-
-
-QUOTAS = Family(
-    "quotas",
-    "Service quotas of the account.",
-    ("quota",),
-    (
-        Check("types", "`<type> for cluster usage` covers what is wanted of each type.", of_types),
-        Check("instances", "The quotas of instances in a cluster, and in all, cover it.", in_all),
-        Check("volumes", "No EBS volume is larger than the quota.", volumes),
-    ),
-)

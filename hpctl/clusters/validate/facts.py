@@ -87,15 +87,7 @@ class Guarded(Struct, frozen=True):
     subnets: Listed = field(default_factory=dict)
 
 
-class StorageFacts(Struct, frozen=True):
-    """By file system id; None where there is none of that id."""
-
-    file_systems: Mapping[str, Guarded | Unanswered | None] = field(default_factory=dict)
-
-
 PARAMETERS = "provisioning_parameters.json"
-
-
 CONFIG = "config.json"
 
 
@@ -146,12 +138,6 @@ class Prefix(Struct, frozen=True):
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-class BucketFacts(Struct, frozen=True):
-    """By SourceS3Uri as given."""
-
-    prefixes: Mapping[str, Prefix] = field(default_factory=dict)
-
-
 class Simulated(Struct, frozen=True):
     """By action, what is not allowed and on what; and what depends on keys of a request."""
 
@@ -164,12 +150,6 @@ class Role(Struct, frozen=True):
 
     entry: Mapping[str, Any] | Unanswered | None
     simulated: Simulated | Unanswered = field(default_factory=Simulated)
-
-
-class RoleFacts(Struct, frozen=True):
-    """By ARN."""
-
-    roles: Mapping[str, Role] = field(default_factory=dict)
 
 
 class QuotaFacts(Struct, frozen=True):
@@ -244,9 +224,12 @@ class Facts(Struct, frozen=True):
     model: ModelFacts = field(default_factory=ModelFacts)
     scripts: ScriptFacts = field(default_factory=ScriptFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
-    storage: StorageFacts = field(default_factory=StorageFacts)
-    bucket: BucketFacts = field(default_factory=BucketFacts)
-    role: RoleFacts = field(default_factory=RoleFacts)
+    storage: Mapping[str, Guarded | Unanswered | None] = field(default_factory=dict)
+    """By file system id; None where there is none of that id."""
+    bucket: Mapping[str, Prefix] = field(default_factory=dict)
+    """By SourceS3Uri as given."""
+    role: Mapping[str, Role] = field(default_factory=dict)
+    """By ARN."""
     quota: QuotaFacts = field(default_factory=QuotaFacts)
     capacity: CapacityFacts = field(default_factory=CapacityFacts)
     living: LivingFacts = field(default_factory=LivingFacts)
@@ -277,7 +260,17 @@ class Family(Struct, frozen=True):
     name: str
     about: str
     needs: tuple[str, ...]
-    checks: tuple[Check, ...]
+    checks: list[Check] = field(default_factory=list)
+
+    def check(self, name: str) -> Callable[[Judge], Judge]:
+        """Add a judge. The first paragraph of its docstring is its line in the documentation."""
+
+        def added(judge: Judge) -> Judge:
+            asks = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
+            self.checks.append(Check(name, asks, judge))
+            return judge
+
+        return added
 
     @property
     def offline(self) -> bool:

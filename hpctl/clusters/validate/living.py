@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
-from hpctl.clusters.validate.facts import Check, Facts, Family, LivingFacts, ask
+from hpctl.clusters.validate.facts import Facts, Family, LivingFacts, ask
 from hpctl.clusters.validate.wanted import Finding, Unanswered, Wanted, fail, ok, unknown, warn
 from hpctl.ports import Aws
+
+FAMILY = Family("cluster", "The cluster's name and what it stands for already.", ("living",))
 
 
 def gather(aws: Aws, wanted: Wanted) -> LivingFacts:
@@ -23,8 +25,9 @@ BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
 NAME = ("ClusterName",)
 
 
+@FAMILY.check("name")
 def name(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The name is free, or the cluster that has it is one that can be updated."""
+    """The name is free, or names a cluster that can be updated."""
     living = facts.living.cluster
     if isinstance(living, Unanswered):
         yield unknown(NAME, living)
@@ -62,8 +65,9 @@ def name(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield ok(f"{wanted.name} is a living cluster ({status}): the file is held against it", NAME)
 
 
+@FAMILY.check("fixed")
 def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """What the living cluster has and the service cannot change is the same in the file."""
+    """What the service cannot change is as the living cluster has it."""
     living = facts.living.cluster
     if living is None or isinstance(living, Unanswered):
         return
@@ -102,8 +106,9 @@ def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("accounting-secret")
 def secret(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The secret of the accounting database is there."""
+    """The accounting database's secret is there."""
     if not wanted.secret:
         return
     place = wanted.secret_place
@@ -134,15 +139,3 @@ def _network(config: object) -> tuple[frozenset[str], frozenset[str]]:
 
 def _role(group: object) -> str:
     return str(group.get("SlurmConfig", {}).get("NodeType", "")) if isinstance(group, dict) else ""
-
-
-FAMILY = Family(
-    "cluster",
-    "The cluster's name and what it stands for already.",
-    ("living",),
-    (
-        Check("name", "The name is free, or names a cluster that can be updated.", name),
-        Check("fixed", "What the service cannot change is as the living cluster has it.", fixed),
-        Check("accounting-secret", "The accounting database's secret is there.", secret),
-    ),
-)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
-    Check,
     Facts,
     Family,
     Listed,
@@ -28,6 +27,8 @@ from hpctl.clusters.validate.wanted import (
     warn,
 )
 from hpctl.ports import Aws, Service
+
+FAMILY = Family("network", "Subnets, routes and names.", ("network", "living"))
 
 
 def gather(aws: Aws, wanted: Wanted) -> NetworkFacts:
@@ -89,8 +90,9 @@ def networks(wanted: Wanted) -> dict[Network, list[Group]]:
     return found
 
 
+@FAMILY.check("subnets-exist")
 def subnets_exist(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Every subnet that the file names is there."""
+    """Every subnet is there."""
     ids = {network: network.subnets for network in networks(wanted)}
     yield from all_there("subnet", "Subnets", facts.network.subnets, ids, facts.region)
 
@@ -123,6 +125,7 @@ def all_there(
     )
 
 
+@FAMILY.check("one-vpc")
 def one_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """All subnets and security groups are of one VPC."""
     network = facts.network
@@ -145,8 +148,12 @@ def one_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield ok(f"everything is in {next(iter(by_vpc))}")
 
 
+@FAMILY.check("one-zone")
 def one_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """A group's subnets are in one availability zone: EFA traffic does not leave it."""
+    """The subnets of a group are in one availability zone.
+
+    EFA traffic does not leave it.
+    """
     for network, groups in networks(wanted).items():
         zones = sorted(name for name, _ in facts.network.zones(network.subnets))
         names = ", ".join(group.name for group in groups)
@@ -161,8 +168,9 @@ def one_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{names}: {zones[0]}", (*network.place, "Subnets"))
 
 
+@FAMILY.check("room")
 def room(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The subnets have an address for every new node, and for each of its network cards."""
+    """The subnets have addresses for the new nodes and their cards."""
     subnets = facts.network.subnets
     if isinstance(subnets, Unanswered):
         return
@@ -206,8 +214,9 @@ SERVICES: Mapping[str, str] = {
 """What a node calls by itself, and what fails without a way there."""
 
 
+@FAMILY.check("ways-out")
 def endpoints(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Each subnet has a NAT route, or endpoints for what the nodes call."""
+    """The nodes reach S3 and SageMaker: by NAT or VPC endpoints."""
     network = facts.network
     if isinstance(network.subnets, Unanswered):
         return
@@ -224,8 +233,9 @@ def endpoints(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("names")
 def names_resolve(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """DNS is on in the VPC where a file system is mounted by its name."""
+    """The VPC resolves the names of file systems."""
     mounts = [fs for group in wanted.groups for fs in group.file_systems]
     if not mounts:
         return
@@ -310,18 +320,3 @@ def _served(subnet: str, table: Mapping[str, Any], network: NetworkFacts, region
             # com.amazonaws.us-east-1.s3, and in China cn.com.amazonaws.cn-north-1.s3.
             found.add(str(endpoint.get("ServiceName", "")).partition(f".{region}.")[2])
     return found
-
-
-FAMILY = Family(
-    "network",
-    "Subnets, routes and names.",
-    ("network", "living"),
-    (
-        Check("subnets-exist", "Every subnet is there.", subnets_exist),
-        Check("one-vpc", "All subnets and security groups are of one VPC.", one_vpc),
-        Check("one-zone", "The subnets of a group are in one availability zone.", one_zone),
-        Check("room", "The subnets have addresses for the new nodes and their cards.", room),
-        Check("ways-out", "The nodes reach S3 and SageMaker: by NAT or VPC endpoints.", endpoints),
-        Check("names", "The VPC resolves the names of file systems.", names_resolve),
-    ),
-)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
 from hpctl.clusters.validate.bucket import parsed
-from hpctl.clusters.validate.facts import Check, Facts, Family, Role, RoleFacts, Simulated, ask
+from hpctl.clusters.validate.facts import Facts, Family, Role, Simulated, ask
 from hpctl.clusters.validate.wanted import (
     Finding,
     Place,
@@ -22,16 +22,18 @@ from hpctl.clusters.validate.wanted import (
 )
 from hpctl.ports import Aws, Service
 
+FAMILY = Family("iam", "The execution roles of the groups.", ("role",))
+
 
 class NoRole(Unanswered, frozen=True):
     """The role itself is not there."""
 
 
-def gather(aws: Aws, wanted: Wanted) -> RoleFacts:
+def gather(aws: Aws, wanted: Wanted) -> dict[str, Role]:
     """Two calls or more a role."""
     iam = aws.service("iam")
     arns = {group.execution_role for group in wanted.groups if group.execution_role}
-    return RoleFacts({arn: _role(iam, wanted, arn, aws.region) for arn in sorted(arns)})
+    return {arn: _role(iam, wanted, arn, aws.region) for arn in sorted(arns)}
 
 
 def simulate(
@@ -136,8 +138,9 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[policies.Statement, .
 MEND = "`hpctl iam execution-role` prints the policy"
 
 
+@FAMILY.check("role")
 def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Every execution role is there."""
+    """The execution role is there."""
     for arn, place, role in _roles(wanted, facts):
         if isinstance(role.entry, Unanswered):
             yield unknown(place, role.entry)
@@ -157,8 +160,9 @@ def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{arn} is there", place)
 
 
+@FAMILY.check("trust")
 def trusted(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """SageMaker may take on the role."""
+    """sagemaker.amazonaws.com may take it on."""
     for arn, place, role in _roles(wanted, facts):
         if role.entry is None or isinstance(role.entry, Unanswered):
             continue
@@ -169,8 +173,11 @@ def trusted(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("allowed")
 def allowed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The role allows what HyperPod's agents and the lifecycle scripts do on a node."""
+    """It allows what HyperPod's agents and the lifecycle scripts do on a node
+    (iam:SimulatePrincipalPolicy).
+    """
     for arn, place, role in _roles(wanted, facts):
         if role.entry is None or isinstance(role.entry, Unanswered):
             continue
@@ -226,22 +233,5 @@ def _roles(wanted: Wanted, facts: Facts) -> Iterator[tuple[str, Place, Role]]:
     places: dict[str, Place] = {}
     for group in wanted.groups:
         places.setdefault(group.execution_role, group.at("ExecutionRole"))
-    for arn, role in facts.role.roles.items():
+    for arn, role in facts.role.items():
         yield arn, places[arn], role
-
-
-FAMILY = Family(
-    "iam",
-    "The execution roles of the groups.",
-    ("role",),
-    (
-        Check("role", "The execution role is there.", exists),
-        Check("trust", f"{SERVICE} may take it on.", trusted),
-        Check(
-            "allowed",
-            "It allows what HyperPod's agents and the lifecycle scripts do on a node "
-            "(iam:SimulatePrincipalPolicy).",
-            allowed,
-        ),
-    ),
-)

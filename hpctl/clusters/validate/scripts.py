@@ -11,16 +11,10 @@ from typing import Any
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import MANIFEST, WHEELS
-from hpctl.clusters.validate.facts import (
-    CONFIG,
-    PARAMETERS,
-    Check,
-    Facts,
-    Family,
-    Script,
-    ScriptFacts,
-)
+from hpctl.clusters.validate.facts import CONFIG, PARAMETERS, Facts, Family, Script, ScriptFacts
 from hpctl.clusters.validate.wanted import Finding, Group, Place, Wanted, fail, settled, warn
+
+FAMILY = Family("scripts", "Lifecycle scripts on this machine (`--scripts`).", ("scripts",))
 
 LARGEST = 1 << 20
 """Bytes that are read of one file; a larger one is no script."""
@@ -246,8 +240,9 @@ def entries(wanted: Wanted) -> dict[str, Place]:
     return found
 
 
+@FAMILY.check("entry-point")
 def entry_point(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The entry points are there, executable, and say what runs them."""
+    """The entry points are there, executable, and begin with a `#!` line."""
     here = facts.scripts
     for name, place in entries(wanted).items() if here.directory else ():
         script = here.files.get(name)
@@ -262,18 +257,23 @@ def entry_point(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield from settled(found, f"{here.directory}/{name} can be run", place)
 
 
+@FAMILY.check("readable")
 def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Line ends, byte order marks and syntax of every script in the directory."""
+    """Scripts have LF line ends, no byte order mark, and parse."""
     yield from _all(wanted, facts, of_any, "scripts have LF line ends and parse")
 
 
+@FAMILY.check("modes")
 def modes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Scripts with a #! line are executable."""
+    """What has a `#!` line is executable."""
     yield from _all(wanted, facts, of_modes, "")
 
 
+@FAMILY.check("parameters")
 def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """provisioning_parameters.json is there where it is needed, and names the groups."""
+    """`provisioning_parameters.json` names groups that there are, and stands beside no roles of the
+    API.
+    """
     here = facts.scripts
     places = [group.at("LifeCycleConfig") for group in wanted.groups if group.lifecycle]
     # Where the API sets Slurm up a bundle is made without the file; it matters in the bucket.
@@ -286,15 +286,17 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     )
 
 
+@FAMILY.check("roles")
 def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The same of a bundle on this machine; the roles of scripts that are none come with it."""
+    """Where the API sets Slurm up, a bundle's `config.json` says who the login nodes are."""
     here = facts.scripts
     groups = [group for group in wanted.groups if group.lifecycle] if wanted.by_api else []
     yield from of_roles(here.files.get(CONFIG), here.files, here.directory, groups)
 
 
+@FAMILY.check("wheels")
 def wheels(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """hpctl can be installed from the wheels of a bundle, on nodes that it is for."""
+    """hpctl can be installed from a bundle's wheels with the Python that it is for."""
     place = next(iter(entries(wanted).values()), ())
     for why in facts.scripts.unfit:
         mend = "make the bundle again: hpctl lifecycle bundle --wheels --python-version 3.10"
@@ -320,35 +322,3 @@ def _all(wanted: Wanted, facts: Facts, rule: object, content: str) -> Iterator[F
             )
 
     yield from settled(found(), f"{len(here.files)} {content}", place) if content else found()
-
-
-FAMILY = Family(
-    "scripts",
-    "Lifecycle scripts on this machine (`--scripts`).",
-    ("scripts",),
-    (
-        Check(
-            "entry-point",
-            "The entry points are there, executable, and begin with a `#!` line.",
-            entry_point,
-        ),
-        Check("readable", "Scripts have LF line ends, no byte order mark, and parse.", readable),
-        Check("modes", "What has a `#!` line is executable.", modes),
-        Check(
-            "parameters",
-            "`provisioning_parameters.json` names groups that there are, and stands beside no "
-            "roles of the API.",
-            parameters,
-        ),
-        Check(
-            "roles",
-            "Where the API sets Slurm up, a bundle's `config.json` says who the login nodes are.",
-            roles,
-        ),
-        Check(
-            "wheels",
-            "hpctl can be installed from a bundle's wheels with the Python that it is for.",
-            wheels,
-        ),
-    ),
-)

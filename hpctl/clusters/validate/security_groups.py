@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.clusters.validate.facts import Check, Facts, Family
+from hpctl.clusters.validate.facts import Facts, Family
 from hpctl.clusters.validate.network import all_there, networks
 from hpctl.clusters.validate.wanted import (
     Finding,
@@ -19,6 +19,8 @@ from hpctl.clusters.validate.wanted import (
     ok,
     settled,
 )
+
+FAMILY = Family("security-groups", "Security groups of the nodes.", ("network", "living"))
 
 Permission = Mapping[str, Any]
 
@@ -98,15 +100,19 @@ ALL_TCP = range(65536)
 Entries = Mapping[str, Mapping[str, Any]]
 
 
+@FAMILY.check("groups-exist")
 def exist(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Every security group that the file names is there."""
+    """Every security group is there."""
     ids = {network: network.security_groups for network in networks(wanted)}
     found = facts.network.security_groups
     yield from all_there("security group", "SecurityGroupIds", found, ids, facts.region)
 
 
+@FAMILY.check("themselves")
 def themselves(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The nodes of one network let each other in, and out to each other."""
+    """Nodes of one network reach each other both ways; with EFA by a rule for all traffic that
+    names the security group itself.
+    """
     found = facts.network.security_groups
     if isinstance(found, Unanswered):
         return
@@ -127,8 +133,12 @@ def themselves(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("each-other")
 def each_other(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Groups in different networks reach each other: head nodes and workers must."""
+    """Groups in different networks reach each other.
+
+    Head nodes and workers must.
+    """
     found = facts.network.security_groups
     if isinstance(found, Unanswered):
         return
@@ -208,20 +218,3 @@ def _permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
 
 def _entries(network: Network, found: Entries) -> dict[str, Mapping[str, Any]]:
     return {g: found[g] for g in network.security_groups if g in found}
-
-
-FAMILY = Family(
-    "security-groups",
-    "Security groups of the nodes.",
-    ("network", "living"),
-    (
-        Check("groups-exist", "Every security group is there.", exist),
-        Check(
-            "themselves",
-            "Nodes of one network reach each other both ways; with EFA by a rule for all traffic "
-            "that names the security group itself.",
-            themselves,
-        ),
-        Check("each-other", "Groups in different networks reach each other.", each_other),
-    ),
-)

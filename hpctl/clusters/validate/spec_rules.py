@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.maintenance import NO_BATCHES
-from hpctl.clusters.validate.facts import Check, Facts, Family, ModelFacts, ServiceModel
+from hpctl.clusters.validate.facts import Facts, Family, ModelFacts, ServiceModel
 from hpctl.clusters.validate.wanted import Finding, Place, Wanted, fail, ok, settled, warn
 from hpctl.yaml.errors import near
+
+FAMILY = Family("spec", "The file itself.", ("model",))
 
 
 def gather(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
@@ -20,8 +22,9 @@ _SMALL = re.compile(r"ml\.(t\d\w*\.\w+|\w+\.(medium|large))")
 _TYPE_KEYS = ("InstanceType", "InstanceTypes")
 
 
+@FAMILY.check("service-model")
 def model(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The request that comes of the file is one that the service's model knows."""
+    """The service's model knows every field and value."""
     if not facts.model.types:
         return
     others = [p for p in facts.model.problems if not _is_type(p[0])]
@@ -34,8 +37,9 @@ def model(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     )
 
 
+@FAMILY.check("instance-types")
 def types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Every instance type is one that the service's model knows."""
+    """The service's model knows every instance type."""
     known = facts.model.types
     if not known:
         return
@@ -51,8 +55,9 @@ def types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield ok(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
 
 
+@FAMILY.check("head-types")
 def head_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Controller and login nodes are neither accelerated nor too small."""
+    """Controller and login types are neither wasted nor small."""
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
             continue
@@ -75,6 +80,7 @@ def head_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 yield ok(f"{group.name}: {kind}", place)
 
 
+@FAMILY.check("spot-heads")
 def spot_heads(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Head nodes are not on spot capacity."""
     for group in wanted.groups:
@@ -87,8 +93,12 @@ def spot_heads(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("override")
 def override(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Groups have subnets of their own only where the cluster has some (HyperPod guide)."""
+    """Groups have own subnets only where the cluster has some.
+
+    HyperPod guide.
+    """
     if wanted.request.get("VpcConfig"):
         return
     for group in wanted.groups:
@@ -100,8 +110,12 @@ def override(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("deep-checks")
 def deep_checks(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Deep health checks are asked of accelerated types, which alone have them."""
+    """Deep health checks are asked of accelerated types.
+
+    They alone have them.
+    """
     for group in wanted.groups:
         plain = [kind for kind in group.types if not _ACCELERATED.match(kind)]
         if group.raw.get("OnStartDeepHealthChecks") and plain:
@@ -112,8 +126,9 @@ def deep_checks(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("one-view")
 def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """What compute nodes mount, controller and login nodes mount as well."""
+    """Head nodes mount what compute nodes mount."""
     mounts = {
         group.name: {fs.mount_path or _default(fs.kind): fs for fs in group.file_systems}
         for group in wanted.groups
@@ -133,8 +148,9 @@ def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 )
 
 
+@FAMILY.check("someone-mends")
 def someone_mends(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Somebody replaces broken nodes: the service, or hpctl in mode own."""
+    """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):
         yield warn(
@@ -145,8 +161,23 @@ def someone_mends(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("rolling")
+def rolling(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """No group's updates rest on rolling batches, which are EKS's."""
+    for group in wanted.groups:
+        for key in ("ScheduledUpdateConfig", "AutoPatchConfig"):
+            if group.raw.get(key, {}).get("DeploymentConfig", {}).get("RollingUpdatePolicy"):
+                yield warn(
+                    group.at(key, "DeploymentConfig", "RollingUpdatePolicy"),
+                    f"{group.name}: {NO_BATCHES}",
+                    "leave rolling_update_policy out, or update group by group with "
+                    "`hpctl cluster software-update --group`",
+                )
+
+
+@FAMILY.check("eks-only")
 def eks_only(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Nothing is asked that the service does for clusters of EKS alone.
+    """Nothing is asked that works for clusters of EKS alone.
 
     HyperPod guide: managed tiered checkpointing is a feature of EKS clusters; the API reference
     describes automatic patching in the words of pods and cordons.
@@ -167,8 +198,9 @@ def eks_only(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
+@FAMILY.check("set-up")
 def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Where the API does not set Slurm up, every group has scripts that do."""
+    """Somebody sets Slurm up: the API, or an on_create script."""
     if wanted.by_api:
         return
     for group in wanted.groups:
@@ -181,42 +213,9 @@ def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def rolling(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Rolling batches: HyperPod has them for clusters with EKS."""
-    for group in wanted.groups:
-        for key in ("ScheduledUpdateConfig", "AutoPatchConfig"):
-            if group.raw.get(key, {}).get("DeploymentConfig", {}).get("RollingUpdatePolicy"):
-                yield warn(
-                    group.at(key, "DeploymentConfig", "RollingUpdatePolicy"),
-                    f"{group.name}: {NO_BATCHES}",
-                    "leave rolling_update_policy out, or update group by group with "
-                    "`hpctl cluster software-update --group`",
-                )
-
-
 def _default(kind: str) -> str:
     return "/fsx" if kind == "LUSTRE" else "/home"
 
 
 def _is_type(place: Place) -> bool:
     return any(part in _TYPE_KEYS for part in place)
-
-
-FAMILY = Family(
-    "spec",
-    "The file itself.",
-    ("model",),
-    (
-        Check("service-model", "The service's model knows every field and value.", model),
-        Check("instance-types", "The service's model knows every instance type.", types),
-        Check("head-types", "Controller and login types are neither wasted nor small.", head_types),
-        Check("spot-heads", "Head nodes are not on spot capacity.", spot_heads),
-        Check("override", "Groups have own subnets only where the cluster has some.", override),
-        Check("deep-checks", "Deep health checks are asked of accelerated types.", deep_checks),
-        Check("one-view", "Head nodes mount what compute nodes mount.", one_view),
-        Check("someone-mends", "The service or hpctl replaces broken nodes.", someone_mends),
-        Check("rolling", "No group's updates rest on rolling batches, which are EKS's.", rolling),
-        Check("eks-only", "Nothing is asked that works for clusters of EKS alone.", eks_only),
-        Check("set-up", "Somebody sets Slurm up: the API, or an on_create script.", set_up),
-    ),
-)

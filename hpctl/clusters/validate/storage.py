@@ -5,11 +5,9 @@ from typing import Any
 
 from hpctl.clusters.validate import security_groups
 from hpctl.clusters.validate.facts import (
-    Check,
     Facts,
     Family,
     Guarded,
-    StorageFacts,
     blocks,
     find_security_groups,
     listed,
@@ -29,11 +27,13 @@ from hpctl.clusters.validate.wanted import (
 )
 from hpctl.ports import Aws
 
+FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
 
-def gather(aws: Aws, wanted: Wanted) -> StorageFacts:
+
+def gather(aws: Aws, wanted: Wanted) -> dict[str, Guarded | Unanswered | None]:
     """A few calls a file system."""
     ids = {fs.id for group in wanted.groups for fs in group.file_systems if fs.id}
-    return StorageFacts({file_system: _guarded(aws, file_system) for file_system in sorted(ids)})
+    return {file_system: _guarded(aws, file_system) for file_system in sorted(ids)}
 
 
 def _guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
@@ -86,11 +86,12 @@ PORTS = {
 Mounted = tuple[FileSystem, Group, Guarded]
 
 
+@FAMILY.check("file-system")
 def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Every file system is there and AVAILABLE."""
     for fs, _ in _mounts(wanted):
         place = (*fs.place, "DnsName")
-        found = facts.storage.file_systems.get(fs.id)
+        found = facts.storage.get(fs.id)
         if isinstance(found, Unanswered):
             yield unknown(place, found)
         elif found is None:
@@ -109,8 +110,9 @@ def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{fs.id} is {found.entry['Lifecycle']}", place)
 
 
+@FAMILY.check("as-said")
 def as_said(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """Kind, DNS name and mount name are the file system's own."""
+    """Its kind, DNS name and mount name are as the file says."""
     for fs, _, guarded in _found(wanted, facts):
         entry = guarded.entry
         kind = entry.get("FileSystemType") or entry.get("FileCacheType")
@@ -139,8 +141,9 @@ def as_said(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{fs.id} is as the file says", fs.place)
 
 
+@FAMILY.check("same-vpc")
 def same_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The file system is in the nodes' VPC."""
+    """It is in the nodes' VPC."""
     for fs, group, guarded in _found(wanted, facts):
         vpcs, own = facts.network.vpcs(group.network.subnets), str(guarded.entry.get("VpcId"))
         if not group.network.subnets:
@@ -160,8 +163,9 @@ def same_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{fs.id} is in the nodes' VPC", fs.place)
 
 
+@FAMILY.check("same-zone")
 def same_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The file system is in the nodes' availability zone."""
+    """It is in the nodes' availability zone."""
     for fs, group, guarded in _found(wanted, facts):
         zones = {zone for zone, _ in facts.network.zones(group.network.subnets)}
         if isinstance(guarded.subnets, Unanswered) or not guarded.subnets or not zones:
@@ -178,8 +182,11 @@ def same_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("ports")
 def ports_open(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
-    """The file system's security groups let the nodes in on its ports, and theirs let them out."""
+    """Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp 111, 2049
+    and 20001-20003 for OpenZFS.
+    """
     groups = facts.network.security_groups
     for fs, group, guarded in _found(wanted, facts):
         guards = guarded.security_groups
@@ -254,25 +261,6 @@ def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, Group]]:
 
 def _found(wanted: Wanted, facts: Facts) -> Iterator[Mounted]:
     for fs, group in _mounts(wanted):
-        found = facts.storage.file_systems.get(fs.id)
+        found = facts.storage.get(fs.id)
         if isinstance(found, Guarded):
             yield fs, group, found
-
-
-FAMILY = Family(
-    "storage",
-    "FSx file systems.",
-    ("storage", "network"),
-    (
-        Check("file-system", "Every file system is there and AVAILABLE.", exists),
-        Check("as-said", "Its kind, DNS name and mount name are as the file says.", as_said),
-        Check("same-vpc", "It is in the nodes' VPC.", same_vpc),
-        Check("same-zone", "It is in the nodes' availability zone.", same_zone),
-        Check(
-            "ports",
-            "Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp "
-            "111, 2049 and 20001-20003 for OpenZFS.",
-            ports_open,
-        ),
-    ),
-)

@@ -18,7 +18,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.clusters.request import create_request
+from hpctl.clusters.request import CLUSTER, GROUP, create_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.core.compat import StrEnum
 from hpctl.yaml.errors import line_of
@@ -289,40 +289,23 @@ class Unanswered(Struct, frozen=True):
 
 
 NAMES = {
-    "ClusterName": "name",
+    **CLUSTER,
+    **GROUP,
     "EbsVolumeConfig": "ebs",
     "FsxLustreConfig": "fsx_lustre",
     "FsxOpenZfsConfig": "fsx_openzfs",
-    "InstanceCount": "count",
-    "InstanceGroupName": "name",
-    "InstanceStorageConfigs": "storage",
-    "LifeCycleConfig": "lifecycle",
-    "MinInstanceCount": "min_count",
     "NodeType": "role",
-    "OnStartDeepHealthChecks": "deep_health_checks",
     "PartitionNames": "partition",
     "SecurityGroupIds": "security_groups",
-    "SourceS3Uri": "source_s3_uri",
-    "TieredStorageConfig": "tiered_storage",
-    "TrainingPlanArn": "training_plan",
-    "VolumeSizeInGB": "volume_size_in_gb",
     "VpcConfig": "vpc",
     "CapacityRequirements": "capacity",
-    "ScheduledUpdateConfig": "scheduled_update",
-    "AutoPatchConfig": "auto_patch",
 }
 """Where the file's key is not the API's word in snake case."""
 
-DROPPED = frozenset(
-    {
-        "OverrideVpcConfig",
-        "Orchestrator",
-        "Slurm",
-        "SlurmConfig",
-        "InstanceRequirements",
-        "InterfaceType",
-    }
-)
+DROPPED = frozenset({"Orchestrator", "Slurm", "SlurmConfig", "InterfaceType"}) | {
+    "OverrideVpcConfig",
+    "InstanceRequirements",
+}
 """Structures of the API that the file does not have: their fields stand one level up."""
 
 _ENDS = {"capacity", "partition"}

@@ -16,20 +16,18 @@ The rule id of a fault is its check's stem and its code: `gpu.ecc` and `containe
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct, field
 
 from hpctl.core.model import Clears, RuleId
 
-DAY = 86400.0
-WEEK = 7 * DAY
+WEEK = 7 * 86400.0
 _NUMBERS = re.compile(r"\d[\d\s-]*")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _STEMS = {"kernel.xid": "xid", "kernel.sxid": "sxid"}
 
 
-class FaultRow(Struct, frozen=True):
+class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     """What one code of a check means, and what is done about it.
 
     `code` may list several numbers and ranges (`39-41 70-72`); empty stands for every code of the
@@ -74,11 +72,11 @@ class FaultRow(Struct, frozen=True):
 
     @property
     def acts(self) -> bool:
-        """Whether anything is done to the node, as shipped."""
+        """Whether anything is done to the node, unless a site overrides it."""
         return self.treatment not in ("I", "W", "J", "H")
 
 
-class Limit(Struct, frozen=True):
+class Limit(Struct, frozen=True, forbid_unknown_fields=True):
     """One number that a check compares with, its unit, and where it comes from."""
 
     value: float
@@ -86,14 +84,14 @@ class Limit(Struct, frozen=True):
     why: str
 
 
-class CheckSpec(Struct, frozen=True):
+class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """One check of the agent: what it looks at, how often, and when it is believed.
 
     It runs each `every_s` seconds; 0 is for kernel lines, which are judged when they are read. A
-    thing is reported when `seen[0]` of the last `seen[1]` runs said it, and ends by `clears`; with
+    thing is reported when `seen[0]` of the last `seen[1]` runs saw it, and ends by `clears`; with
     GONE, when it has not been so for `gone_s`. What looks wrong in the first `grace_s` seconds
     after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never shed, the highest
-    goes first when the agent is over its budget. `codes` are those that one row covers together.
+    goes first when the agent is over its budget.
     """
 
     name: str
@@ -106,12 +104,6 @@ class CheckSpec(Struct, frozen=True):
     grace_s: float = 0.0
     shed: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    codes: tuple[str, ...] = ()
-
-
-def rows(check: str, *table: Any, **common: Any) -> tuple[FaultRow, ...]:
-    """Rows of one check: each from its code, treatment and texts, and what they have in common."""
-    return tuple(FaultRow(check, *row, **common) for row in table)
 
 
 def stem(check: str) -> str:

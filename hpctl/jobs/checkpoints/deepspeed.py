@@ -11,17 +11,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TypeAlias
 
-from hpctl.jobs.checkpoints import torch_file
+from hpctl.jobs.checkpoints import torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     Listing,
     NotWhole,
     Place,
-    Unfinished,
     content,
     directory_names,
-    exists,
     for_each,
+    need_last,
+    saved_over,
     step_in,
 )
 from hpctl.jobs.checkpoints.pickle_reader import SavedFields
@@ -58,16 +58,15 @@ def claim_lightning(layout: Listing) -> Claim | None:
     example = f"{_LIGHTNINGS}/{first}"
 
     def run(deep: bool) -> None:
-        torch_file.unfinished(path)
-        if not exists(path, _LATEST):
-            raise Unfinished(f"{_LATEST} is missing: it is written last")
+        torch_files.unfinished(path)
+        need_last(path, _LATEST)
         prove_latest(path, {_LIGHTNINGS})
         prove(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
-        torch_file.resumable(path, example)
+        torch_files.resumable(path, example)
 
     step = step_in(path.name)
     return Claim(
-        torch_file.step_of(torch_file.top(path, example)) if step is None else step, None, run
+        torch_files.step_of(torch_files.top(path, example)) if step is None else step, None, run
     )
 
 
@@ -101,7 +100,7 @@ def prove(
     if not model:
         raise NotWhole(f"{prefix}*_model_states.pt: there is none")
     first = next(iter(model))
-    saved = torch_file.top(root, prefix + first)
+    saved = torch_files.top(root, prefix + first)
     data, tensor = _sizes(saved, prefix + first)
     recorded = saved.integer("global_steps")
     if step is not None and recorded is not None and recorded != step:
@@ -117,7 +116,9 @@ def prove(
         # A tag like "best" is saved over by later steps; global_step40 only by itself.
         for_each(root, list(model)[1:], lambda name: _same(root, prefix + name, first, recorded))
     every = [name for name in sorted(names) if name in model or _any(name)]
-    times = for_each(root, every, lambda name: torch_file.prove(root, prefix + name, deep=deep))
+    times = for_each(
+        root, every, lambda name: torch_files.prove_archive(root, prefix + name, deep=deep)
+    )
     if isinstance(root, Path):
         written = dict(zip(every, times, strict=True))
         _in_order(
@@ -128,7 +129,7 @@ def prove(
 
 
 def _same(root: Place, name: str, first: str, step: int) -> None:
-    other = torch_file.top(root, name).integer("global_steps")
+    other = torch_files.top(root, name).integer("global_steps")
     if other != step:
         raise NotWhole(f"{name} is of step {other}, {first} of {step}: saved over")
 
@@ -142,9 +143,7 @@ def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
     for pair, (name, written_ns) in optimizer.items():
         before = model.get(pair)
         if before is not None and written_ns < before[1]:
-            raise NotWhole(
-                f"{prefix}{before[0]} is newer than {name}: saved over, or copied without its times"
-            )
+            raise saved_over(f"{prefix}{before[0]}", name)
 
 
 def _any(name: str) -> bool:

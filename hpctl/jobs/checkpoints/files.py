@@ -436,6 +436,17 @@ def exists(root: Place, name: str) -> bool:
     return True
 
 
+def need_last(root: Place, name: str) -> None:
+    """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
+    if not exists(root, name):
+        raise Unfinished(f"{name} is missing: it is written last")
+
+
+def saved_over(name: str, since: str) -> NotWhole:
+    """A file that is written before another is newer than that one."""
+    return NotWhole(f"{name} is newer than {since}: saved over, or copied without its times")
+
+
 def names_in(root: Place) -> frozenset[str] | None:
     """The entries of a directory; None for a file. Raises NotWhole, OSError."""
     if isinstance(root, Remote):

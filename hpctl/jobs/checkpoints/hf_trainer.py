@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from hpctl.jobs.checkpoints import deepspeed, torch_dcp, torch_file
+from hpctl.jobs.checkpoints import deepspeed, torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     Listing,
@@ -31,6 +31,7 @@ from hpctl.jobs.checkpoints.files import (
     json_object,
     modified_ns,
     opened,
+    saved_over,
 )
 
 MAX_HEADER = 64 << 20
@@ -161,13 +162,13 @@ def _prove(path: Place, names: frozenset[str]) -> None:
     if not _model_only(path, names):
         _optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
-    for_each(path, others, lambda name: torch_file.prove(path, name))
+    for_each(path, others, lambda name: torch_files.prove_archive(path, name))
     _not_saved_over(path, names)
     ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
     for rank in range(len(ranks)):
         if rank not in ranks:
             raise NotWhole(f"rng_state_{rank}.pth is missing, and higher ranks' are there")
-    for_each(path, sorted(ranks), lambda rank: torch_file.prove(path, ranks[rank]))
+    for_each(path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank]))
 
 
 def _not_saved_over(path: Place, names: frozenset[str]) -> None:
@@ -178,11 +179,11 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
     if isinstance(path, Path):
         # FSDP's directories end in a file of rank 0's, too; in S3 that is uploaded in any order.
         parts = sorted(names & {_FSDP_MODEL, _FSDP_OPTIMIZER})
-        last += [f"{part}/{torch_dcp.METADATA}" for part in parts]
+        last += [f"{part}/{torch_files.METADATA}" for part in parts]
 
     def one(name: str) -> None:
         if modified_ns(path, name) > written_ns:
-            raise NotWhole(f"{name} is newer than {STATE}: saved over, or copied without its times")
+            raise saved_over(name, STATE)
 
     for_each(path, last, one)
 
@@ -202,11 +203,13 @@ def _one_model(path: Place, name: str) -> None:
     if name.endswith("safetensors.index.json"):
         prove_index(path, name)
     elif name.endswith(".bin.index.json"):
-        for_each(path, sorted(shards(path, name)), lambda shard: torch_file.prove(path, shard))
+        for_each(
+            path, sorted(shards(path, name)), lambda shard: torch_files.prove_archive(path, shard)
+        )
     elif name.endswith(".safetensors"):
         prove_safetensors(path, name)
     else:
-        torch_file.prove(path, name)
+        torch_files.prove_archive(path, name)
 
 
 def _optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
@@ -222,13 +225,13 @@ def _model_only(path: Place, names: frozenset[str]) -> bool:
     """Whether the run was told to save only the model (`save_only_model` in its arguments)."""
     if "training_args.bin" not in names:
         return False
-    return torch_file.top(path, "training_args.bin").get("save_only_model") is True
+    return torch_files.top(path, "training_args.bin").get("save_only_model") is True
 
 
 def _sharded(path: Place, name: str) -> None:
     if directory_names(path, name) is None:
         raise NotWhole(f"{name} is missing")
     try:
-        torch_dcp.prove(path / name)
+        torch_files.prove_dcp(path / name)
     except NotWhole as defect:
         raise NotWhole(f"{name}: {defect}") from None

@@ -162,7 +162,7 @@ class Save:
                 sync_directory(parent)
                 if parent == self.temporary:
                     break
-        return [_entry(name, path) for name, path in sorted(found.items())]
+        return [entry(name, path) for name, path in sorted(found.items())]
 
     def _part(self, rank: int) -> Path:
         return self.temporary / f".part-{rank:05d}.json"
@@ -247,7 +247,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _entry(name: str, path: Path) -> dict[str, Any]:
+def entry(name: str, path: Path) -> dict[str, Any]:
     """The manifest's entry for a file, which is synced and read once."""
     sha, size = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -264,7 +264,7 @@ def _whole(directory: Path) -> bool:
         document = json.loads((directory / NAME).read_bytes())
         recorded = document.pop("checksum")
         files = document["files"]
-        same = all(_entry(f["path"], directory / f["path"]).items() >= f.items() for f in files)
+        same = all(entry(f["path"], directory / f["path"]).items() >= f.items() for f in files)
         return bool(files) and recorded == checksum(document) and same
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return False

@@ -136,8 +136,9 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
 
 
 def describe(path: Path, relative_to: Path) -> ManifestFile:
-    """The manifest's entry for a file that is complete and synced. Reads it once."""
-    return ManifestFile(path.relative_to(relative_to).as_posix(), path.stat().st_size, digest(path))
+    """The manifest's entry for a file, which is synced and read once."""
+    name = path.relative_to(relative_to).as_posix()
+    return msgspec.convert(hpctl_checkpoint.entry(name, path), ManifestFile)
 
 
 def write(
@@ -146,7 +147,6 @@ def write(
     step: int,
     world_size: int,
     files: Sequence[ManifestFile],
-    created_at: datetime | None = None,
     meta: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Write the manifest into a directory, last of all, and sync it and the directory.
@@ -154,17 +154,12 @@ def write(
     The caller has synced every file in `files`, and nobody else writes there. Raises ValueError
     for a manifest that `decode` would not take, OSError.
     """
-    when = created_at or datetime.now(UTC).replace(microsecond=0)
-    manifest = Manifest(FORMAT, VERSION, step, world_size, when, tuple(files), dict(meta or {}))
+    now = datetime.now(UTC).replace(microsecond=0)
+    manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
     if (defect := _sensible(manifest)) is not None:
         raise ValueError(str(defect))
     hpctl_checkpoint.write(directory / NAME, encode(manifest))
     return manifest
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, in hex. Raises NotWhole where it is cut meanwhile, OSError."""
-    return _digest(path.parent, path.name)
 
 
 def _digest(root: Place, name: str) -> str:

@@ -11,7 +11,7 @@ Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/di
 import re
 from pathlib import Path
 
-from hpctl.jobs.checkpoints import torch_dcp, torch_file
+from hpctl.jobs.checkpoints import torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     FileMissing,
@@ -25,6 +25,7 @@ from hpctl.jobs.checkpoints.files import (
     for_each,
     json_object,
     modified_ns,
+    saved_over,
     step_in,
 )
 from hpctl.jobs.checkpoints.pickle_reader import SavedFields
@@ -39,7 +40,7 @@ _MAX_POINTER = 4096
 
 def claim_dist(layout: Listing) -> Claim | None:
     """A torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
-    if layout.names is None or not torch_dcp.looks_so(layout.names):
+    if layout.names is None or not torch_files.looks_like_dcp(layout.names):
         return None
     path = layout.path
     marked = layout.has("metadata.json") or layout.has("common.pt")
@@ -47,7 +48,7 @@ def claim_dist(layout: Listing) -> Claim | None:
         return None
 
     def prove(deep: bool) -> None:
-        torch_file.unfinished(path)
+        torch_files.unfinished(path)
         prove_dist(path, deep=deep)
 
     return Claim(step_in(path.name), None, prove)
@@ -64,11 +65,11 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
         raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
     common_ns = 0
     if metadata.get("common_backend", "torch") == "torch":
-        common_ns = torch_file.prove(place, "common.pt", deep=deep)
-    torch_dcp.prove(place, deep=deep)
+        common_ns = torch_files.prove_archive(place, "common.pt", deep=deep)
+    torch_files.prove_dcp(place, deep=deep)
     # A save begins with it, so that one over an older save, killed at once, leaves the others old.
-    if common_ns > modified_ns(place, torch_dcp.METADATA):
-        raise NotWhole("common.pt is newer than .metadata: saved over, or copied without its times")
+    if common_ns > modified_ns(place, torch_files.METADATA):
+        raise saved_over("common.pt", torch_files.METADATA)
 
 
 def claim_nemo(layout: Listing) -> Claim | None:
@@ -78,16 +79,16 @@ def claim_nemo(layout: Listing) -> Claim | None:
     if not layout.has("weights"):
         return None
     inside = directory_names(path, "weights")
-    if inside is None or not (layout.has("context") or torch_dcp.looks_so(inside)):
+    if inside is None or not (layout.has("context") or torch_files.looks_like_dcp(inside)):
         return None
 
     def prove(deep: bool) -> None:
-        torch_file.unfinished(path)
+        torch_files.unfinished(path)
         prove_dist(path, "weights", deep=deep)
 
     step = step_in(path.name)
     if step is None and "common.pt" in inside:
-        step = torch_file.step_of(torch_file.top(path / "weights", "common.pt"))
+        step = torch_files.step_of(torch_files.top(path / "weights", "common.pt"))
     return Claim(step, None, prove)
 
 
@@ -103,7 +104,7 @@ def claim_legacy(layout: Listing) -> Claim | None:
 
 
 def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
-    saved = torch_file.top(path, f"{ranks[0]}/{_LEGACY_FILE}")
+    saved = torch_files.top(path, f"{ranks[0]}/{_LEGACY_FILE}")
     iteration, args = saved.integer("iteration"), saved.inner("args")
     if step is not None and iteration is not None and iteration != step:
         raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} is of iteration {iteration}, not {step}")
@@ -115,16 +116,13 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
     distributed = distributed and args.get("no_save_optim") is not True
 
     def one(rank: str) -> None:
-        written_ns = torch_file.prove(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
+        written_ns = torch_files.prove_archive(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
         if not distributed:
             return
-        before_ns = torch_file.prove(path, f"{rank}/distrib_optim.pt", deep=deep)
+        before_ns = torch_files.prove_archive(path, f"{rank}/distrib_optim.pt", deep=deep)
         # One process writes the optimiser's file and then the other (with experts it may be two).
         if before_ns > written_ns and not experts and isinstance(path, Path):
-            raise NotWhole(
-                f"{rank}/distrib_optim.pt is newer than {_LEGACY_FILE}: saved over, or copied"
-                " without its times"
-            )
+            raise saved_over(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
 
     for_each(path, expected, one)
     if len(expected) > 1 and step is not None and isinstance(path, Path):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.jobs.checkpoints import torch_file
+from hpctl.jobs.checkpoints import torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     Listing,
@@ -104,13 +104,13 @@ def _prove(path: Place, iteration: Iteration, world_size: int | None, deep: bool
         raise Unfinished(
             f"iteration {iteration.number} lacks the share of {_ranks(missing)} of {size}{more}"
         )
-    for_each(path, names, lambda name: torch_file.prove(path, name, deep=deep))
+    for_each(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
 
 
 def _recorded(path: Place, name: str) -> int | None:
     """The number of ranks in Megatron's arguments, within the common part of a share."""
     try:
-        common = torch_file.top(path, name, _MAX_ARGS).inner("common")
+        common = torch_files.top(path, name, _MAX_ARGS).inner("common")
         args = common.inner("args") if common is not None else None
         size = args.integer("world_size") if args is not None else None
     except Unprovable:

@@ -125,7 +125,7 @@ class PickleReader:
     # fmt: off
     def run(self) -> object:
         """The top object. Raises ValueError, IndexError, KeyError for a pickle that is none."""
-        stack, recent, remembered = self.stack, self.recent, 0
+        stack, recent, memoized = self.stack, self.recent, 0
         buffer, position, limit = b"", 0, -1
         while True:
             if position > limit:
@@ -133,8 +133,8 @@ class PickleReader:
             code = buffer[position]
             if code == 0x94:  # MEMOIZE
                 if type(value := stack[-1]) is str:
-                    self.remember(remembered, value)
-                position, remembered = position + 1, remembered + 1
+                    self.memoize(memoized, value)
+                position, memoized = position + 1, memoized + 1
             elif code == 0x68 or code == 0x6A:  # BINGET, LONG_BINGET
                 after = position + (2 if code == 0x68 else 5)
                 place = int.from_bytes(buffer[position + 1 : after], "little")
@@ -145,12 +145,12 @@ class PickleReader:
                 position += 2
             elif code == 0x86 and buffer[position : position + 6] == _SIZE:
                 stack[-3:] = [OTHER]
-                position, remembered = position + 6, remembered + 3
+                position, memoized = position + 6, memoized + 3
             elif code == 0x29 and buffer[position : position + 6] == _NEW:
                 stack[-1:] = [OTHER, {}]
                 self.below.append(stack)
                 stack = []
-                position, remembered = position + 6, remembered + 2
+                position, memoized = position + 6, memoized + 2
             elif code == 0x8C and buffer[position + 1] + position + 2 <= len(buffer):
                 after = position + 2 + buffer[position + 1]  # SHORT_BINUNICODE
                 stack.append(buffer[position + 2 : after].decode("utf-8", "surrogatepass"))
@@ -287,7 +287,7 @@ class PickleReader:
         elif isinstance(target, Sink):
             target.add(items[1::2])
 
-    def remember(self, place: int, text: str) -> None:
+    def memoize(self, place: int, text: str) -> None:
         """MEMOIZE: places count up."""
         self.places.append(place)
         self.which.append(self.text_number(text))

@@ -22,8 +22,7 @@ from hpctl.jobs.checkpoints import (
     manifest,
     megatron,
     nvrx,
-    torch_dcp,
-    torch_file,
+    torch_files,
 )
 from hpctl.jobs.checkpoints.files import (
     Claim,
@@ -110,14 +109,14 @@ FORMATS: tuple[Format, ...] = (
     # A framework that wraps another's files comes before that other.
     Format("hf-trainer", hf_trainer.claim),
     Format("nemo", megatron.claim_nemo),
-    Format("lightning", torch_file.claim_lightning),
+    Format("lightning", torch_files.claim_lightning),
     Format("lightning", deepspeed.claim_lightning),
     Format("megatron-torch-dist", megatron.claim_dist),
     Format("megatron-legacy", megatron.claim_legacy),
     Format("deepspeed", deepspeed.claim),
-    Format("torch-dcp", torch_dcp.claim),
+    Format("torch-dcp", torch_files.claim_dcp),
     Format("torchtitan-hf", hf_trainer.claim_index),
-    Format("torch-save", torch_file.claim_file),
+    Format("torch-save", torch_files.claim_file),
     Format(nvrx.FORMAT, nvrx.claim),
 )
 
@@ -286,7 +285,7 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     for count, (child, is_file) in enumerate(_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
-        if not is_file or child.name.endswith(torch_file.SUFFIXES):
+        if not is_file or child.name.endswith(torch_files.SUFFIXES):
             found.append((child, is_file))
         else:
             loose += not _NOT_CHECKPOINTS.fullmatch(child.name)
@@ -325,9 +324,9 @@ class CheckpointTier(Struct, frozen=True):
 
 
 class Unseen(Struct, frozen=True):
-    """A tier that could not be looked at: there may be a newer checkpoint in it."""
+    """A place that could not be looked at: there may be a newer checkpoint in it."""
 
-    place: Place | str
+    place: str
     why: str
 
 
@@ -426,10 +425,10 @@ def _survey_tiers(
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
-                unseen.append(Unseen(tier.place, _why(error)))
+                unseen.append(Unseen(str(tier.place), _why(error)))
             continue
         except OSError as error:
-            unseen.append(Unseen(tier.place, _why(error)))
+            unseen.append(Unseen(str(tier.place), _why(error)))
             continue
         if tier.local and nodes > 1:
             # The program that wrote NVRx's asks all nodes by itself: no reason to stop a job.

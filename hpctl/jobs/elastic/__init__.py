@@ -19,11 +19,7 @@ RESULT = "HPCTL_ELASTIC_RESULT"
 
 
 def command(
-    program: Sequence[str],
-    nproc: int = 0,
-    *,
-    max_restarts: int = 3,
-    final_exit_codes: Sequence[int] = (93, 16, 17),
+    program: Sequence[str], nproc: int = 0, *, final_exit_codes: Sequence[int] = (93, 16, 17)
 ) -> list[str]:
     """What srun starts, one task a node, to run `program` as a group of ranks.
 
@@ -31,11 +27,7 @@ def command(
     0 asks Slurm (GPUs of the step, else 1). The environment must hold what `environment` gives.
     """
     codes = ",".join(str(code) for code in final_exit_codes)
-    options = [
-        f"--nproc-per-node={nproc or 'auto'}",
-        f"--max-restarts={max_restarts}",
-        f"--final-exit-codes={codes}",
-    ]
+    options = [f"--nproc-per-node={nproc or 'auto'}", f"--final-exit-codes={codes}"]
     return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *program]
 
 

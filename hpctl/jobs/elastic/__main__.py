@@ -24,14 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run this node's launcher, and on the first node the controller too."""
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
-        where = place(
-            os.environ,
-            nodes=options.nnodes,
-            node=options.node_rank,
-            address=options.master_addr,
-            run_id=options.run_id,
-        )
-        return asyncio.run(_run(options, where, os.environ))
+        return asyncio.run(_run(options, place(os.environ), os.environ))
     except HpctlError as error:
         say(f"{error}\n  {error.hint}" if error.hint else str(error))
         return USAGE

@@ -28,7 +28,7 @@ from hpctl.jobs.elastic.group import (
     ended_text,
 )
 from hpctl.jobs.elastic.options import LauncherPlace
-from hpctl.jobs.resume import Resume, resume
+from hpctl.jobs.resume import resume
 
 
 class GroupController:
@@ -114,7 +114,7 @@ class GroupController:
             return
         try:
             if "tell" in hello:
-                line.send({"said": self._answer(str(hello["tell"]))})
+                line.send({"answer": self._answer(str(hello["tell"]))})
             else:
                 await self._member(line, hello)
         finally:
@@ -159,7 +159,7 @@ class GroupController:
         """Raises KeyError, TypeError, ValueError for a message that is none of ours."""
         if "failed" in message:
             generation = int(message["generation"])
-            self._do(self._group.failed(generation, failure.from_json(message["failed"])))
+            self._do(self._group.failed(generation, failure.received(message["failed"])))
         elif "finished" in message:
             self._do(self._group.finished(int(message["generation"]), int(message["finished"])))
         elif "stopped" in message:
@@ -192,23 +192,24 @@ class GroupController:
 
     async def _prepared(self, generation: int) -> None:
         self._account.generation_over(self._group.why, self._group.previous)
-        choice = await asyncio.to_thread(
-            resume,
-            self._environment,
-            generation,
-            was_empty=self._was_empty,
-            nodes=self._place.nodes,
-        )
+        try:
+            point = await asyncio.to_thread(
+                resume,
+                self._environment,
+                generation,
+                was_empty=self._was_empty,
+                nodes=self._place.nodes,
+            )
+        except HpctlError as error:
+            self._do(self._group.refused(str(error), STOP_EXIT_CODE))
+            return
         if self._group.phase is not GroupPhase.PREPARING:
             return
-        if choice.refused:
-            self._do(self._group.refused(choice.refused, STOP_EXIT_CODE))
-            return
         if generation == 0:
-            self._was_empty = choice.empty
-        self._start(generation, choice)
+            self._was_empty = point.judged and point.path is None
+        self._start(generation, point.path or "")
 
-    def _start(self, generation: int, choice: Resume) -> None:
+    def _start(self, generation: int, path: str) -> None:
         group = self._group
         group.started()
         order: wire.Message = {
@@ -218,13 +219,13 @@ class GroupController:
             "world": group.world,
             "nodes": len(group.members),
             "max_restarts": self._limits.max_restarts,
-            "resume": choice.path,
+            "resume": path,
         }
         for node, line in self._lines.items():
             line.send({**order, "base": group.base(node)})
         hosts = [self._hosts[node] for node in sorted(group.members)]
-        self._account.generation_began(generation, choice.path, hosts)
-        whence = f"from {choice.path}" if choice.path else "from the beginning"
+        self._account.generation_began(generation, path, hosts)
+        whence = f"from {path}" if path else "from the beginning"
         say(f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}")
 
     def _end(self, end: EndGroup) -> None:

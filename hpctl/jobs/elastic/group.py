@@ -9,11 +9,12 @@ import json
 import os
 import re
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.core.compat import StrEnum
 from hpctl.core.trouble import UNSTARTED
@@ -119,21 +120,15 @@ def _shortened(trace: str) -> str:
     return f"{head[:200]}\n{trace[-room:].partition(chr(10))[2]}"
 
 
-def to_json(failure: RankFailure) -> dict[str, Any]:
-    """For the wire and the account."""
-    return {name: getattr(failure, name) for name in RankFailure.__struct_fields__}
-
-
-def from_json(document: Mapping[str, Any]) -> RankFailure:
-    """The inverse of `to_json`, with lengths bounded. Raises KeyError, TypeError, ValueError."""
-    return RankFailure(
-        rank=int(document["rank"]),
-        node=str(document["node"])[:256],
-        code=int(document["code"]),
-        at=float(document["at"]),
-        exception=str(document["exception"])[:256],
-        message=str(document["message"])[:MESSAGE_CHARS],
-        trace=str(document["trace"])[-TRACE_CHARS:],
+def received(document: object) -> RankFailure:
+    """A failure as a launcher sent it, with lengths bounded. Raises ValueError."""
+    failure = msgspec.convert(document, RankFailure)
+    return replace(
+        failure,
+        node=failure.node[:256],
+        exception=failure.exception[:256],
+        message=failure.message[:MESSAGE_CHARS],
+        trace=failure.trace[-TRACE_CHARS:],
     )
 
 

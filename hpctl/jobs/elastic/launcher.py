@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import RESULT, SECRET, group, wire
 from hpctl.jobs.elastic.controller import say
@@ -248,6 +250,8 @@ def rank_environment(
     return fresh
 
 
+STOP_GRACE_S = 25.0
+"""From SIGTERM to SIGKILL where the step itself is ended; Slurm's KillWait is 30 s."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 """Between two tries to reach the first node's launcher."""
 
@@ -303,9 +307,7 @@ class NodeLauncher:
                     self._send({"stopped": self._generation})
                 elif "end" in order:
                     stopped = order["end"] == "stopped"
-                    await self._stop(
-                        self._options.stop_grace_s if stopped else self._options.grace_s
-                    )
+                    await self._stop(STOP_GRACE_S if stopped else self._options.grace_s)
                     return int(order["code"])
                 elif "lost" in order:
                     say(f"{self._place.host}: {order['lost']}")
@@ -313,7 +315,7 @@ class NodeLauncher:
                     return LOST
                 elif "signal" in order:
                     self._send({"leaving": order["signal"]})
-                    await self._stop(self._options.stop_grace_s)
+                    await self._stop(STOP_GRACE_S)
                     return STOPPED
             except UnkillableProcesses as error:
                 say(f"{self._place.host}: processes that SIGKILL does not end: {error}")
@@ -351,7 +353,7 @@ class NodeLauncher:
             rank, self._place.host, code, time.time(), self._error_file(local)
         )
         if not self._stopping or failed.exception:
-            self._send({"failed": group.to_json(failed), "generation": self._generation})
+            self._send({"failed": msgspec.to_builtins(failed), "generation": self._generation})
 
     def _error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Program(Struct, frozen=True):
             Path(self.script).stat()
 
 
-def program(command: Sequence[str], python: str = "") -> Program:
+def program(command: Sequence[str]) -> Program:
     """Read the command as torchrun does (`script.py ...`, `-m module ...`), or as a whole command.
 
     Raises HpctlError where there are none.
@@ -42,8 +42,7 @@ def program(command: Sequence[str], python: str = "") -> Program:
     if not command:
         raise HpctlError("nothing to run", "Give the training script after `--`.")
     if command[0].endswith(".py") or command[0] == "-m":
-        interpreter = python or default_python()
-        return _python(interpreter, tuple(command))
+        return _python(default_python(), tuple(command))
     if _PYTHON.match(command[0]):
         rest = tuple(command[1:])
         if rest[:1] == ("-u",):
@@ -73,18 +72,13 @@ LEAST_SILENCE_S = 0.5
 
 
 class LauncherOptions(Struct, frozen=True):
-    """What was asked for. Seconds; `nproc` ranks on this node."""
+    """What was asked for: `nproc` ranks on this node, `grace_s` from SIGTERM to SIGKILL."""
 
     program: Program
     nproc: int
-    nnodes: int | None
-    node_rank: int | None
-    master_addr: str
-    run_id: str
     limits: RestartLimits
     timing: GroupTiming
     grace_s: float
-    stop_grace_s: float
     result: Path | None
 
 
@@ -95,16 +89,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherO
     codes = frozenset(int(code) for code in parsed.final_exit_codes.split(",") if code)
     result = environment.get(RESULT, "")
     return LauncherOptions(
-        program=program(command, parsed.python),
+        program=program(command),
         nproc=_nproc(parsed.nproc_per_node, environment),
-        nnodes=parsed.nnodes,
-        node_rank=parsed.node_rank,
-        master_addr=parsed.master_addr,
-        run_id=parsed.rdzv_id,
-        limits=RestartLimits(parsed.max_restarts, parsed.window, codes),
-        timing=GroupTiming(parsed.join_timeout, parsed.silence),
+        limits=RestartLimits(parsed.max_restarts, final_exit_codes=codes),
+        timing=GroupTiming(silence_s=parsed.silence),
         grace_s=parsed.grace,
-        stop_grace_s=parsed.stop_grace,
         result=Path(result) if result else None,
     )
 
@@ -133,46 +122,24 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nproc-per-node", "--nproc_per_node", default="auto", metavar="N|auto",
         help="ranks on this node (auto: as many as GPUs)")  # fmt: skip
-    add("--nnodes", type=int, help="nodes (default: the Slurm step's)")
-    add("--node-rank", "--node_rank", type=int, help="of this one (default: SLURM_PROCID)")
-    add("--master-addr", "--master_addr", default="", help="the first node (default: Slurm's list)")
-    add("--rdzv-id", "--rdzv_id", default="", metavar="ID", help="default: JOB.STEP of Slurm")
-    add("--max-restarts", "--max_restarts", type=_count, default=3, metavar="K",
-        help="restarts within the window before giving up (3)")  # fmt: skip
-    add("--window", type=_seconds, default=3600.0, metavar="S", help="0: the whole run (3600)")
+    add("--max-restarts", "--max_restarts", type=_number(int, 0), default=3, metavar="K",
+        help="restarts within an hour before giving up (3)")  # fmt: skip
     add("--final-exit-codes", default="93,16,17", metavar="LIST",
         help="a rank's exit codes that end the group at once (93,16,17)")  # fmt: skip
-    add("--grace", type=_seconds, default=2.0, metavar="S",
+    add("--grace", type=_number(float, 0), default=2.0, metavar="S",
         help="from SIGTERM to SIGKILL before a restart (2)")  # fmt: skip
-    add("--stop-grace", type=_seconds, default=25.0, metavar="S",
-        help="the same when the step itself is ended (25; Slurm's KillWait is 30)")  # fmt: skip
-    add("--join-timeout", type=_seconds, default=600.0, metavar="S",
-        help="until every launcher is there (600)")  # fmt: skip
-    add("--silence", type=_some_seconds, default=15.0, metavar="S",
+    add("--silence", type=_number(float, LEAST_SILENCE_S), default=15.0, metavar="S",
         help="a launcher that says nothing for so long is gone (15)")  # fmt: skip
-    add("--python", default="", metavar="PATH", help="interpreter of the ranks")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return number
+def _number(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        if not least <= (value := kind(text)) < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be at least {least:g}")
+        return value
 
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError("must be 0 or more seconds")
-    return number
-
-
-def _some_seconds(text: str) -> float:
-    number = _seconds(text)
-    if number < LEAST_SILENCE_S:
-        raise argparse.ArgumentTypeError(f"must be at least {LEAST_SILENCE_S:g} s")
     return number
 
 
@@ -192,26 +159,17 @@ class LauncherPlace(Struct, frozen=True):
     secret: str
 
 
-def place(
-    environment: Mapping[str, str],
-    *,
-    nodes: int | None = None,
-    node: int | None = None,
-    address: str = "",
-    run_id: str = "",
-) -> LauncherPlace:
-    """Options first, then SLURM_* of the step, then alone. Raises HpctlError."""
+def place(environment: Mapping[str, str]) -> LauncherPlace:
+    """As the step's SLURM_* variables say; alone without them. Raises HpctlError."""
     get = environment.get
     try:
-        count = (
-            int(get("SLURM_STEP_NUM_NODES") or get("SLURM_NNODES") or 1) if nodes is None else nodes
-        )
-        mine = int(get("SLURM_PROCID", "0")) if node is None else node
+        count = int(get("SLURM_STEP_NUM_NODES") or get("SLURM_NNODES") or 1)
+        mine = int(get("SLURM_PROCID", "0"))
         tasks = int(get("SLURM_STEP_NUM_TASKS") or get("SLURM_NTASKS") or count)
         names = expand(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or "")
     except (ValueError, HostlistError) as error:
         raise HpctlError(f"Slurm's environment cannot be read: {error}") from error
-    if nodes is None and tasks != count:
+    if tasks != count:
         raise HpctlError(
             f"this step has {tasks} tasks on {count} nodes; the launcher runs once a node",
             "Start it with `srun --ntasks-per-node=1`: it starts the ranks itself.",
@@ -222,8 +180,8 @@ def place(
         node=mine,
         nodes=count,
         host=get("SLURMD_NODENAME") or socket.gethostname(),
-        address=address or _first(names, count),
-        run_id=run_id or _run_id(get("SLURM_JOB_ID", ""), get("SLURM_STEP_ID", "")),
+        address=_first(names, count),
+        run_id=f"{job}.{get('SLURM_STEP_ID', '')}" if (job := get("SLURM_JOB_ID")) else "alone",
         secret=_secret(get(SECRET, ""), count),
     )
 
@@ -250,14 +208,9 @@ def _first(names: tuple[str, ...], count: int) -> str:
         return address_of(names[0])
     if count > 1:
         raise HpctlError(
-            "nobody says where the first node is",
-            "Start it under srun, or give --master-addr and --node-rank.",
+            "SLURM_STEP_NODELIST does not say where the first node is", "Start it under srun."
         )
     return "127.0.0.1"
-
-
-def _run_id(job: str, step: str) -> str:
-    return f"{job}.{step}" if job else "alone"
 
 
 def _secret(text: str, count: int) -> str:

@@ -182,7 +182,7 @@ async def _tell(host: str, run_id: str, secret: str, line: str) -> str:
             proven = await connect(host, port, secret, {"tell": line})
             answer = await wait_for(proven.receive(), HANDSHAKE_S)
             await proven.close()
-            return str(answer.get("said", ""))
+            return str(answer.get("answer", ""))
     raise Unavailable(
         f"no launcher of step {run_id} answers on {host}",
         f"Ports {first} to {first + PORTS - 1} were tried.",

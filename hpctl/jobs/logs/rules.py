@@ -5,23 +5,22 @@ which is read exactly as it stands; hpctl's own keys come beside them. `presets/
 logs of known frameworks: one YAML file each, to be used by name or copied.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from msgspec import Struct
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from msgspec import Meta, Struct
 
 from hpctl.errors import HpctlError
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.yaml import errors as yaml_errors
+from hpctl.yaml import structs
 from hpctl.yaml.errors import FileProblems
+from hpctl.yaml.structs import Reads
 
 Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]
 Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]
@@ -29,36 +28,36 @@ BLOCK = "logMonitoringConfiguration"
 DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
 
 
-def _compiles(text: str) -> str:
-    Pattern(text)
+def _regex(text: Any) -> Any:
+    if isinstance(text, str):
+        Pattern(text)
     return text
 
 
-Regex = Annotated[str, AfterValidator(_compiles)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Seconds = Annotated[float, Meta(gt=0)]
 
 
-class LogRule(BaseModel):
+class LogRule(Struct, frozen=True):
     """One rule. Seconds and thresholds may have fractions; unset keys judge nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    READS: ClassVar[Reads] = dict.fromkeys(("logPattern", "stopPattern", "successPattern"), _regex)
 
-    name: str = Field(min_length=1, max_length=200)
-    logPattern: Regex
-    expectedStartCutOffInSeconds: Seconds | None = None
-    expectedRecurringFrequencyInSeconds: Seconds | None = None
-    metricThreshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    logPattern: str
+    expectedStartCutOffInSeconds: _Seconds | None = None
+    expectedRecurringFrequencyInSeconds: _Seconds | None = None
+    metricThreshold: float | None = None
     operator: Operator | None = None
-    metricEvaluationDataPoints: int | None = Field(default=None, ge=1, le=100_000)
-    stopPattern: Regex | None = None
+    metricEvaluationDataPoints: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    stopPattern: str | None = None
 
     kind: Kind | None = None
-    successPattern: Regex | None = None
+    successPattern: str | None = None
     worse: Literal["higher", "lower"] | None = None
-    window: int = Field(default=100, ge=10, le=10_000)
-    minimum: int = Field(default=20, ge=5)
-    sigmas: float = Field(default=6.0, gt=0, allow_inf_nan=False)
-    fraction: float = Field(default=0.2, ge=0, lt=10)
+    window: Annotated[int, Meta(ge=10, le=10_000)] = 100
+    minimum: Annotated[int, Meta(ge=5)] = 20
+    sigmas: Annotated[float, Meta(gt=0)] = 6.0
+    fraction: Annotated[float, Meta(ge=0, lt=10)] = 0.2
 
     @property
     def judges(self) -> Kind | None:
@@ -76,19 +75,18 @@ class LogRule(BaseModel):
         """For a baseline: which side of it is bad. Throughput falls, a loss rises."""
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> LogRule:
+    def __post_init__(self) -> None:
         problems = [text for bad, text in self._contradictions() if bad]
         if problems:
             raise ValueError("; ".join(problems))
-        return self
 
     def _contradictions(self) -> list[tuple[bool, str]]:
         threshold, kind = self.metricThreshold is not None, self.judges
         timed = self.expectedStartCutOffInSeconds or self.expectedRecurringFrequencyInSeconds
         captures = Pattern(self.logPattern).captures
         baseline = kind in ("spike", "slow")
-        tuned = {"window", "minimum", "sigmas", "fraction", "worse"} & self.model_fields_set
+        shipped = {"window": 100, "minimum": 20, "sigmas": 6.0, "fraction": 0.2, "worse": None}
+        tuned = [name for name, default in shipped.items() if getattr(self, name) != default]
         return [
             (threshold and self.operator is None, "metricThreshold needs an operator"),
             (self.operator is not None and not threshold, "operator needs a metricThreshold"),
@@ -155,10 +153,10 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
             if name in seen:
                 problems.append(f"{place}: another rule has that name")
             seen.add(name)
-        try:
-            rules.append(LogRule.model_validate(entry))
-        except ValidationError as error:
-            problems += [f"{place}: {_problem(one)}" for one in error.errors()]
+        rule, wrong = structs.build(LogRule, entry)
+        rules += [rule] if rule is not None else []
+        for key, text in wrong:
+            problems.append(": ".join(filter(None, [place, ".".join(map(str, key)), text])))
     if problems:
         raise RulesError(path, problems)
     return RuleSet(tuple(rules))
@@ -193,11 +191,6 @@ def _lines(text: str) -> list[int]:
     if not isinstance(node, yaml.SequenceNode):
         return []
     return [item.start_mark.line + 1 for item in node.value]
-
-
-def _problem(error: Any) -> str:
-    where = str(error["loc"][0]) if error["loc"] else ""
-    return f"{where}: {yaml_errors.said(error, list(LogRule.model_fields))}".removeprefix(": ")
 
 
 PRESETS = ("deepspeed", "hf", "lightning", "megatron", "nemo", "s3-uploads", "torchtitan")

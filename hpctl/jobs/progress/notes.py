@@ -1,9 +1,7 @@
 """What ranks say of their progress, and where it arrives: bounded memory, never an exception.
 
-A note comes as one of three lines, all read everywhere: `step=12 loss=0.3 rank=0` (what
-`hpctl.progress` sends), one JSON object with the same keys, and the bare `12 0.3`. In a job's log,
-where other lines stand between them, `hpctl-progress ` goes before. Bytes come from anywhere: what
-is no note is None.
+A note is one line, `step=12 loss=0.3 rank=0`. In a job's log, where other lines stand between them,
+`hpctl-progress ` goes before. Bytes come from anywhere: what is no note is None.
 
 Ranks on this node alone use a unix socket in a directory that only their user may enter. Ranks on
 several nodes use UDP with a secret, which stands in their environment (why: ADR 0021). Any program
@@ -13,7 +11,6 @@ may also append lines to a file, which is read as it grows.
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import re
 import secrets
@@ -23,9 +20,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import unquote
 
 import msgspec
@@ -37,26 +33,16 @@ from hpctl.jobs.logs.follow import Follower
 PREFIX = b"hpctl-progress "
 LONGEST = 4096
 """Bytes of a line that are read; a longer one is no note."""
-MOST_NUMBERS = 16
 HIGHEST_RANK = 1 << 20
 HIGHEST_STEP = 1 << 53
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
-_BARE = re.compile(r"[0-9]+(?:\s+\S+)?\s*\Z")
 _LABEL = re.compile(rb"\s*(?:\[[^\]]*\])?\s*([0-9]{1,7}): *\Z")
 _TRUE = ("1", "true", "on", "yes")
 _FALSE = ("0", "false", "off", "no")
-_WORDS = (
-    "step|loss|tokens|seconds|rank|pid|lost|node|gpu|phase|checkpoint|saving|done|restart|token"
-)
-_KNOWN = frozenset(_WORDS.split("|"))
-
-
-_NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What one line says. None and empty: it does not say.
+    """What one line says of what hpctl judges by. None and empty: it does not say.
 
     With `checkpoint`, `step` is the checkpoint's and `seconds` what the save took. `lost` counts
     the sender's lines that did not go out just before this one.
@@ -77,7 +63,6 @@ class Note(msgspec.Struct, frozen=True):
     restart: bool = False
     """A launcher starts all ranks anew, inside the same step."""
     lost: int = 0
-    numbers: Mapping[str, float] = _NO_NUMBERS
 
 
 def parse(raw: bytes) -> Note | None:
@@ -88,8 +73,7 @@ def parse(raw: bytes) -> Note | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    fields = _fields(text)
-    return None if fields is None else _note(fields)
+    return _note(_fields(text))
 
 
 def token_of(raw: bytes) -> bytes:
@@ -119,25 +103,12 @@ def _ranked(note: Note, rank: int) -> Note:
     return msgspec.structs.replace(note, rank=rank) if rank < HIGHEST_RANK else note
 
 
-def _fields(text: str) -> dict[str, str] | None:
+def _fields(text: str) -> dict[str, str]:
     """Keys and values, still as text."""
-    if text.startswith("{"):
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        return {k: _shown(v) for k, v in document.items() if isinstance(v, str | int | float)}
-    if "=" not in text and _BARE.match(text):
-        step, *loss = text.split()
-        return {"step": step, "loss": loss[0]} if loss else {"step": step}
     pairs = [word.partition("=") for word in text.split()]
     if "%" in text:
         return {name: unquote(value) for name, equals, value in pairs if equals}
     return {name: value for name, equals, value in pairs if equals}
-
-
-def _shown(value: str | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _note(fields: dict[str, str]) -> Note | None:
@@ -166,26 +137,12 @@ def _note(fields: dict[str, str]) -> Note | None:
         done=done,
         restart=restart,
         lost=_whole(fields, "lost", HIGHEST_STEP) or 0,
-        numbers=_NO_NUMBERS if keys <= _KNOWN else _numbers(fields),
     )
 
 
 def _switch(text: str) -> bool | None:
     lower = text.lower()
     return True if lower in _TRUE else False if lower in _FALSE else None
-
-
-def _numbers(fields: dict[str, str]) -> Mapping[str, float]:
-    found: dict[str, float] = {}
-    for name, text in fields.items():
-        if name in _KNOWN or not _NAME.match(name):
-            continue
-        value = _number(text)
-        if value is not None:
-            found[name] = value
-        if len(found) == MOST_NUMBERS:
-            break
-    return MappingProxyType(found)
 
 
 def _whole(fields: dict[str, str], name: str, bound: int) -> int | None:
@@ -234,19 +191,12 @@ class NoteListener:
     """Hears notes until it is closed. `address` is what HPCTL_PROGRESS is set to."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        address: str,
-        *,
-        token: str = "",
-        clock: Callable[[], float] = time.monotonic,
-        directory: Path | None = None,
+        self, sock: socket.socket, address: str, *, token: str = "", directory: Path | None = None
     ) -> None:
         self.address = address
         self.dropped = 0
         """Datagrams that were no note, had no right to be one, or were pushed out."""
-        self._socket, self._token, self._clock = sock, token.encode(), clock
-        self._directory = directory
+        self._socket, self._token, self._directory = sock, token.encode(), directory
         self._heard: deque[ReceivedNote] = deque()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -297,7 +247,7 @@ class NoteListener:
             if len(self._heard) >= KEPT:
                 self._heard.popleft()
                 self.dropped += 1
-            self._heard.append(ReceivedNote(note, self._clock()))
+            self._heard.append(ReceivedNote(note, time.monotonic()))
 
 
 def listen(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
@@ -368,14 +318,12 @@ MOST_READ = 64
 class NoteFileReader:
     """Takes notes from a file, through its replacement and truncation; it may not be there yet."""
 
-    def __init__(
-        self, path: Path, clock: Callable[[], float] = time.monotonic, *, at_end: bool = False
-    ) -> None:
+    def __init__(self, path: Path, *, at_end: bool = False) -> None:
         """`at_end` passes over what is there already at the first `take`."""
         self.address = f"file:{path}"
         self.dropped = 0
         """Lines that were no note."""
-        self._follower, self._clock = Follower(path, at_end=at_end), clock
+        self._follower = Follower(path, at_end=at_end)
 
     def take(self) -> list[ReceivedNote]:
         """The new lines' notes. A file that cannot be read now gives none; it may be later."""
@@ -385,7 +333,7 @@ class NoteFileReader:
                 block, all_of_it = self._follower.read()
             except HpctlError:
                 break
-            at = self._clock()
+            at = time.monotonic()
             for line in block.splitlines():
                 note = parse(line)
                 if note is None:

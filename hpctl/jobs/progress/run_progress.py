@@ -62,10 +62,6 @@ class RunPace(Struct):
         """The run's own median silence between steps, None while too little is known."""
         return median(self.silences) if len(self.silences) >= FEWEST else None
 
-    def began(self, seconds: float) -> None:
-        """The first step of a start came after so long."""
-        self.longest_start = max(self.longest_start, seconds)
-
     def stepped(self, silence: float, *, excused: bool) -> None:
         """A new step came after so long; `excused` where a save or another phase lay between."""
         if len(self.silences) < FEWEST:
@@ -73,10 +69,6 @@ class RunPace(Struct):
         elif not excused:
             self.longest_pause = max(self.longest_pause, silence)
         self.silences.append(silence)
-
-    def saved(self, seconds: float) -> None:
-        """A save took so long."""
-        self.longest_save = max(self.longest_save, seconds)
 
     def left(self, phase: str, seconds: float) -> None:
         """A phase without a step in it is over."""
@@ -131,47 +123,6 @@ class PastJudge:
         if bad is not None:
             self._bad = self._bad + 1 if bad else 0
         return bool(bad) and self._bad == self._rule.points
-
-
-class LossJudge:
-    """Whether a loss is no number, or far over the run's past."""
-
-    def __init__(self) -> None:
-        self._jumps = PastJudge(_SPIKE)
-        self._lost: set[int] = set()
-
-    def not_finite(self, rank: int, loss: float) -> str | None:
-        """What is said when the first rank's loss is no finite number, until all are again."""
-        if math.isfinite(loss):
-            self._lost.discard(rank)
-            return None
-        first = not self._lost
-        self._lost.add(rank)
-        return f"the loss is {loss}" if first else None
-
-    def jumps(self, loss: float) -> str | None:
-        """What is said of the last of several losses far over the past."""
-        times = f"{_SPIKE.points} times running"
-        over = f"the loss is {loss:.6g}, far over the run's own median, {times}"
-        return over if self._jumps(loss) else None
-
-
-class ThroughputJudge:
-    """Whether steps, or tokens where they are told, come far slower than in the run's past."""
-
-    def __init__(self) -> None:
-        self._slows, self._tokens = PastJudge(_SLOW), False
-
-    def __call__(self, silence: float, steps: int, tokens: float | None) -> str | None:
-        """Take so many steps in so many seconds, with the tokens of each."""
-        if silence <= 0:
-            return None
-        if (tokens is not None) != self._tokens:
-            self._slows, self._tokens = PastJudge(_SLOW), tokens is not None
-        rate = steps * (1.0 if tokens is None else tokens) / silence
-        unit = "steps/s" if tokens is None else "tokens/s"
-        under = f"{rate:.4g} {unit} is far under the run's own median, {_SLOW.points} times running"
-        return under if self._slows(rate) else None
 
 
 MOST_RANKS = 1 << 16
@@ -295,15 +246,12 @@ class RunProgress:
         self.pace = pace or RunPace()
         self.step: int | None = None
         """The furthest step of this start, or since the run last went back."""
-        self.loss: float | None = None
         self.checkpoint: tuple[str, int | None] | None = None
         self.saves: deque[float] = deque(maxlen=KEPT_SAVES)
         """What saves took, as the program reported: `saves` of `RankProgress` takes them."""
         """Path and step of the last save that a rank called finished."""
         self.done = False
         """The run reported its end."""
-        self.refused = 0
-        """Notes of more ranks than are kept."""
         self._lowest = MOST_RANKS * MOST_RANKS
         """The lowest rank heard: its loss stands for the run's."""
         self._moved = started
@@ -313,9 +261,12 @@ class RunProgress:
         """When a start began that has made no step yet."""
         self._excused = False
         self._since = started
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
         self._pending: deque[Trouble] = deque(maxlen=MOST_PENDING)
-        self._losses, self._throughput = LossJudge(), ThroughputJudge()
+        self._jumps, self._slows = PastJudge(_SPIKE), PastJudge(_SLOW)
+        self._by_tokens = False
+        self._lost: set[int] = set()
+        """Ranks whose loss is no finite number."""
 
     def wall(self, at: float) -> datetime:
         """The monotonic seconds as a date."""
@@ -330,7 +281,6 @@ class RunProgress:
         rank = self.ranks.get(number)
         if rank is None:
             if len(self.ranks) >= MOST_RANKS:
-                self.refused += 1
                 return
             rank = self.ranks[number] = Rank(number, at)
             self._lowest = min(self._lowest, number)
@@ -362,9 +312,9 @@ class RunProgress:
         if self._pending:
             return self._pending.popleft()
         hang = self.hang(now)
-        if hang is None or self._told_at == self._moved:
+        if hang is None or self._reported_at == self._moved:
             return None
-        self._told_at = self._moved
+        self._reported_at = self._moved
         return hang
 
     def hang(self, now: float) -> Trouble | None:
@@ -469,11 +419,10 @@ class RunProgress:
         if self.step is not None and self._stepped is not None:
             silence = at - self._stepped
             self.pace.stepped(silence, excused=self._excused)
-            slow = self._throughput(silence, step - self.step, tokens)
-            if slow:
-                self._queue(Kind.SLOW, slow, at, "throughput far under the run's own past")
+            if silence > 0:
+                self._rate(silence, step - self.step, tokens, at)
         elif self._start is not None:
-            self.pace.began(at - self._start)
+            self.pace.longest_start = max(self.pace.longest_start, at - self._start)
         self._start = None
         self.step, self._stepped, self._excused = step, at, False
 
@@ -481,13 +430,30 @@ class RunProgress:
         """The run was taken up again at an earlier step, or counts its steps anew."""
         self._since, self.step, self._stepped, self._moved = at, None, None, at
 
+    def _rate(self, silence: float, steps: int, tokens: float | None, at: float) -> None:
+        """So many steps in so many seconds, with the tokens of each where they are reported."""
+        if (tokens is not None) != self._by_tokens:
+            self._slows, self._by_tokens = PastJudge(_SLOW), tokens is not None
+        rate = steps * (1.0 if tokens is None else tokens) / silence
+        if self._slows(rate):
+            unit = "steps/s" if tokens is None else "tokens/s"
+            why = f"{rate:.4g} {unit} is far under the run's own median"
+            signature = "throughput far under the run's own past"
+            self._queue(Kind.SLOW, f"{why}, {_SLOW.points} times running", at, signature)
+
     def _loss(self, rank: Rank, loss: float, at: float) -> None:
-        if rank.rank == self._lowest and math.isfinite(loss):
-            self.loss = loss
-        if (problem := self._losses.not_finite(rank.rank, loss)) is not None:
-            self._queue(Kind.NAN, f"{rank}: {problem}", at, "loss is no finite number", rank)
-        elif rank.rank == self._lowest and (problem := self._losses.jumps(loss)):
-            self._queue(Kind.SPIKE, problem, at, "loss far over the run's own past")
+        """A loss that is no number is reported of the first rank, until all are again."""
+        if not math.isfinite(loss):
+            if not self._lost:
+                why = f"{rank}: the loss is {loss}"
+                self._queue(Kind.NAN, why, at, "loss is no finite number", rank)
+            self._lost.add(rank.rank)
+            return
+        self._lost.discard(rank.rank)
+        if rank.rank == self._lowest and self._jumps(loss):
+            why = f"the loss is {loss:.6g}, far over the run's own median"
+            signature = "loss far over the run's own past"
+            self._queue(Kind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature)
 
     def _phase(self, rank: Rank, phase: str, at: float) -> None:
         if phase == rank.phase:
@@ -501,14 +467,14 @@ class RunProgress:
         if on:
             rank.saving_at = at if rank.saving_at is None else rank.saving_at
         elif rank.saving_at is not None:
-            self.pace.saved(at - rank.saving_at)
+            self.pace.longest_save = max(self.pace.longest_save, at - rank.saving_at)
             rank.saving_at = None
         self._moved, self._excused = at, True
 
     def _checkpoint(self, note: Note, at: float) -> None:
         self.checkpoint = (note.checkpoint, note.step)
         if note.seconds is not None and 0 <= note.seconds < self.policy.window_s:
-            self.pace.saved(note.seconds)
+            self.pace.longest_save = max(self.pace.longest_save, note.seconds)
             self.saves.append(note.seconds)
         self._moved, self._excused = at, True
 

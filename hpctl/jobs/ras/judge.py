@@ -8,7 +8,6 @@ counted by RAS (as of 2.30): a pipeline stage that waits for its predecessor loo
 explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -311,7 +310,7 @@ class Inquiry:
         *,
         apart_s: float = APART_S,
     ) -> None:
-        """`where`: on this node. `hosts`: addresses, as digits, to node names (`addresses`)."""
+        """`where`: on this node. `hosts`: addresses, as digits, to node names."""
         self._where, self._hosts, self._apart = where, dict(hosts or {}), apart_s
         self._moved: float | None = None
         self._first: RasSample | None = None
@@ -321,13 +320,13 @@ class Inquiry:
 
     def watch(self, progress: RunProgress, now: float) -> None:
         """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
-        if self._looking:
+        if self._thread is not None and self._thread.is_alive():
             return
-        if self._moved != progress.moved:
-            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        self._begin(progress)
         if not progress.suspect(now) or self._error:
             return
-        if self._first is None or now - self._newest(self._first).at >= self._apart:
+        newest = self._second or self._first
+        if newest is None or now - newest.at >= self._apart:
             self._thread = threading.Thread(target=self._look, name="ras", daemon=True)
             self._thread.start()
 
@@ -338,9 +337,9 @@ class Inquiry:
         that the policy calls a hang: who asks for a short one gets a less certain answer. Without
         a RAS service it answers at once, with the trouble as it is.
         """
-        self._settle()
-        if self._moved != progress.moved:
-            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        if self._thread is not None:
+            self._thread.join(timeout=LAST_LOOK_S)
+        self._begin(progress)
         if self._first is None and not self._error:
             self._look()
         if self._first is not None and self._second is None:
@@ -354,17 +353,10 @@ class Inquiry:
             return self._moving(progress, trouble, finding)
         return self._named(progress, trouble, finding, self._second.report)
 
-    @property
-    def _looking(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def _settle(self) -> None:
-        if self._thread is not None:
-            self._thread.join(timeout=LAST_LOOK_S)
-            self._thread = None
-
-    def _newest(self, first: RasSample) -> RasSample:
-        return self._second or first
+    def _begin(self, progress: RunProgress) -> None:
+        """Forget the looks at a silence that is over."""
+        if self._moved != progress.moved:
+            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
 
     def _look(self) -> None:
         try:
@@ -442,18 +434,6 @@ class Inquiry:
             # A communicator of all ranks numbers them as the job does.
             return progress.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
         return None
-
-
-def addresses(nodes: Iterable[str]) -> dict[str, NodeName]:
-    """The addresses, as digits, of nodes whose names resolve. Ask early: a resolver may wait."""
-    found: dict[str, NodeName] = {}
-    for node in nodes:
-        try:
-            told = socket.getaddrinfo(node, None, type=socket.SOCK_STREAM)
-        except OSError:
-            continue
-        found.update((str(one[4][0]), NodeName(node)) for one in told)
-    return found
 
 
 def _evidence(trouble: Trouble, more: str) -> str:

@@ -12,9 +12,10 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import Attempt, JobId, NodeName, SlurmJob, SlurmNode, reason_owner
+from hpctl.core.model import Attempt, JobId, NodeName, SlurmNode, reason_owner
 from hpctl.errors import Unavailable
 from hpctl.slurm.read import Reader
+from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import Runner
 
 NOT_NOW = frozenset({"FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG"})
@@ -83,27 +84,6 @@ class NoSuchJob(Unavailable):
     """slurmctld answered, and does not know our job."""
 
 
-class Allocation(Struct, frozen=True):
-    """The job now. `command_id` names it, and no other task of an array, to Slurm's commands."""
-
-    job: SlurmJob
-    command_id: str
-
-    @property
-    def nodes(self) -> tuple[NodeName, ...]:
-        """The nodes that the job still has."""
-        return self.job.nodes
-
-    @property
-    def lives(self) -> bool:
-        """Whether steps can still be launched in it."""
-        return self.job.running and not self.job.completing
-
-    def left_s(self, now: datetime) -> float | None:
-        """Seconds until its time limit; None where it has none."""
-        return (self.job.end - now).total_seconds() if self.job.end else None
-
-
 class AllocationQueries:
     """Asks. Every method raises Unavailable, and nothing else."""
 
@@ -111,28 +91,23 @@ class AllocationQueries:
         self._id = job
         self._runner = runner
         self._reader = Reader(runner, lambda: datetime.now(UTC))
-        self.asked = 0
-        """RPCs that were sent to slurmctld."""
 
-    def allocation(self) -> Allocation:
+    def allocation(self) -> JobRecord:
         """Our job. One RPC. Raises NoSuchJob where slurmctld says that there is none."""
-        self.asked += 1
         record = self._reader.job(self._id)
         if record is None:
             raise NoSuchJob(
                 f"slurmctld does not know job {self._id}",
                 "is SLURM_CONF right, and SLURM_JOB_ID this job's own?",
             )
-        return Allocation(record.job, record.command_id)
+        return record
 
     def states(self, nodes: tuple[NodeName, ...]) -> Mapping[NodeName, SlurmNode]:
         """These nodes. One RPC for each 200 of them."""
-        self.asked += 1 + len(nodes) // 200
         return self._reader.nodes(nodes)
 
     def idle(self, partition: str) -> int:
         """Nodes of the partition that are idle. One RPC, which fetches the whole node table."""
-        self.asked += 1
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
             raise Unavailable(f"sinfo: {ran.message}")
@@ -158,7 +133,7 @@ class AllocationState:
         self._stopped = stopped
         self._questions, self._say, self._restart = questions, say, restart
         self._ours: Attempt | None = None
-        self.allocation: Allocation | None = None
+        self.allocation: JobRecord | None = None
         self.addresses: Mapping[NodeName, str] = {}
         self.suspects: dict[NodeName, str] = {}
         self._closed: set[NodeName] = set()
@@ -180,7 +155,7 @@ class AllocationState:
         while True:
             try:
                 self.allocation = self._asked()
-                nodes = self.allocation.nodes
+                nodes = self.allocation.job.nodes
                 states = self._questions.states(nodes)
             except Unavailable as error:
                 if isinstance(error, NoSuchJob) and self.allocation is None:
@@ -223,7 +198,7 @@ class AllocationState:
             return False
         return True
 
-    def _asked(self) -> Allocation:
+    def _asked(self) -> JobRecord:
         """Our job now. The first answer that is this run's own says which run that is."""
         found = self._questions.allocation()
         if self._ours is None and found.job.restarts == self._restart:
@@ -263,7 +238,8 @@ class AllocationState:
     @property
     def alive(self) -> bool:
         """Whether steps can still be launched, by the latest look."""
-        return self.allocation is not None and self.allocation.lives and not self.other
+        job = self.allocation.job if self.allocation else None
+        return job is not None and job.running and not job.completing and not self.other
 
     @property
     def over(self) -> str:
@@ -277,7 +253,8 @@ class AllocationState:
 
     def left_s(self, now: datetime) -> float | None:
         """Seconds until the job's time limit; None where it has none or nobody knows."""
-        return self.allocation.left_s(now) if self.allocation else None
+        end = self.allocation.job.end if self.allocation else None
+        return (end - now).total_seconds() if end else None
 
     @property
     def whole_s(self) -> float | None:
@@ -289,7 +266,7 @@ class AllocationState:
 
     def gone(self, nodes: Sequence[NodeName]) -> list[NodeName]:
         """Those that the job has no more."""
-        have = self.allocation.nodes if self.allocation else nodes
+        have = self.allocation.job.nodes if self.allocation else nodes
         return [node for node in nodes if node not in have]
 
     def lost(self, nodes: Sequence[NodeName], fit: Fitness) -> dict[NodeName, str]:

@@ -28,8 +28,9 @@ NOTIFY_S = 60.0
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that ask a program to end."""
 
-_ROW = re.compile(r"^StepId=\S+ .*?\bState=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE)
-_STEP = re.compile(r"^StepId=(\S+) .*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE)
+_STEP = re.compile(
+    r"^StepId=(\S+) (?:.*?\bState=(\S+) )?.*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE
+)
 
 
 class RunningStep(Struct, frozen=True):
@@ -123,25 +124,16 @@ class StepLauncher:
     def blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Whether slurmctld holds a step back for one of those `before` (process ids of sruns),
         which have ended: it was away at that moment."""
-        ran = self.runner.run("scontrol", "-o", "show", "step", str(self.job))
-        return blocked(ran.text, step.process.pid, before)
+        return blocked(self._steps(), step.process.pid, before)
 
     def withdraw(self, step: RunningStep) -> None:
         """Have srun give up a step that was not created yet."""
         with contextlib.suppress(ProcessLookupError):
             step.process.terminate()
 
-    def requeue(self, command_id: str) -> Ran:
-        """`scontrol requeue`: ends this job's run, and with it this process."""
-        return self.runner.run("scontrol", "requeue", command_id)
-
-    def hold(self, command_id: str) -> Ran:
-        """`scontrol requeuehold`: the same, and the job waits for its user."""
-        return self.runner.run("scontrol", "requeuehold", command_id)
-
-    def comment(self, command_id: str, comment: str) -> Ran:
-        """Write the job's Comment, which squeue shows."""
-        return self.runner.run("scontrol", "update", f"JobId={command_id}", comment)
+    def scontrol(self, *arguments: str) -> Ran:
+        """One command. A requeue of this job ends its run, and with it this process."""
+        return self.runner.run("scontrol", *arguments)
 
     def notify(self, command: Sequence[str], document: bytes) -> None:
         """Run the policy's command with a JSON document on its stdin. Returns at once."""
@@ -157,7 +149,7 @@ class StepLauncher:
 
     def _scancel(self, step: RunningStep, name: str) -> None:
         def run() -> None:
-            step_id = self._step_id(step.process.pid)
+            step_id = step_of(self._steps(), step.process.pid)
             if step_id is None:
                 # Not created yet, so srun is all there is of it; or gone, and so will srun be.
                 self.abandon(step)
@@ -166,21 +158,16 @@ class StepLauncher:
 
         threading.Thread(target=run, name=f"scancel {name}", daemon=True).start()
 
-    def _step_id(self, pid: int) -> str | None:
-        """The step whose srun has this process id, as slurmctld names it."""
-        ran = self.runner.run("scontrol", "-o", "show", "step", str(self.job))
-        return step_of(ran.text, pid)
+    def _steps(self) -> str:
+        return self.scontrol("-o", "show", "step", str(self.job)).text
 
 
 def step_of(text: str, pid: int) -> str | None:
     """The StepId of the srun `pid` in `scontrol -o show step`."""
-    for match in _STEP.finditer(text):
-        if int(match[2]) == pid:
-            return match[1]
-    return None
+    return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 
 
 def blocked(text: str, pid: int, before: Collection[int]) -> bool:
     """Whether the step of srun `pid` is pending while one of those `before` is still listed."""
-    states = {int(match[2]): match[1] for match in _ROW.finditer(text)}
+    states = {int(match[3]): match[2] for match in _STEP.finditer(text)}
     return states.get(pid) == "PENDING" and any(each in states for each in before)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core.hostlist import expand
@@ -20,13 +19,6 @@ from hpctl.jobs.ras.client import Address, address, address_of_job
 from hpctl.jobs.run.history import HISTORIES
 from hpctl.jobs.run.srun import SrunCommand, TaskLayout, task_layout
 from hpctl.policies import PolicyFile, merged
-
-
-class Torch(Struct, frozen=True):
-    """`nproc` ranks a node (0: as many as GPUs), restarted `max_restarts` times an hour."""
-
-    nproc: int = 0
-    max_restarts: int = 3
 
 
 @dataclass(slots=True)
@@ -50,7 +42,8 @@ class RunSettings:
     logs: tuple[Path, ...] = ()
     scratch: bool = False
     save_signal: int = signal.SIGUSR1
-    torch: Torch | None = None
+    torch: int | None = None
+    """Ranks that a launcher starts on each node, 0 for as many as GPUs; None: no launcher."""
     search: Callable[[], Search] | None = field(default=None, repr=False)
     """Looks for the newest whole checkpoint in all tiers; None: in `directory` alone."""
     own: tuple[PolicyFile, ...] = ()
@@ -101,7 +94,7 @@ def settings(
     spares: int | None = None,
     rules: RuleSet | None = None,
     logs: tuple[Path, ...] = (),
-    torch: Torch | None = None,
+    torch: int | None = None,
     search: Callable[[], Search] | None = None,
 ) -> RunSettings:
     """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""
@@ -126,7 +119,9 @@ def settings(
     return RunSettings(
         job=JobId(int(job)),
         srun=srun,
-        layout=TaskLayout(1) if torch else task_layout(srun, environ, len(allocated), wanted),
+        layout=(
+            task_layout(srun, environ, len(allocated), wanted) if torch is None else TaskLayout(1)
+        ),
         allocated=allocated,
         wanted=wanted,
         policy=policy,
@@ -147,11 +142,7 @@ def settings(
 def _save_signal(environ: Mapping[str, str]) -> int:
     """The signal at which the program saves; SIGUSR1 where none is given."""
     name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
-    return (
-        signal.Signals[f"SIG{name}"]
-        if f"SIG{name}" in signal.Signals.__members__
-        else signal.SIGUSR1
-    )
+    return signal.Signals.__members__.get(f"SIG{name}", signal.SIGUSR1)
 
 
 def _spares(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:

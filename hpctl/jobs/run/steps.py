@@ -30,7 +30,7 @@ from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.launch import ENDING, RunningStep, StepLauncher
 from hpctl.jobs.run.output import OutputReader
 from hpctl.jobs.run.rank_progress import RankProgress
-from hpctl.jobs.run.settings import RunSettings, Torch
+from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import (
     SrunCommand,
     SrunLine,
@@ -47,13 +47,11 @@ ASK_S = 5.0
 
 
 def wrapped(
-    srun: SrunCommand, torch: Torch, policy: RunPolicy, path: Path | None
+    srun: SrunCommand, nproc: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
     """The srun command with a launcher before the command, and what its environment needs."""
     codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
-    command = elastic.command(
-        srun.command, torch.nproc, max_restarts=torch.max_restarts, final_exit_codes=codes
-    )
+    command = elastic.command(srun.command, nproc, final_exit_codes=codes)
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in srun.given else ("--cpu-bind=none",)
     srun = replace(srun, options=(*srun.options, *bind), command=tuple(command))

@@ -4,7 +4,6 @@ Everything that happens comes through one queue: srun's end, what its output say
 ranks' progress, signals. Only this thread decides anything.
 """
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -36,7 +35,9 @@ from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import TaskEnd
 from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
 from hpctl.jobs.run.trouble_handler import TroubleHandler
-from hpctl.policies import PolicyFile
+from hpctl.policies import from_json
+
+INFINITE = float("inf")
 
 
 class StepTimers:
@@ -53,9 +54,9 @@ class StepTimers:
 
     def __init__(self, given: RunSettings) -> None:
         self._given = given
-        self._kill = self._poll = self._grow = self._create = float("inf")
+        self._due: dict[str, float] = {}
         self._ended = 0.0
-        self._limit_told = False
+        self._limit_reported = False
         self._saved = ResumePoint(judged=False)
         self._trained = False
         self.restart_s: float | None = None
@@ -64,8 +65,8 @@ class StepTimers:
     def began(self, step: RunningStep, resume: ResumePoint) -> None:
         """A step was launched."""
         self._saved, self._trained = resume, False
-        self._kill, self._poll = float("inf"), step.began + self.POLL_S
-        self._grow, self._create = step.began + self.GROW_S, step.began + self.CREATED_S
+        seconds = {"poll": self.POLL_S, "grow": self.GROW_S, "create": self.CREATED_S}
+        self._due = {name: step.began + after for name, after in seconds.items()}
 
     def ended(self) -> None:
         """It is over."""
@@ -73,28 +74,17 @@ class StepTimers:
 
     def kill_by(self, seconds: float) -> None:
         """End the step in so many seconds, if not before."""
-        self._kill = min(self._kill, time.monotonic() + seconds)
+        self._due["kill"] = min(self._due.get("kill", INFINITE), time.monotonic() + seconds)
 
     def wait_s(self, most: float) -> float:
         """How long the loop may wait for an event, so that it is not late."""
-        return max(0.0, min(most, self._kill - time.monotonic()))
+        return max(0.0, min(most, self._due.get("kill", INFINITE) - time.monotonic()))
 
-    def kill_due(self) -> bool:
-        """Whether the step is to be ended now."""
-        return time.monotonic() >= self._kill
-
-    def created_due(self) -> bool:
-        """Whether to see that the step was created: once."""
-        if time.monotonic() < self._create:
+    def due(self, name: str, again_s: float = 0.0) -> bool:
+        """Whether it is time: once, or not again for so many seconds."""
+        if time.monotonic() < self._due.get(name, INFINITE):
             return False
-        self._create = float("inf")
-        return True
-
-    def poll_due(self) -> bool:
-        """Whether to ask about the job; if so, not again for a while."""
-        if time.monotonic() < self._poll:
-            return False
-        self._poll = time.monotonic() + self.POLL_S
+        self._due[name] = time.monotonic() + (again_s or INFINITE)
         return True
 
     def with_progress(self, trouble: Trouble) -> Trouble:
@@ -109,9 +99,8 @@ class StepTimers:
         if not self._trained and trained is not None:
             self._trained = True
             self.restart_s = time.monotonic() - self._ended if self._ended else None
-        if time.monotonic() < self._grow:
+        if not self.due("grow", self.GROW_S):
             return False
-        self._grow = time.monotonic() + self.GROW_S
         found = newest(self._given.directory)
         fresh = found.path is not None and found != self._saved
         self._saved = found
@@ -120,12 +109,12 @@ class StepTimers:
     def time_limit(self, allocation: AllocationState, now: datetime) -> Trouble | None:
         """The time limit is near: once, and only where a save is worth a requeue."""
         left = allocation.left_s(now)
-        if self._limit_told or self._given.directory is None or left is None:
+        if self._limit_reported or self._given.directory is None or left is None:
             return None
         whole = allocation.whole_s or float("inf")
         if left > min(self._given.policy.save_grace_s + self.LIMIT_S, whole / 4):
             return None
-        self._limit_told = True
+        self._limit_reported = True
         why = f"{left:.0f} s are left of the time limit"
         return Trouble(Kind.TIME_LIMIT, now, why, signature="time limit")
 
@@ -320,7 +309,7 @@ class StepSupervisor:
             if (found := self.steps.ranks.look()) is not None:
                 self.events.put(found)
             self.history.saved(step.attempt, _utc_now(), self.steps.ranks.saves())
-            if self.timers.kill_due():
+            if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
                 return self._ended(step, code, lost)
             if (outcome := self._slowly(step)) is not None:
@@ -403,11 +392,11 @@ class StepSupervisor:
 
     def _slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """What is looked at now and then: the job itself, its time limit, room to grow."""
-        if self.timers.created_due() and self.steps.blocked(step):
+        if self.timers.due("create") and self.steps.blocked(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
             return AttemptOutcome(1, why, None, Answer(Action.STEP, why, size=len(step.nodes)))
-        if self.timers.poll_due() and self.allocation.glance():
+        if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.glance():
             if self.allocation.other or self.allocation.gone(step.nodes):
                 # srun should have ended long ago.
                 self.timers.kill_by(0)
@@ -482,7 +471,7 @@ class StepSupervisor:
     def _learned(self, reply: DaemonReply) -> None:
         """The daemon named the recovery policies under the job's own. On a thread of its own."""
         try:
-            layers = [PolicyFile.model_validate_json(json.dumps(keys)) for keys in reply.run_policy]
+            layers = [from_json(keys) for keys in reply.run_policy]
         except ValueError as error:  # an hpctl of another release
             self.say(f"the cluster's recovery policy is not used: {error}")
             return

@@ -130,19 +130,15 @@ class TroubleHandler:
         The step has ended, so that no rank writes any more. Never sent for a job that is already
         ending: a requeue of a COMPLETING job crashes slurmctld.
         """
-        if (
-            not self._allocation.glance()
-            or not self._allocation.alive
-            or not self._allocation.allocation
-        ):
+        now = self._allocation.allocation if self._allocation.glance() else None
+        if now is None or not self._allocation.alive:
             return False
-        command_id, job = self._allocation.allocation.command_id, self._allocation.allocation.job
+        command_id, job = now.command_id, now.job
         if answer.action is Action.HOLD:
             comment = f"{job.comment} | {answer.why}".removeprefix(" | ")
-            self._launcher.comment(command_id, f"Comment={comment}")
-            ran = self._launcher.hold(command_id)
-        else:
-            ran = self._launcher.requeue(command_id)
+            self._launcher.scontrol("update", f"JobId={command_id}", f"Comment={comment}")
+        verb = "requeuehold" if answer.action is Action.HOLD else "requeue"
+        ran = self._launcher.scontrol(verb, command_id)
         if not ran.ok and ran.code < 0:
             return True  # the requeue ended its own messenger: it belongs to this job
         if not ran.ok:

@@ -4,26 +4,29 @@ Everything is plentiful unless a test says otherwise: `types` and `groups` bound
 instances of a type, or in a group (`<cluster>/<group>`), the service can find; `quotas` is what
 Service Quotas grants of a type over all clusters, a call beyond which is refused.
 
-Training plans to be bought are always to be had, at a made-up price, from the next day's 11:30 UTC
-and from a week later. An offering's id is made of what it holds, as the service's `tpo-<SHA-256>`
-is (SageMaker guide, "SageMaker training plans creation using the API"): a second search finds it.
+Training plans are those that a test has added: none can be bought here.
 """
 
-import hashlib
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import in_use, limit_exceeded, not_found, validation
-from hpctl.sandbox.emulator.shapes import Body, paged
-from hpctl.sandbox.emulator.state import Cluster, Group, Node, Threads, World
+from hpctl.sandbox.emulator.faults import ApiError, limit_exceeded, not_found, validation
+from hpctl.sandbox.emulator.shapes import Body, enumeration, paged
+from hpctl.sandbox.emulator.state import Cluster, Group, Node, World
 
-_ONLY_DESCRIBED = ("UnhealthyInstanceCount", "AvailableSpareInstanceCount")
-_SORTS = {"TrainingPlanName": "TrainingPlanName", "Status": "Status", "StartTime": "StartTime"}
+PLENTY = 1000.0
+"""The quota of whatever no test has bounded."""
+
+TOTALS = {
+    "Maximum number instances allowed per SageMaker HyperPod cluster": PLENTY,
+    "Total number of instances allowed across SageMaker HyperPod clusters": PLENTY,
+    "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance": 16384.0,
+}
+"""Quotas of HyperPod that are not for one instance type, by their names in Service Quotas."""
 
 
 class Capacity(Struct):
@@ -61,11 +64,11 @@ class Capacity(Struct):
         """
         node.instance_type = ""
         mine = f"{cluster.name}/{node.group.name}"
-        if self._held(lambda n: n.group is node.group) >= self.groups.get(mine, 1 << 30):
+        if self._held(group=node.group) >= self.groups.get(mine, 1 << 30):
             return False
         plan = self.plans.get(str(node.group.spec.get("TrainingPlanArn", "")))
         for kind in node.group.instance_types:
-            held = self._held(partial(_is, kind))
+            held = self._held(kind=kind)
             if held < self.types.get(kind, 1 << 30) and (plan is None or self._in(plan, kind)):
                 node.instance_type = kind
                 return True
@@ -143,29 +146,41 @@ class Capacity(Struct):
         wanted = request["TrainingPlanName"]
         for arn, plan in self.plans.items():
             if wanted in (arn, plan["TrainingPlanName"]):
-                return self._counted(plan)
+                mine = self._held(plan=arn)
+                left = max(0, plan["TotalInstanceCount"] - mine)
+                return {"InUseInstanceCount": mine, "AvailableInstanceCount": left, **plan}
         raise not_found(f"Training plan {wanted} not found.")
 
-    def list_plans(self, request: Body) -> Body:
-        """ListTrainingPlans, with its filter and sort orders."""
-        states = {f["Value"] for f in request.get("Filters", ())}
-        found = [p for p in self.plans.values() if not states or p["Status"] in states]
-        key = _SORTS[request.get("SortBy", "TrainingPlanName")]
-        found.sort(
-            key=lambda p: str(p.get(key, "")), reverse=request.get("SortOrder") == "Descending"
-        )
+    # --- Service Quotas -----------------------------------------------------------------------
 
-        def summary(plan: Body) -> Body:
-            return {k: v for k, v in self._counted(plan).items() if k not in _ONLY_DESCRIBED}
+    def list_quotas(self, request: Body) -> Body:
+        """ListServiceQuotas and ListAWSDefaultServiceQuotas."""
+        if request["ServiceCode"] != "sagemaker":
+            text = f"There are no quotas of {request['ServiceCode']} here."
+            raise ApiError("NoSuchResourceException", text)
+        found = [
+            self._quota(f"{kind} for cluster {usage}", self.quotas.get(kind, PLENTY))
+            for kind in enumeration("ClusterInstanceType")
+            for usage in ("usage", "spot instance usage")
+        ]
+        return paged("Quotas", [*found, *(self._quota(*one) for one in TOTALS.items())], request)
 
-        return paged("TrainingPlanSummaries", found, request, summary)
+    def _quota(self, name: str, value: float) -> Body:
+        code = f"L-{zlib.crc32(name.encode()):08X}"
+        place = f"{self.world.region}:{self.world.account}"
+        return {
+            "ServiceCode": "sagemaker",
+            "ServiceName": "Amazon SageMaker",
+            "QuotaArn": f"arn:aws:servicequotas:{place}:sagemaker/{code}",
+            "QuotaCode": code,
+            "QuotaName": name,
+            "Value": float(value),
+            "Unit": "None",
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }
 
     # --- inside -------------------------------------------------------------------------------
-
-    def _counted(self, plan: Body) -> Body:
-        used = self._held(lambda n: n.group.spec.get("TrainingPlanArn") == plan["TrainingPlanArn"])
-        left = plan["TotalInstanceCount"] - used
-        return {"InUseInstanceCount": used, "AvailableInstanceCount": max(0, left), **plan}
 
     def _in(self, plan: Body, kind: str) -> bool:
         if plan["Status"] != "Active":
@@ -175,222 +190,15 @@ class Capacity(Struct):
             for s in plan.get("ReservedCapacitySummaries", ())
             if s["InstanceType"] == kind
         )
-        arn = plan["TrainingPlanArn"]
-        return total > self._held(
-            lambda n: n.group.spec.get("TrainingPlanArn") == arn and n.instance_type == kind
-        )
+        return total > self._held(plan=plan["TrainingPlanArn"], kind=kind)
 
-    def _held(self, counts: Callable[[Node], bool]) -> int:
+    def _held(self, *, group: Group | None = None, kind: str = "", plan: str = "") -> int:
+        """How many instances there are: in a group, of a type, of a training plan by its ARN."""
         return sum(
-            1
+            bool(node.instance_type)
+            and group in (None, node.group)
+            and kind in ("", node.instance_type)
+            and plan in ("", node.group.spec.get("TrainingPlanArn"))
             for cluster in self.world.clusters.values()
             for node in cluster.nodes.values()
-            if node.instance_type and counts(node)
         )
-
-
-def _is(kind: str, node: Node) -> bool:
-    return node.instance_type == kind
-
-
-def plan_status(capacity: Capacity, group: Group) -> Body:
-    """What DescribeCluster says of a group's training plan."""
-    plan = capacity.plans.get(str(group.spec.get("TrainingPlanArn", "")))
-    return {"TrainingPlanStatus": plan["Status"]} if plan else {}
-
-
-HOUR_USD = 40
-"""An instance-hour."""
-ULTRA_SERVERS = {"ml.u-p6e-gb200x72": ("ml.p6e-gb200.36xlarge", 18)}
-"""What an UltraServer is made of: the instance type, and how many."""
-_OF_PLAN = ("UpfrontFee", "CurrencyCode", "DurationHours", "TargetResources")
-_OF_SERVER = ("UltraServerType", "AvailabilityZone", "InstanceType")
-
-
-class TrainingPlanOperations(Struct):
-    """`pay_s`: how long a payment is Pending. `pays`: whether payments go through then."""
-
-    capacity: Capacity
-    threads: Threads
-    pay_s: float = 0.0
-    pays: bool = True
-    offered: dict[str, Body] = field(default_factory=dict)
-    """Every offering that a search has found, by id. What is not here is sold out."""
-    extensions: dict[str, list[Body]] = field(default_factory=dict)
-    """By plan ARN, as DescribeTrainingPlanExtensionHistory tells them."""
-
-    def handlers(self) -> dict[str, Callable[[Body], Body]]:
-        """Each operation by its name."""
-        return {
-            "SearchTrainingPlanOfferings": self.search,
-            "CreateTrainingPlan": self.create,
-            "ExtendTrainingPlan": self.extend,
-            "DescribeTrainingPlanExtensionHistory": self.history,
-            "DescribeReservedCapacity": self.describe_reserved,
-            "ListUltraServersByReservedCapacity": self.list_ultra_servers,
-        }
-
-    def search(self, request: Body) -> Body:
-        """SearchTrainingPlanOfferings, for a new plan, or to extend one where it is named."""
-        if "TrainingPlanArn" in request:
-            plan = self._plan(request["TrainingPlanArn"])
-            hours = [request["DurationHours"]] if "DurationHours" in request else [24, 48, 168]
-            offers = [self._extension(plan, one) for one in hours]
-            return {"TrainingPlanOfferings": [], "TrainingPlanExtensionOfferings": offers}
-        if not {"DurationHours", "TargetResources"} <= set(request):
-            raise validation("DurationHours and TargetResources are required.")
-        return {"TrainingPlanOfferings": list(self._offers(request))}
-
-    def create(self, request: Body) -> Body:
-        """CreateTrainingPlan: a name is taken once."""
-        name, offer = request["TrainingPlanName"], self._offer(request["TrainingPlanOfferingId"])
-        if any(plan["TrainingPlanName"] == name for plan in self.capacity.plans.values()):
-            raise in_use(f"Training plan {name} already exists.")
-        part = {"ReservedCapacityType": "Instance", **offer["ReservedCapacityOfferings"][0]}
-        part["TotalInstanceCount"] = part.pop("InstanceCount")
-        arn = self.capacity.add_plan(
-            name,
-            Status="Pending",
-            StartTime=part["StartTime"],
-            EndTime=part["EndTime"],
-            ReservedCapacitySummaries=[part],
-            **{key: offer[key] for key in _OF_PLAN},
-        )
-        part["ReservedCapacityArn"] = f"{arn.replace('training-plan', 'reserved-capacity')}-1"
-        part["Status"] = "Pending"
-        plan = self.capacity.plans[arn]
-        self._pay(lambda: self._paid(plan, part))
-        return {"TrainingPlanArn": arn}
-
-    def extend(self, request: Body) -> Body:
-        """ExtendTrainingPlan, of a plan that may be (guide, "Training plans extension")."""
-        name = request["TrainingPlanExtensionOfferingId"]
-        offer = dict(self._offer(name))
-        plan = self._plan(offer.pop("TrainingPlanArn"))
-        done = self.extensions.setdefault(plan["TrainingPlanArn"], [])
-        if plan["Status"] not in ("Active", "Scheduled"):
-            raise validation(f"Training plan is {plan['Status']}, not Active or Scheduled.")
-        if any(one["PaymentStatus"] == "Pending" for one in done):
-            raise validation("An extension of this training plan has a pending payment.")
-        bought = {"TrainingPlanExtensionOfferingId": name, **offer, "Status": "Pending"}
-        bought |= {"PaymentStatus": "Pending", "ExtendedAt": self.capacity.world.now()}
-        done.append(bought)
-
-        def paid() -> None:
-            self._paid(bought)
-            bought["PaymentStatus"] = "Completed" if self.pays else "Failed"
-            if self.pays:
-                plan["EndTime"] = offer["EndDate"]
-
-        self._pay(paid)
-        return {"TrainingPlanExtensions": done}
-
-    def history(self, request: Body) -> Body:
-        """DescribeTrainingPlanExtensionHistory."""
-        arn = self._plan(request["TrainingPlanArn"])["TrainingPlanArn"]
-        return paged("TrainingPlanExtensions", self.extensions.get(arn, []), request)
-
-    def describe_reserved(self, request: Body) -> Body:
-        """DescribeReservedCapacity."""
-        part = self._part(request["ReservedCapacityArn"])
-        kept = {k: v for k, v in part.items() if not k.startswith("UltraServer")}
-        return {**kept, "InUseInstanceCount": 0}
-
-    def list_ultra_servers(self, request: Body) -> Body:
-        """ListUltraServersByReservedCapacity: none where it is made of instances."""
-        part = self._part(request["ReservedCapacityArn"])
-        servers = [
-            {
-                **{key: part[key] for key in _OF_SERVER},
-                "UltraServerId": f"us-{_sha(f'{part}{n}')[:17]}",
-                "TotalInstanceCount": ULTRA_SERVERS[part["UltraServerType"]][1],
-                "UnhealthyInstanceCount": 0,
-                "HealthStatus": "OK",
-            }
-            for n in range(part.get("UltraServerCount", 0))
-        ]
-        return paged("UltraServers", servers, {"MaxResults": 10, **request})
-
-    # --- inside -------------------------------------------------------------------------------
-
-    def _offers(self, request: Body) -> Iterator[Body]:
-        kind, count = request.get("UltraServerType"), request.get("UltraServerCount", 1)
-        if kind not in (None, *ULTRA_SERVERS):
-            raise validation(f"There is no UltraServer type {kind}.")
-        of, each = ULTRA_SERVERS.get(kind or "", (request.get("InstanceType"), 1))
-        total = each * (count if kind else request.get("InstanceCount", 1))
-        if not of:
-            raise validation("InstanceType or UltraServerType is required.")
-        what: Body = {"InstanceType": of, "InstanceCount": total}
-        if kind:
-            what |= {"ReservedCapacityType": "UltraServer", "UltraServerType": kind}
-            what |= {"UltraServerCount": count}
-        hours, now = request["DurationHours"], self.capacity.world.now()
-        now = max(now, request.get("StartTimeAfter", now))
-        for days, zone in ((1, "a"), (8, "b")):
-            start = now.replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days)
-            end = start + timedelta(hours=hours)
-            part = {**what, "AvailabilityZone": f"{self.capacity.world.region}{zone}"}
-            offer = {
-                "TargetResources": request["TargetResources"],
-                "ReservedCapacityOfferings": [{**part, "StartTime": start, "EndTime": end}],
-                **_priced(hours, total),
-            }
-            if end <= request.get("EndTimeBefore", end):
-                yield {"TrainingPlanOfferingId": self._keep("tpo", offer), **offer}
-
-    def _extension(self, plan: Body, hours: int) -> Body:
-        offer = {
-            "AvailabilityZone": plan["ReservedCapacitySummaries"][-1]["AvailabilityZone"],
-            "StartDate": plan["EndTime"],
-            "EndDate": plan["EndTime"] + timedelta(hours=hours),
-            **_priced(hours, plan["TotalInstanceCount"]),
-        }
-        name = self._keep("tpeo", {**offer, "TrainingPlanArn": plan["TrainingPlanArn"]})
-        return {"TrainingPlanExtensionOfferingId": name, **offer}
-
-    def _keep(self, kind: str, offer: Body) -> str:
-        name = f"{kind}-{_sha(str(offer))}"
-        self.offered[name] = offer
-        return name
-
-    def _offer(self, name: str) -> Body:
-        if name not in self.offered:
-            raise not_found(f"Offering {name} not found.")
-        return self.offered[name]
-
-    def _plan(self, arn: str) -> Body:
-        if arn not in self.capacity.plans:
-            raise not_found(f"Training plan {arn} not found.")
-        return self.capacity.plans[arn]
-
-    def _part(self, arn: str) -> Body:
-        for plan in self.capacity.plans.values():
-            for part in plan.get("ReservedCapacitySummaries", ()):
-                if part["ReservedCapacityArn"] == arn:
-                    return dict(part)
-        raise not_found(f"Reserved capacity {arn} not found.")
-
-    def _paid(self, *things: Body) -> None:
-        for one in things:
-            one["Status"] = "Scheduled" if self.pays else "Failed"
-
-    def _pay(self, paid: Callable[[], None]) -> None:
-        def work() -> None:
-            self.threads.stopping.wait(self.pay_s)
-            with self.capacity.world.lock:
-                paid()
-
-        if self.pay_s:
-            self.threads.spawn(work, "payment")
-        else:
-            paid()
-
-
-def _priced(hours: int, instances: int) -> Body:
-    fee = f"{HOUR_USD * hours * instances:.2f}"
-    return {"DurationHours": hours, "UpfrontFee": fee, "CurrencyCode": "USD"}
-
-
-def _sha(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

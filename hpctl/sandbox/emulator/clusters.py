@@ -1,13 +1,11 @@
 """CreateCluster, DescribeCluster, ListClusters and DeleteCluster, and the tags of clusters."""
 
 import time
-from collections import Counter
 from typing import Any
 
 from msgspec import Struct
 
 from hpctl.core.model import InstanceStatus
-from hpctl.sandbox.emulator.capacity import plan_status
 from hpctl.sandbox.emulator.faults import FaultKind, conflict, in_use, validation
 from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, failure_of
 from hpctl.sandbox.emulator.shapes import (
@@ -18,7 +16,6 @@ from hpctl.sandbox.emulator.shapes import (
     check_cluster,
     group_of,
     paged,
-    within,
 )
 from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
 
@@ -61,40 +58,18 @@ class DescribeOperation(Struct):
         states = [n.state_at(moment) for n in cluster.nodes.values() if n.group is group]
         running = sum(1 for s in states if s and s.status is InstanceStatus.RUNNING)
         kept = {k: group.spec[k] for k in _KEPT_OF_GROUP if k in group.spec}
-        active = self.launches.operations.active_in(cluster, group)
         return {
             **kept,
             "CurrentCount": running,
             "TargetCount": group.target,
             **({"MinCount": group.minimum} if group.minimum else {}),
-            "Status": _status(cluster, group, running, scaling="Scaling" in active),
-            **({"ActiveOperations": active} if active else {}),
-            **plan_status(self.launches.capacity, group),
-            **self._types(cluster, group),
-            **self._software(group, cluster),
+            "Status": _status(cluster, group, running),
+            **_types(group),
+            **self._software(group),
             **_patching(group),
         }
 
-    def _types(self, cluster: Cluster, group: Group) -> Body:
-        """A flexible group's types, and how many instances of each it has."""
-        if "InstanceRequirements" not in group.spec:
-            return {}
-        wanted = list(group.instance_types)
-        held = Counter(
-            n.instance_type for n in cluster.nodes.values() if n.group is group and n.instance_type
-        )
-        threads = {"ThreadsPerCore": group.spec.get("ThreadsPerCore", 1)}
-        return {
-            "InstanceRequirements": {
-                "CurrentInstanceTypes": wanted,
-                "DesiredInstanceTypes": wanted,
-            },
-            "InstanceTypeDetails": [
-                {"InstanceType": kind, "CurrentCount": held[kind], **threads} for kind in wanted
-            ],
-        }
-
-    def _software(self, group: Group, cluster: Cluster) -> Body:
+    def _software(self, group: Group) -> Body:
         world, software = self.launches.world, group.software
         body: Body = {
             "CurrentImageId": software.image or world.image_of(software.current),
@@ -105,34 +80,31 @@ class DescribeOperation(Struct):
         }
         if software.status:
             body["SoftwareUpdateStatus"] = software.status
-            body["TargetStateCount"] = sum(
-                1
-                for n in cluster.nodes.values()
-                if n.group is group
-                and n.release == software.desired
-                and n.state.status is InstanceStatus.RUNNING
-            )
-        if software.rollout:
-            body["ActiveSoftwareUpdateConfig"] = software.rollout
         return body
 
 
-def _status(cluster: Cluster, group: Group, running: int, *, scaling: bool) -> str:
+def _types(group: Group) -> Body:
+    """A flexible group's types, under the names that a description has for them."""
+    if "InstanceRequirements" not in group.spec:
+        return {}
+    kinds = list(group.instance_types)
+    return {"InstanceRequirements": {"CurrentInstanceTypes": kinds, "DesiredInstanceTypes": kinds}}
+
+
+def _status(cluster: Cluster, group: Group, running: int) -> str:
     """Degraded is a group some of whose instances failed or have gone, not one that still grows."""
     if group.phase:
         return group.phase
     if cluster.status in _OF_CLUSTER:
         return _OF_CLUSTER[cluster.status]
     if running < group.target and cluster.continuous:
-        grows = scaling and not any(
-            n.state.message and n.state.status is not InstanceStatus.RUNNING
-            for n in cluster.nodes.values()
-            if n.group is group
+        nodes = [n for n in cluster.nodes.values() if n.group is group]
+        failed = any(
+            n.state.message and n.state.status is not InstanceStatus.RUNNING for n in nodes
         )
+        grows = not failed and any(n.operation == "Create" for n in nodes)
         return "Updating" if grows else "Degraded"
-    if cluster.status == "SystemUpdating":
-        return "InService"
-    return cluster.status
+    return "InService" if cluster.status == "SystemUpdating" else cluster.status
 
 
 def _patching(group: Group) -> Body:
@@ -174,7 +146,6 @@ class ClusterOperations(Struct):
             group = group_of(spec, self.parameters, Software(latest, latest))
             cluster.groups[group.name] = group
             nodes += self.scaling.new_nodes(cluster, group, group.target)
-            self.scaling.await_minimum(cluster, group, "Creating", (0, 0))
         self.scaling.begun(cluster, {})
         self.walks.launches.threads.spawn(
             lambda: self._create(cluster, nodes), f"create-{cluster.name}"
@@ -182,16 +153,10 @@ class ClusterOperations(Struct):
         return {"ClusterArn": cluster.arn}
 
     def list_clusters(self, request: Body) -> Body:
-        """ListClusters, with the filters and both sort orders."""
-        found = [
-            c
-            for c in self.world.clusters.values()
-            if request.get("NameContains", "") in c.name and within(c.created, request)
-        ]
+        """ListClusters, by name or, unless asked so, by time; its filters are not offered."""
         by_name = request.get("SortBy") == "NAME"
-        found.sort(
-            key=lambda c: (c.name if by_name else "", c.created),
-            reverse=request.get("SortOrder") == "Descending",
+        found = sorted(
+            self.world.clusters.values(), key=lambda c: (c.name if by_name else "", c.created)
         )
 
         def summary(one: Cluster) -> Body:
@@ -251,22 +216,19 @@ class ClusterOperations(Struct):
         launches, world = self.walks.launches, self.world
         logins = [n for n in nodes if n.group.role == "login"]
 
-        def ready() -> bool:
-            stopped = launches.threads.stopping.is_set() or cluster.status != "Creating"
-            up = [n for n in logins if not n.doomed and n.state.status is InstanceStatus.RUNNING]
-            return stopped or not logins or bool(up)
+        def over() -> bool:
+            return launches.threads.stopping.is_set() or cluster.status != "Creating"
 
-        def serve() -> None:
-            with world.changed:
-                world.changed.wait_for(ready)
-                if not launches.threads.stopping.is_set() and cluster.status == "Creating":
-                    self.scaling.settle(cluster, "InService")
+        def up(node: Node) -> bool:
+            return not node.doomed and node.state.status is InstanceStatus.RUNNING
 
-        if logins:
-            launches.threads.spawn(serve, f"serve-{cluster.name}")
-        else:
-            serve()
-        launches.launch_all(cluster, nodes, pause_s)
+        launches.threads.spawn(
+            lambda: launches.launch_all(cluster, nodes, pause_s), f"open-{cluster.name}"
+        )
+        with world.changed:
+            world.changed.wait_for(lambda: over() or not logins or any(map(up, logins)))
+            if not over():
+                self.scaling.settle(cluster, "InService")
 
     def _give_up(
         self,

@@ -11,7 +11,6 @@ InstanceIdInUse. The API's lock is never held while `Machines` is called.
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,8 +20,7 @@ from msgspec.structs import replace
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import Capacity
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
-from hpctl.sandbox.emulator.history import Events, Operations, counts_of, running
-from hpctl.sandbox.emulator.shapes import Body
+from hpctl.sandbox.emulator.history import Events, running
 from hpctl.sandbox.emulator.state import (
     Cluster,
     Group,
@@ -52,15 +50,13 @@ LIFECYCLE = (
 class Timings(Struct, frozen=True):
     """How long the service takes, in seconds; a real replacement takes 20-30 minutes.
 
-    `retry_s` None: what failed under continuous provisioning is not tried again. `minimum_s` is
-    the time a group has to reach its MinInstanceCount.
+    `retry_s` None: what failed under continuous provisioning is not tried again.
     """
 
     create_s: float = 0.0
     shutdown_s: float = 0.0
     boot_s: float = 1.0
     retry_s: float | None = None
-    minimum_s: float = 3 * 3600.0
     health_check_s: float = 0.0
 
 
@@ -71,7 +67,6 @@ class Launches(Struct):
     machines: Machines
     faults: Faults
     events: Events
-    operations: Operations
     capacity: Capacity
     threads: Threads
     timings: Timings
@@ -93,7 +88,6 @@ class Launches(Struct):
         """The walk has ended: the node may be worked on again."""
         with self.world.changed:
             node.operation = ""
-            self.operations.settle(cluster)
             self.world.changed.notify_all()
 
     # --- launching ----------------------------------------------------------------------------
@@ -331,7 +325,6 @@ class Walks(Struct):
             launches.events.record(cluster, "Instance deleted.", node=node)
             world.drop(cluster, node)
         with world.changed:
-            launches.operations.settle(cluster)
             world.changed.notify_all()
 
     def reclaim(self, cluster: Cluster, node: Node) -> None:
@@ -381,8 +374,6 @@ class Walks(Struct):
                 return
             with launches.world.lock:
                 taken = launches.capacity.take(cluster, node)
-                if (lingers_s := launches.world.unknowns.lingers_s) > 0:
-                    cluster.leaving.append((time.monotonic() + lingers_s, node, node.state))
                 launches.change(
                     cluster, node, InstanceStatus.PENDING, "Instance launched.", fresh=True
                 )
@@ -444,20 +435,18 @@ class Scaling(Struct):
             self.launches.obtain(cluster, node)
         return nodes
 
-    def begun(self, cluster: Cluster, before: Mapping[str, Body]) -> None:
-        """Note the change of counts since `before` (see counts_of) as an operation."""
-        self.launches.operations.scaling(cluster, before, counts_of(cluster))
-        for name, now in counts_of(cluster).items():
-            if now["TargetCount"] == before.get(name, {}).get("TargetCount", 0):
-                continue
-            self.launches.events.record(
-                cluster,
-                f"Instance group {name} is scaling to {now['TargetCount']}.",
-                group=cluster.groups[name],
-                InstanceCount=now["CurrentCount"],
-                TargetCount=now["TargetCount"],
-                MinCount=now.get("MinCount", 0),
-            )
+    def begun(self, cluster: Cluster, before: Mapping[str, int]) -> None:
+        """Record each change of a group's target since `before`, the targets by name."""
+        for name, group in cluster.groups.items():
+            if group.target != before.get(name, 0):
+                self.launches.events.record(
+                    cluster,
+                    f"Instance group {name} is scaling to {group.target}.",
+                    group=group,
+                    InstanceCount=running(cluster, group),
+                    TargetCount=group.target,
+                    MinCount=group.minimum,
+                )
 
     def settle(self, cluster: Cluster, status: str, failure: str = "", trouble: str = "") -> None:
         """Give a cluster its status and what is told of its failure."""
@@ -466,75 +455,7 @@ class Scaling(Struct):
                 return
             cluster.status, cluster.failure, cluster.trouble = status, failure, trouble
             self.launches.events.record(cluster, f"Cluster is {status}.", failure=failure)
-            self.launches.operations.settle(cluster)
             self.launches.world.changed.notify_all()
-
-    def await_minimum(
-        self, cluster: Cluster, group: Group, phase: str, before: tuple[int, int]
-    ) -> None:
-        """Keep a group Creating or Updating until it has its minimum, or roll it back.
-
-        `before` are target and minimum that it had. Returns at once. Each call begins the time
-        anew, and the group goes back to what it was when it was last InService (the guide's
-        sagemaker-hyperpod-scaling-slurm, "Automatic rollback behavior").
-        """
-        group.awaited += 1
-        if not group.minimum or not cluster.continuous:
-            group.phase = ""
-            return
-        if not group.phase:
-            group.phase, group.settled = phase, before
-        launches, mine = self.launches, group.awaited
-
-        def over() -> bool:
-            stopped = launches.threads.stopping.is_set() or group.awaited != mine
-            return stopped or cluster.status in ("Failed", "Deleting")
-
-        def reached() -> bool:
-            return running(cluster, group) >= min(group.minimum, group.target)
-
-        def work() -> None:
-            with launches.world.changed:
-                launches.world.changed.wait_for(
-                    lambda: over() or reached(), launches.timings.minimum_s
-                )
-                if group.awaited != mine:
-                    return
-                if over():
-                    group.phase = ""
-                    return
-                if not reached():
-                    self._tell_minimum_missed(cluster, group)
-                    self._take_back(cluster, group)
-                group.phase = ""
-                launches.world.changed.notify_all()
-
-        launches.threads.spawn(work, f"minimum-{group.name}")
-
-    def _take_back(self, cluster: Cluster, group: Group) -> None:
-        """Back to the last settled counts: unhealthy instances go first, then the newest."""
-        group.target, minimum = group.settled
-        group.spec["InstanceCount"], group.spec["MinInstanceCount"] = group.target, minimum
-        there = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
-        there.sort(key=lambda n: n.state.launched, reverse=True)
-        there.sort(key=lambda n: n.state.status is InstanceStatus.RUNNING)
-        self.walks.delete(cluster, there[: max(0, len(there) - group.target)], lambda: None)
-
-    def batches_allowed(self, cluster: Cluster) -> bool:
-        """False while a group with a minimum is Creating or Updating."""
-        return not any(g.phase in ("Creating", "Updating") for g in cluster.groups.values())
-
-    def _tell_minimum_missed(self, cluster: Cluster, group: Group) -> None:
-        self.launches.events.record(
-            cluster,
-            f"Instance group {group.name} is rolled back.",
-            group=group,
-            failure=f"Instance group {group.name} did not reach its MinInstanceCount of "
-            f"{group.minimum} in time.",
-            InstanceCount=running(cluster, group),
-            TargetCount=group.target,
-            MinCount=group.minimum,
-        )
 
 
 def failure_of(node: Node) -> str:

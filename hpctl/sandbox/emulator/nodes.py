@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from hpctl.core.model import InstanceStatus, LogicalId
 from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
-from hpctl.sandbox.emulator.history import DONE, counts_of
 from hpctl.sandbox.emulator.launch import Scaling, Walks
-from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paged, within
-from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World
+from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paged
+from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World, new_operation_id
 
 CONTINUOUS_ONLY = (
     "{} is only supported for clusters with NodeProvisioningMode Continuous. Use instance ids "
@@ -44,16 +43,11 @@ class NodeOperations(Struct):
             raise validation(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
         found = [
             (node, state)
-            for node, state in (*self._seen(cluster), *cluster.lingering())
+            for node, state in self._seen(cluster)
             if (whole or state.instance_id)
             and request.get("InstanceGroupNameContains", "") in node.group.name
-            and within(state.launched, request)
         ]
-        by_name = request.get("SortBy") == "NAME"
-        found.sort(
-            key=lambda at: (at[0].group.name if by_name else "", at[1].launched, at[0].logical_id),
-            reverse=request.get("SortOrder") == "Descending",
-        )
+        found.sort(key=lambda at: (at[1].launched, at[0].logical_id))
         return paged(
             "ClusterNodeSummaries", found, request, lambda one: self._summary(*one, whole=whole)
         )
@@ -71,16 +65,13 @@ class NodeOperations(Struct):
             if instance
             else cluster.nodes.get(LogicalId(str(logical)))
         )
-        state = node.state if node else None
-        if node is None and instance:
-            node, state = next(iter(cluster.lingering(instance)), (None, None))
-        if node is None or state is None:
+        if node is None:
             raise not_found(f"Node {instance or logical} not found in cluster {cluster.name}.")
         kept = {key: node.group.spec[key] for key in _KEPT if key in node.group.spec}
         software = node.group.software
         return {
             "NodeDetails": {
-                **self._summary(node, state, whole=cluster.continuous),
+                **self._summary(node, node.state, whole=cluster.continuous),
                 **kept,
                 "PrivatePrimaryIp": node.address,
                 "Placement": self.world.placement(cluster, node),
@@ -174,7 +165,7 @@ class BatchOperations(Struct):
 
     def delete(self, request: Body) -> Body:
         """BatchDeleteClusterNodes: lowers the groups' counts; refused whole where none may go."""
-        cluster = self._scalable(request)
+        cluster = self._ready(request)
         ids = len(request.get("NodeIds", ()))
         logical = len(request.get("NodeLogicalIds", ()))
         if ids > MAX_DELETED_BY_ID or (logical and ids + logical > MAX_DELETED):
@@ -196,7 +187,7 @@ class BatchOperations(Struct):
         if not going and not any(key.startswith("Successful") for key in body):
             first = next(iter(body.values()))[0]
             raise validation(f"No node could be deleted: {first['Message']}")
-        before = counts_of(cluster)
+        before = cluster.targets
         for node in going:
             node.group.target -= 1
         if going:
@@ -206,7 +197,7 @@ class BatchOperations(Struct):
 
     def add(self, request: Body) -> Body:
         """BatchAddClusterNodes: Continuous only; the one call with a client token (8 hours)."""
-        cluster = self._scalable(request)
+        cluster = self._ready(request)
         if not cluster.continuous:
             raise validation(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
         wanted = request["NodesToAdd"]
@@ -225,7 +216,7 @@ class BatchOperations(Struct):
                 # Continuous needs SlurmConfig, with which there is one controller.
                 raise validation(ONE_CONTROLLER.format(group.name))
         self._check_quota(cluster, wanted)
-        before = counts_of(cluster)
+        before = cluster.targets
         new: list[Node] = []
         failed: list[Body] = []
         for entry in wanted:
@@ -254,12 +245,6 @@ class BatchOperations(Struct):
         if group.phase:
             what = f"is {group.phase}"
             return [_refused(entry, "InvalidInstanceGroupStatus", what)], []
-        if not set(entry.get("InstanceTypes", ())) <= set(group.instance_types):
-            what = f"has only {', '.join(group.instance_types)}"
-            return [_refused(entry, "IncompatibleInstanceTypes", what)], []
-        zone = self.world.zone_of(cluster, group)
-        if zone not in entry.get("AvailabilityZones", [zone]):
-            return [_refused(entry, "IncompatibleAvailabilityZones", f"is in {zone}")], []
         made = []
         group.target += entry["IncrementTargetCountBy"]
         for _ in range(entry["IncrementTargetCountBy"]):
@@ -276,13 +261,6 @@ class BatchOperations(Struct):
                 specs[group.name] = {**group.spec, "InstanceCount": count}
         self.walks.launches.capacity.check_quota(cluster, specs)
 
-    def _scalable(self, request: Body) -> Cluster:
-        """A cluster whose counts may be changed."""
-        cluster = self._ready(request)
-        if not self.scaling.batches_allowed(cluster):
-            raise validation("An instance group has not reached its MinInstanceCount yet.")
-        return cluster
-
     def _ready(self, request: Body) -> Cluster:
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
@@ -290,14 +268,6 @@ class BatchOperations(Struct):
                 f"Cluster {cluster.name} is {cluster.status}; it must be InService for this."
             )
         return cluster
-
-    def _absent(self, cluster: Cluster, name: str, words: _Words) -> Refusal:
-        """What is said of an id that no node has now; a replaced one may linger a while."""
-        code = self.world.unknowns.lingering_code
-        if not cluster.lingering(name) or code == "InstanceIdNotFound":
-            return words.not_found, f"Node {name} not found."
-        text = "Another operation (Replace) is in progress for this node. Wait or retry."
-        return words.of_code.get(code, code), text
 
     def _each(
         self,
@@ -324,7 +294,7 @@ class BatchOperations(Struct):
                 fault = self.walks.launches.faults.take(
                     FaultKind.FAIL_NODES, operation=operation, names=node.names if node else (name,)
                 )
-                refusal = check(node) if node else self._absent(cluster, name, words)
+                refusal = check(node) if node else (words.not_found, f"Node {name} not found.")
                 if node and refusal is None and (fault is None or fault.accepted):
                     begin(node)
                 if fault:
@@ -397,8 +367,10 @@ def _added(cluster: Cluster, nodes: list[LogicalId], failed: list[Body]) -> Body
     }
 
 
-Log = Callable[[Cluster, Node, str], None]
-"""Where a check's own words go: the stream DeepHealthCheckResults/<instance id>."""
+def no_checks(cluster: Cluster) -> None:
+    """Raise ApiError ConflictException while deep health checks are in progress."""
+    if any(one["Status"] == "InProgress" for one in cluster.checks):
+        raise conflict(f"Deep health checks are in progress on cluster {cluster.name}.")
 
 
 class HealthCheckOperation(Struct):
@@ -406,19 +378,23 @@ class HealthCheckOperation(Struct):
 
     world: World
     walks: Walks
-    write: Log = lambda _cluster, _node, _text: None
 
     def start(self, request: Body) -> Body:
         """StartClusterHealthCheck: workers only; nodes that are busy are skipped."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
             raise validation(f"Cluster {cluster.name} is {cluster.status}; it must be InService.")
-        operations = self.walks.launches.operations
-        if operations.active(cluster, "DeepHealthCheck"):
-            raise conflict(f"Deep health checks are in progress on cluster {cluster.name}.")
+        no_checks(cluster)
         wanted = request["DeepHealthCheckConfigurations"]
         nodes = [n for config in wanted for n in self._nodes(cluster, config)]
-        operation = operations.health_check(cluster, wanted)
+        check = {
+            "OperationId": new_operation_id(),
+            "ClusterArn": cluster.arn,
+            "Type": "DeepHealthCheck",
+            "Status": "InProgress",
+            "CreationTime": self.world.now(),
+        }
+        cluster.checks.append(check)
         free = [n for n in nodes if not n.operation and n.state.status is InstanceStatus.RUNNING]
         for node in free:
             self.walks.launches.claim(node, "DeepHealthCheck")
@@ -431,11 +407,17 @@ class HealthCheckOperation(Struct):
             for node in free:
                 self._judge(cluster, node)
             with self.world.changed:
-                operation.status = DONE
+                check["Status"] = "Done"
                 self.world.changed.notify_all()
 
         self.walks.launches.threads.spawn(work, f"health-check-{cluster.name}")
         return {"ClusterArn": cluster.arn}
+
+    def list_operations(self, request: Body) -> Body:
+        """ListClusterOperations of deep health checks, newest first; of its filters Status."""
+        checks = reversed(self.world.cluster(request["ClusterName"]).checks)
+        found = [one for one in checks if request.get("Status") in (None, one["Status"])]
+        return paged("ClusterOperationSummaries", found, request)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -462,13 +444,14 @@ class HealthCheckOperation(Struct):
             return
         fault = launches.faults.take(FaultKind.FAIL_HEALTH_CHECK, names=node.names)
         remedy = (fault.code if fault.code in ("reboot", "replace") else "replace") if fault else ""
-        verdict = f"replacementRequired: {remedy == 'replace'} rebootRequired: {remedy == 'reboot'}"
-        self.write(cluster, node, verdict.lower().replace("required", "Required"))
         launches.change(cluster, node, InstanceStatus.RUNNING, "Deep health checks ended.")
         if not remedy:
             launches.release(cluster, node)
             return
-        failure = f"Deep health checks failed: {verdict.lower().replace('required', 'Required')}"
+        failure = (
+            f"Deep health checks failed: replacementRequired: {str(remedy == 'replace').lower()} "
+            f"rebootRequired: {str(remedy == 'reboot').lower()}"
+        )
         launches.events.record(cluster, "Deep health check failed.", node=node, failure=failure)
         launches.claim(node, remedy.capitalize())
         if remedy == "reboot":

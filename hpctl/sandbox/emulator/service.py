@@ -1,10 +1,9 @@
-"""The emulator as a whole: dispatch of checked calls, faults, and the service's own deeds.
+"""The emulator as a whole: dispatch of checked calls, faults, and the service's own actions.
 
-HTTP: SageMaker's JSON 1.1 protocol for clients, and a loopback-only admin route for tests.
+HTTP: SageMaker's JSON 1.1 protocol for clients, and the calls so far for tests of other processes.
 """
 
 import contextlib
-import ipaddress
 import json
 import logging
 import socket
@@ -12,15 +11,15 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpctl.core.model import InstanceId, InstanceStatus
 from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import shapes
-from hpctl.sandbox.emulator.capacity import Capacity, TrainingPlanOperations
+from hpctl.sandbox.emulator.capacity import Capacity
 from hpctl.sandbox.emulator.clusters import ClusterOperations, DescribeOperation, TagOperations
 from hpctl.sandbox.emulator.faults import (
     ApiError,
@@ -31,9 +30,8 @@ from hpctl.sandbox.emulator.faults import (
     throttled,
     validation,
 )
-from hpctl.sandbox.emulator.history import Events, Operations
+from hpctl.sandbox.emulator.history import Events
 from hpctl.sandbox.emulator.launch import Launches, Scaling, Timings, Walks
-from hpctl.sandbox.emulator.neighbours import Extensions, Quotas
 from hpctl.sandbox.emulator.nodes import BatchOperations, HealthCheckOperation, NodeOperations
 from hpctl.sandbox.emulator.shapes import SERVICES, Body, Parameters
 from hpctl.sandbox.emulator.state import (
@@ -41,7 +39,6 @@ from hpctl.sandbox.emulator.state import (
     Cluster,
     Node,
     Threads,
-    Unknowns,
     World,
     loopback_addresses,
     new_operation_id,
@@ -50,6 +47,10 @@ from hpctl.sandbox.emulator.updates import SoftwareOperation, UpdateOperation
 from hpctl.sandbox.machines import Machine, Machines
 
 MAX_BODY = 4 * 1024 * 1024
+CALLS = "/_emulator/calls"
+"""The path below which GET answers with the calls so far: all, or those of `/OPERATION`."""
+
+log = logging.getLogger(__name__)
 
 
 class Answer(Struct, frozen=True):
@@ -60,218 +61,107 @@ class Answer(Struct, frozen=True):
     body: Body | None
 
 
-class Api(Protocol):
-    """What answers the calls."""
-
-    def handle(self, operation: str, request: Body, service: str) -> Answer:
-        """Answer one call of a service."""
-
-    def administer(self, route: str, rest: str, given: Any) -> dict[str, Any] | None:
-        """Answer the admin route; None where there is no such route."""
-
-
-class Server:
-    """The listening socket and its threads."""
-
-    def __init__(self, api: Api, host: str, port: int) -> None:
-        self._http = _Http((host, port), _Handler)
-        self._http.api = api
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def access_key(self) -> str:
-        """The only access key that is taken; any is where it is empty."""
-        return self._http.access_key
-
-    @access_key.setter
-    def access_key(self, key: str) -> None:
-        self._http.access_key = key
-
-    @property
-    def url(self) -> str:
-        """`http://host:port`, with the port that was found where 0 was asked for."""
-        host, port = self._http.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def start(self) -> None:
-        """Serve from a thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop listening and cut every open connection."""
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join(5)
-        self._http.server_close()
-        self._http.cut_all()
-
-
 class _Http(ThreadingHTTPServer):
+    """The listening socket. One connection a call, so that no idle one outlives the server."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    api: Api
     access_key = ""
     """The only one that is taken; any is where it is empty."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._open: set[socket.socket] = set()
-        self._open_lock = threading.Lock()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._open_lock:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._open_lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
+    def __init__(self, emulator: "Emulator", port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.emulator = emulator
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         """A client that hangs up is no news; anything else is worth its traceback."""
         log.debug("connection from %s ended", client_address, exc_info=True)
 
-    def cut_all(self) -> None:
-        """End idle keep-alive connections, so that their threads end."""
-        with self._open_lock:
-            for one in self._open:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
     server: _Http
     timeout = 60
-    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("%s %s", self.client_address[0], format % args)
 
-    # --- the API ------------------------------------------------------------------------------
+    def do_GET(self) -> None:
+        """The calls so far."""
+        path, _, operation = self.path.removeprefix(CALLS).partition("/")
+        if not self.path.startswith(CALLS) or path:
+            self._send(Answer("", 404, {"error": f"no route GET {self.path}"}))
+        else:
+            self._send(Answer("", 200, {"calls": self.server.emulator.calls.all(operation)}))
 
     def do_POST(self) -> None:
-        """A call of the API, or a fault for the admin route."""
-        raw = self._body()
-        if raw is None:
-            return
-        if self.path.startswith("/_emulator/"):
-            self._admin("POST", raw)
-            return
+        """A call of the API."""
         try:
-            service, operation, request = self._parse(raw)
+            self._send(self.server.emulator.handle(*self._parse()))
         except ApiError as error:
-            self._send(error.status, {"__type": error.code, "message": error.message}, "")
-            return
-        self._answer(self.server.api.handle(operation, request, service))
+            self._send(_refusal(error, ""))
 
-    def _parse(self, raw: bytes) -> tuple[str, str, dict[str, Any]]:
-        """The service, the operation and the request. Raises ApiError."""
+    def _parse(self) -> tuple[str, Body, str]:
+        """The operation, the request and the service. Raises ApiError."""
         target = self.headers.get("X-Amz-Target", "")
         prefix, _, operation = target.partition(".")
         if prefix not in SERVICES:
             raise ApiError(
                 "UnknownOperationException", f"X-Amz-Target {target!r} is not SageMaker's."
             )
-        if not self.headers.get("Authorization", "").startswith("AWS4-HMAC-SHA256 "):
+        signed, key = self.headers.get("Authorization", ""), self.server.access_key
+        if not signed.startswith("AWS4-HMAC-SHA256 "):
             raise ApiError(
                 "MissingAuthenticationTokenException",
                 "Request is missing Authentication Token: give the client any credentials.",
                 403,
             )
-        if not self._known():
+        if key and f"Credential={key}/" not in signed:
             raise ApiError(
                 "UnrecognizedClientException",
                 "The security token included in the request is invalid: hpctl sandbox env prints"
                 " the keys of this sandbox.",
                 403,
             )
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            raise ApiError("RequestEntityTooLarge", "body too large", 413)
         try:
-            request = json.loads(raw or b"{}")
+            request = json.loads(self.rfile.read(int(length)) or b"{}")
         except ValueError as error:
             raise ApiError("SerializationException", f"The body is not JSON: {error}") from error
         if not isinstance(request, dict):
             raise ApiError("SerializationException", "The body is not a JSON object.")
-        return SERVICES[prefix], operation, request
+        return operation, request, SERVICES[prefix]
 
-    def _known(self) -> bool:
-        """Whether the request carries the sandbox's own access key, where it has one."""
-        key = self.server.access_key
-        return not key or f"Credential={key}/" in self.headers.get("Authorization", "")
-
-    def _answer(self, answer: Answer) -> None:
+    def _send(self, answer: Answer) -> None:
         if answer.body is None:
-            self.close_connection = True
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
             return
-        self._send(answer.status, answer.body, answer.request_id)
-
-    # --- admin --------------------------------------------------------------------------------
-
-    def do_GET(self) -> None:
-        """`/_emulator/calls`, `/_emulator/faults`, `/_emulator/health`."""
-        self._admin("GET", b"")
-
-    def do_DELETE(self) -> None:
-        """`/_emulator/faults`, or `/_emulator/faults/KIND`."""
-        self._admin("DELETE", b"")
-
-    def _admin(self, method: str, raw: bytes) -> None:
-        if not ipaddress.ip_address(self.client_address[0]).is_loopback:
-            self._send(403, {"error": "the admin route is for loopback only"}, "")
-            return
-        if method != "GET" and not self._known():
-            self._send(403, {"error": "the sandbox's access key is needed to change it"}, "")
-            return
-        name, _, rest = self.path.removeprefix("/_emulator/").partition("/")
-        try:
-            body = self.server.api.administer(f"{method} {name}", rest, json.loads(raw or b"{}"))
-        except (HpctlError, KeyError, TypeError, ValueError) as error:
-            hint = error.hint if isinstance(error, HpctlError) else ""
-            self._send(400, {"error": f"{type(error).__name__}: {error}", "hint": hint}, "")
-            return
-        if body is None:
-            self._send(404, {"error": f"no route {method} {self.path}"}, "")
-        else:
-            self._send(200, body, "")
-
-    # --- bytes --------------------------------------------------------------------------------
-
-    def _body(self) -> bytes | None:
-        try:
-            length = int(self.headers.get("Content-Length", "0"))
-        except ValueError:
-            length = -1
-        if not 0 <= length <= MAX_BODY:
-            self.close_connection = True
-            self._send(413, {"__type": "RequestEntityTooLarge", "message": "body too large"}, "")
-            return None
-        return self.rfile.read(length)
-
-    def _send(self, status: int, body: dict[str, Any], request_id: str) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
+        data = msgspec.json.encode(answer.body)
+        self.send_response(answer.status)
         self.send_header("Content-Type", "application/x-amz-json-1.1")
         self.send_header("Content-Length", str(len(data)))
-        if request_id:
-            self.send_header("x-amzn-RequestId", request_id)
+        if answer.request_id:
+            self.send_header("x-amzn-RequestId", answer.request_id)
         self.end_headers()
         self.wfile.write(data)
 
 
-class Call(Struct, frozen=True):
+def _refusal(error: ApiError, request_id: str) -> Answer:
+    wire = {"__type": error.code, "message": error.message, "Message": error.message}
+    return Answer(request_id, error.status, wire)
+
+
+class Call(Struct):
     """One call. `error` is the code it was refused with, `replied` false if the reply was lost.
 
     A call whose reply was lost has a `response`: the operation was accepted.
     """
 
-    number: int
     at: datetime
     operation: str
-    request_id: str
     request: Body
     response: Body | None = None
     error: str = ""
@@ -283,68 +173,37 @@ class Call(Struct, frozen=True):
         named = self.request.get("NodeIds", ())
         return tuple(named) if isinstance(named, list) else ()
 
-    def as_json(self) -> dict[str, Any]:
-        """For the admin route; datetimes in ISO 8601."""
-        return {
-            "number": self.number,
-            "at": self.at.isoformat(),
-            "operation": self.operation,
-            "request_id": self.request_id,
-            "request": self.request,
-            "response": self.response,
-            "error": self.error,
-            "replied": self.replied,
-        }
-
 
 class CallLog:
     """Every call in the order of arrival; safe to read from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._calls: list[Call] = []
 
-    def begin(self, at: datetime, operation: str, request_id: str, request: Body) -> int:
-        """Note a call that arrived; the number to finish it under."""
-        with self._lock:
-            number = len(self._calls)
-            self._calls.append(Call(number, at, operation, request_id, request))
-            return number
-
-    def finish(
-        self, number: int, response: Body | None, error: str = "", *, replied: bool = True
-    ) -> None:
-        """Note how a call ended."""
-        with self._lock:
-            self._calls[number] = replace(
-                self._calls[number], response=response, error=error, replied=replied
-            )
+    def add(self, call: Call) -> Call:
+        """Note a call that arrived; who answers it fills in how it ended."""
+        self._calls.append(call)
+        return call
 
     def all(self, operation: str = "") -> tuple[Call, ...]:
         """The calls so far, of one operation where it is named."""
-        with self._lock:
-            return tuple(c for c in self._calls if operation in ("", c.operation))
+        return tuple(c for c in tuple(self._calls) if operation in ("", c.operation))
 
     def count(self, operation: str) -> int:
         """How often an operation was called, refusals included."""
         return len(self.all(operation))
 
 
-log = logging.getLogger(__name__)
-
-
 class Emulator:
     """SageMaker's HyperPod cluster API on a loopback port, in front of `machines`.
 
     `boot_time_s` is how long a replacement or an added node is Pending before it boots,
-    `create_time_s` the same for a new cluster, `shutdown_time_s` how long an instance is listed
-    as ShuttingDown after its processes died, `retry_time_s` after how long a launch that failed
+    `create_time_s` the same for a new cluster, `retry_time_s` after how long a launch that failed
     under continuous provisioning is tried again (None: never), `health_check_time_s` how long
     deep health checks take. `allocate` gives a new place its address and Slurm
-    node name; `parameters` reads the provisioning_parameters.json beside a group's scripts, and
-    `unknowns` settles what nobody can tell of the real service. With `watch_interval_s` the
-    service itself looks whether instances live, and with NodeRecovery=Automatic replaces those
-    that do not.
+    node name; `parameters` reads the provisioning_parameters.json beside a group's scripts. With
+    `watch_interval_s` the service itself looks whether instances live, and with
+    NodeRecovery=Automatic replaces those that do not.
     """
 
     def __init__(
@@ -355,11 +214,8 @@ class Emulator:
         account: str = "000000000000",
         boot_time_s: float = 1.0,
         create_time_s: float = 0.0,
-        shutdown_time_s: float = 0.0,
         allocate: Allocate | None = None,
         parameters: Parameters = lambda _spec: None,
-        unknowns: Unknowns = Unknowns(),  # noqa: B008 -- frozen
-        host: str = "127.0.0.1",
         port: int = 0,
         watch_interval_s: float | None = None,
         parallel_boots: int = 4,
@@ -367,13 +223,10 @@ class Emulator:
         health_check_time_s: float = 0.0,
     ) -> None:
         self.world = World(region, account, allocate or loopback_addresses())
-        self.world.unknowns = unknowns
-        times = (create_time_s, shutdown_time_s, boot_time_s, retry_time_s)
         self.faults = Faults()
         self.calls = CallLog()
         self.events = Events(self.world)
         self.response_errors: list[str] = []
-        self.operations = Operations(self.world)
         self.capacity = Capacity(self.world)
         self.threads = Threads(self.world)
         self.launches = Launches(
@@ -381,10 +234,14 @@ class Emulator:
             machines,
             self.faults,
             self.events,
-            self.operations,
             self.capacity,
             self.threads,
-            Timings(*times, health_check_s=health_check_time_s),
+            Timings(
+                create_s=create_time_s,
+                boot_s=boot_time_s,
+                retry_s=retry_time_s,
+                health_check_s=health_check_time_s,
+            ),
             parallel_boots,
         )
         self.walks = Walks(self.launches)
@@ -392,11 +249,12 @@ class Emulator:
         self.give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
         """Whom a spot instance's own notice goes to: its metadata service."""
         self._watch_interval_s = watch_interval_s
-        self._server = Server(self, host, port)
+        self._http = _Http(self, port)
+        self._serving = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
     def take_only(self, access_key: str) -> None:
         """Refuse all that is not signed with this key."""
-        self._server.access_key = access_key
+        self._http.access_key = access_key
 
     def _operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks
@@ -405,24 +263,18 @@ class Emulator:
         nodes = NodeOperations(world, self.faults)
         batch = BatchOperations(world, walks, scaling)
         tags = TagOperations(world)
-        quotas = Quotas(world, self.capacity)
-        self.training_plans = TrainingPlanOperations(self.capacity, self.threads)
-        self.extensions = Extensions(world)
+        checks = HealthCheckOperation(world, walks)
         return {
-            "ListServiceQuotas": quotas.list,
-            "ListAWSDefaultServiceQuotas": quotas.list,
+            "ListServiceQuotas": self.capacity.list_quotas,
+            "ListAWSDefaultServiceQuotas": self.capacity.list_quotas,
             "CreateCluster": clusters.create_cluster,
             "DescribeCluster": DescribeOperation(self.launches).describe_cluster,
             "ListClusters": clusters.list_clusters,
             "UpdateCluster": UpdateOperation(world, walks, scaling, parameters).update_cluster,
             "UpdateClusterSoftware": SoftwareOperation(world, walks, scaling).update_software,
-            "StartClusterHealthCheck": HealthCheckOperation(world, walks).start,
-            "ListClusterOperations": self.operations.list_operations,
-            "DescribeClusterOperation": self.operations.describe_operation,
-            "ListTrainingPlans": self.capacity.list_plans,
+            "StartClusterHealthCheck": checks.start,
+            "ListClusterOperations": checks.list_operations,
             "DescribeTrainingPlan": self.capacity.describe_plan,
-            **self.training_plans.handlers(),
-            **self.extensions.handlers(),
             "AddTags": tags.add,
             "ListTags": tags.list,
             "DeleteTags": tags.delete,
@@ -442,11 +294,11 @@ class Emulator:
     @property
     def endpoint_url(self) -> str:
         """What to give boto3 as `endpoint_url`, the AWS CLI as `--endpoint-url`."""
-        return self._server.url
+        return f"http://127.0.0.1:{self._http.server_port}"
 
     def start(self) -> None:
         """Serve, in threads of this process."""
-        self._server.start()
+        self._serving.start()
         if self._watch_interval_s is not None:
             interval = self._watch_interval_s
             self.threads.spawn(lambda: self._watch(interval), "watch")
@@ -454,7 +306,10 @@ class Emulator:
     def stop(self) -> None:
         """Stop serving and end every operation where it stands. Machines are left as they are."""
         self.threads.stop()
-        self._server.stop()
+        if self._serving.is_alive():
+            self._http.shutdown()
+            self._serving.join(5)
+        self._http.server_close()
 
     # --- in-process use -----------------------------------------------------------------------
 
@@ -590,18 +445,14 @@ class Emulator:
     def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Answer:
         """Answer one call: faults first, then the checks, then the operation."""
         request_id = new_operation_id()
-        number = self.calls.begin(self.world.now(), operation, request_id, request)
+        call = self.calls.add(Call(self.world.now(), operation, request))
         try:
-            body = self._with_faults(operation, request, service)
+            call.response = self._with_faults(operation, request, service)
         except ApiError as error:
-            self.calls.finish(number, None, error.code)
-            wire = {"__type": error.code, "message": error.message, "Message": error.message}
-            return Answer(request_id, error.status, wire)
-        if self.faults.take(FaultKind.DROP_REPLY, operation=operation):
-            self.calls.finish(number, body, replied=False)
-            return Answer(request_id, 200, None)
-        self.calls.finish(number, body)
-        return Answer(request_id, 200, body)
+            call.error = error.code
+            return _refusal(error, request_id)
+        call.replied = not self.faults.take(FaultKind.DROP_REPLY, operation=operation)
+        return Answer(request_id, 200, call.response if call.replied else None)
 
     def _with_faults(self, operation: str, request: Body, service: str) -> Body:
         if late := self.faults.take(FaultKind.LATENCY, operation=operation):
@@ -634,41 +485,6 @@ class Emulator:
             log.error("%s answered what the service model forbids: %s", operation, drifted)
             raise internal(f"emulator bug: {operation} broke the service model: {drifted[0]}")
         return shapes.encode(model, body)
-
-    # --- the admin route ----------------------------------------------------------------------
-
-    def administer(self, route: str, rest: str, given: Any) -> dict[str, Any] | None:
-        """The answer of the admin route, None where there is no such route. Raises on bad input."""
-        match route:
-            case "GET calls":
-                return {"calls": [c.as_json() for c in self.calls.all(rest)]}
-            case "GET faults":
-                return {"faults": list(self.faults.active())}
-            case "GET health":
-                return {"response_errors": list(self.response_errors)}
-            case "POST faults":
-                self.faults.add(**given)
-                return {"faults": list(self.faults.active())}
-            case "DELETE faults":
-                self.faults.clear(rest or None)
-                return {"faults": list(self.faults.active())}
-            case "GET capacity":
-                return self.capacity.shown()
-            case "POST capacity":
-                self.capacity.set(given)
-                return self.capacity.shown()
-            case "POST training-plans":
-                return {"arn": self.capacity.add_plan(**given)}
-            case "POST releases":
-                self.publish(given["version"])
-                return {"releases": list(self.world.releases)}
-            case "POST act":
-                return {"began": self.act_by_itself(given["instance_id"])}
-            case "POST interrupt":
-                return {"began": self.interrupt(**given)}
-            case "POST unhealthy":
-                return {"began": self.mark_unhealthy(given["instance_id"])}
-        return None
 
 
 def _unknown(operation: str, service: str, *, known: bool) -> ApiError:

@@ -181,12 +181,6 @@ def paged(
     return body
 
 
-def within(at: datetime, request: Body, prefix: str = "CreationTime") -> bool:
-    """Whether a time is between those that a list is asked for."""
-    after, before = request.get(f"{prefix}After"), request.get(f"{prefix}Before")
-    return (after is None or at > after) and (before is None or at < before)
-
-
 def _start(token: str | None) -> int:
     if not token:
         return 0

@@ -22,29 +22,6 @@ from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
 from hpctl.sandbox.emulator.faults import not_found
 from hpctl.sandbox.machines import Machine
 
-
-class Unknowns(Struct, frozen=True):
-    """How the emulated service behaves where nobody can tell how the real one does.
-
-    `managed_by_default`: a cluster that names no SlurmConfigStrategy is Managed (the guide's
-    sagemaker-hyperpod-ref), or Merge (its sagemaker-hyperpod-slurm-api-config-migration).
-    `becomes_continuous`: UpdateCluster moves a cluster to Continuous (the API model and the
-    migration guide), or refuses (sagemaker-hyperpod-scaling-slurm until early 2026).
-    `rolling_batches`: RollingUpdatePolicy is honored on Slurm, or all nodes are updated at once.
-    `inherits_image`: a new group of a Continuous cluster has the image of the earliest group
-    (ImageId in the API model), or the latest (ImageReleaseVersion there).
-    `lingers_s`: how long the id of a replaced instance is still listed as ShuttingDown, in
-    seconds, while its successor comes up; `lingering_code` answers who addresses it then.
-    """
-
-    managed_by_default: bool = False
-    becomes_continuous: bool = True
-    rolling_batches: bool = True
-    inherits_image: bool = True
-    lingers_s: float = 0.0
-    lingering_code: Literal["InstanceIdInUse", "InstanceIdNotFound"] = "InstanceIdInUse"
-
-
 Role = Literal["controller", "login", "compute"]
 Allocate = Callable[[str, Role], tuple[str, NodeName]]
 """Given an instance name (`<group>-<n>`) and its role, its IP address and Slurm node name."""
@@ -83,14 +60,13 @@ class NodeState(Struct, frozen=True):
 
 
 class Software(Struct):
-    """The image that a group has and is to have, by release version, and the last update's fate."""
+    """The image that a group has and is to have, by release version; how the last update ended."""
 
     current: str = FIRST_RELEASE
     desired: str = FIRST_RELEASE
     image: str = ""
     """A custom AMI, "" for HyperPod's own of that release."""
     status: str = ""
-    rollout: dict[str, Any] = field(default_factory=dict)
 
 
 class Group(Struct):
@@ -104,10 +80,6 @@ class Group(Struct):
     software: Software = field(default_factory=Software)
     legacy_partition: str = ""
     """What provisioning_parameters.json said when the group was made, "" with SlurmConfig."""
-    awaited: int = 0
-    """How often its minimum was begun to be waited for."""
-    settled: tuple[int, int] = (0, 0)
-    """Target and minimum when it was last InService, of a group that is Creating or Updating."""
 
     @property
     def name(self) -> str:
@@ -237,8 +209,8 @@ class Cluster(Struct, eq=False):
     deleted: deque[Node] = field(default_factory=lambda: deque(maxlen=_GONE))
     added: dict[str, tuple[float, dict[str, Any], list[LogicalId]]] = field(default_factory=dict)
     """BatchAddClusterNodes' client tokens: when, the request, the nodes it made."""
-    leaving: list[tuple[float, Node, NodeState]] = field(default_factory=list)
-    """Until when the id of a replaced instance is still listed, its node and its last state."""
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    """Its deep health checks, as ListClusterOperations has them, oldest first."""
 
     @property
     def name(self) -> str:
@@ -251,6 +223,11 @@ class Cluster(Struct, eq=False):
         return bool(self.spec.get("NodeProvisioningMode") == "Continuous")
 
     @property
+    def targets(self) -> dict[str, int]:
+        """TargetCount by group."""
+        return {name: group.target for name, group in self.groups.items()}
+
+    @property
     def automatic(self) -> bool:
         """NodeRecovery=Automatic, which is the service's default."""
         return bool(self.spec.get("NodeRecovery", "Automatic") == "Automatic")
@@ -259,12 +236,6 @@ class Cluster(Struct, eq=False):
     def by_api(self) -> bool:
         """Whether Slurm is configured through the API: its groups have SlurmConfig."""
         return any("SlurmConfig" in group.spec for group in self.groups.values())
-
-    def lingering(self, instance: str = "") -> list[tuple[Node, NodeState]]:
-        """Replaced instances that are still ShuttingDown; of one id where it is named."""
-        now = time.monotonic()
-        self.leaving = [one for one in self.leaving if one[0] > now]
-        return [(n, s) for _, n, s in self.leaving if instance in ("", s.instance_id)]
 
     def of_instance(self, instance: str) -> Node | None:
         """The node whose instance has that id now; ids of replaced instances find nothing."""
@@ -289,7 +260,9 @@ class World:
         """The address of an instance that replaces one at an address."""
         self.outdated: frozenset[str] = frozenset()
         """Releases from before January 2026: their agents know no SlurmConfig."""
-        self.unknowns = Unknowns()
+        self.managed_by_default = False
+        """Whether a cluster that names no SlurmConfigStrategy is Managed (the guide's
+        sagemaker-hyperpod-ref), or Merge (its sagemaker-hyperpod-slurm-api-config-migration)."""
         self.zones: dict[str, str] = {}
         """Availability zones by subnet, where a test has told them."""
 

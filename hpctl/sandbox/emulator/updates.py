@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import conflict, not_found, validation
-from hpctl.sandbox.emulator.history import counts_of
 from hpctl.sandbox.emulator.launch import Scaling, Walks, failure_of
+from hpctl.sandbox.emulator.nodes import no_checks
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
@@ -36,8 +36,6 @@ class SoftwareOperation(Struct):
             raise conflict(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
-        if not self.scaling.batches_allowed(cluster):
-            raise conflict("An instance group has not reached its MinInstanceCount yet.")
         wanted = {
             g["InstanceGroupName"]: g.get("ImageReleaseVersion", self.world.releases[-1])
             for g in request.get("InstanceGroups", [])
@@ -48,13 +46,11 @@ class SoftwareOperation(Struct):
             if release not in self.world.releases:
                 raise validation(f"There is no HyperPod AMI release {release}.")
         deployment = dict(request.get("DeploymentConfig", {}))
-        if not self.world.unknowns.rolling_batches:
-            deployment.pop("RollingUpdatePolicy", None)
         groups = [cluster.groups[name] for name in wanted]
         for group in groups:
             group.software.desired = wanted[group.name]
             group.software.image = _image(request, group)
-            group.software.status, group.software.rollout = "Pending", deployment
+            group.software.status = "Pending"
             group.phase = "SystemUpdating"
         if not cluster.continuous:
             self.scaling.settle(cluster, "SystemUpdating")
@@ -138,7 +134,7 @@ class SoftwareOperation(Struct):
 
     def _finish(self, group: Group, status: str) -> None:
         with self.world.changed:
-            group.software.status, group.software.rollout, group.phase = status, {}, ""
+            group.software.status, group.phase = status, ""
             self.world.changed.notify_all()
 
 
@@ -166,8 +162,6 @@ _KEPT = ("SlurmConfig", "ThreadsPerCore")
 """Of a group, where a request omits them: "Omitting SlurmConfig from a later UpdateCluster
 request does not revert the cluster" (the guide's page on the migration, whose own request names
 no ThreadsPerCore)."""
-_COUNTS = ("InstanceCount", "MinInstanceCount")
-"""What may change while a group is Creating or Updating (sagemaker-hyperpod-scaling-slurm)."""
 DRIFT = "Partition configuration drift detected."
 
 
@@ -199,7 +193,7 @@ class UpdateOperation(Struct):
         for key in _CHANGED_AT_ONCE:
             if key in request:
                 cluster.spec[key] = request[key]
-        before = counts_of(cluster)
+        before = cluster.targets
         new: list[Node] = []
         going: list[Node] = []
         for name, spec in restated.items():
@@ -222,8 +216,7 @@ class UpdateOperation(Struct):
             raise conflict(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
-        if self.walks.launches.operations.active(cluster, "DeepHealthCheck"):
-            raise conflict(f"Deep health checks are in progress on cluster {cluster.name}.")
+        no_checks(cluster)
 
     def _check(
         self, cluster: Cluster, request: Body, restated: Mapping[str, Any], leaving: list[str]
@@ -261,8 +254,6 @@ class UpdateOperation(Struct):
         mode = request.get("NodeProvisioningMode")
         if not mode or mode == cluster.spec.get("NodeProvisioningMode"):
             return
-        if not self.world.unknowns.becomes_continuous:
-            raise validation("NodeProvisioningMode of an existing cluster cannot be changed.")
         if not all("SlurmConfig" in spec for spec in groups.values()):
             raise validation("NodeProvisioningMode Continuous needs SlurmConfig in all groups.")
         if self._strategy(cluster, {}) != "Merge":
@@ -270,8 +261,8 @@ class UpdateOperation(Struct):
 
     def _strategy(self, cluster: Cluster, request: Body) -> str:
         both = {**cluster.spec, **request}
-        said = both.get("Orchestrator", {}).get("Slurm", {}).get("SlurmConfigStrategy")
-        return str(said or ("Managed" if self.world.unknowns.managed_by_default else "Merge"))
+        chosen = both.get("Orchestrator", {}).get("Slurm", {}).get("SlurmConfigStrategy")
+        return str(chosen or ("Managed" if self.world.managed_by_default else "Merge"))
 
     def _unfit(self, cluster: Cluster, request: Body, restated: Mapping[str, Any]) -> str:
         """Why the update is taken and then rolled back; "" where it goes through.
@@ -308,17 +299,12 @@ class UpdateOperation(Struct):
 
     def _restate(self, cluster: Cluster, name: str, spec: Body) -> tuple[list[Node], list[Node]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""
-        fresh = name not in cluster.groups
-        if fresh:
+        if name not in cluster.groups:
             cluster.groups[name] = group_of(spec, self.parameters, self._image(cluster))
         group = cluster.groups[name]
         have = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
-        before = (0, 0) if fresh else (group.target, group.minimum)
         group.spec, group.target = dict(spec), int(spec["InstanceCount"])
         new = self.scaling.new_nodes(cluster, group, max(0, group.target - len(have)))
-        if new or group.phase or group.minimum != before[1]:
-            phase = "Creating" if fresh else "Updating"
-            self.scaling.await_minimum(cluster, group, phase, before)
         surplus = max(0, len(have) - group.target)
         return new, self.chance.sample(have, surplus)
 
@@ -326,7 +312,7 @@ class UpdateOperation(Struct):
         """What a new group gets: of a Continuous cluster "new instance groups inherit the AMI
         from the earliest existing instance group" (the API model on ImageId).
         """
-        if cluster.continuous and self.world.unknowns.inherits_image:
+        if cluster.continuous:
             return next(iter(cluster.groups.values())).software
         return Software(self.world.releases[-1], self.world.releases[-1])
 
@@ -336,7 +322,7 @@ class UpdateOperation(Struct):
         new: list[Node],
         going: list[Node],
         leaving: list[str],
-        before: Mapping[str, Body],
+        before: Mapping[str, int],
     ) -> None:
         if not cluster.continuous:
             self.scaling.settle(cluster, "Updating")
@@ -362,7 +348,7 @@ class UpdateOperation(Struct):
         launches.threads.spawn(work, f"update-{cluster.name}")
 
     def _roll_back(
-        self, cluster: Cluster, new: list[Node], culprit: Node, before: Mapping[str, Body]
+        self, cluster: Cluster, new: list[Node], culprit: Node, before: Mapping[str, int]
     ) -> None:
         """What the update added goes again; what it took is not brought back."""
         failure, trouble = failure_of(culprit), culprit.trouble
@@ -400,6 +386,5 @@ def _check_change(group: Group, spec: Mapping[str, Any]) -> None:
             )
     if group.role == "controller" and spec["InstanceCount"] < group.target:
         raise validation("The controller instance group cannot be scaled down.")
-    changed = {k for k in {*spec, *group.spec} if spec.get(k) != group.spec.get(k)}
-    if group.phase and (group.phase not in ("Creating", "Updating") or changed - {*_COUNTS}):
+    if group.phase:
         raise conflict(f"Instance group {group.name} is {group.phase}; wait until it is InService.")

@@ -16,7 +16,7 @@ def main() -> int:
     asked: list[int] = []
     # Before the slow imports: the default action of SIGUSR1 would end the rank.
     signal.signal(signal.SIGUSR1, lambda signum, _frame: asked.append(signum))
-    arguments = _parser().parse_args()
+    given = vars(_parser().parse_args())
 
     from hpctl.sandbox.training.group import PeerLost, Place
     from hpctl.sandbox.training.loop import CannotResume, Options, train
@@ -26,18 +26,11 @@ def main() -> int:
         asked.clear()
         return wanted
 
-    options = Options(
-        directory=arguments.checkpoint_dir,
-        resume_from=arguments.resume_from,
-        steps=arguments.steps,
-        checkpoint_every=arguments.checkpoint_every,
-        batch=arguments.batch,
-        step_s=arguments.step_s,
-        seed=arguments.seed,
-    )
+    place = Place.of(dict(os.environ), given.pop("bind"))
+    options = Options(**given)
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
-        train(options, Place.of(dict(os.environ), arguments.bind), save_asked)
+        train(options, place, save_asked)
     except CannotResume as error:
         print(f"training: {error}", file=sys.stderr)
         return 2
@@ -52,7 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m hpctl.sandbox.training", description=__doc__)
     directory = get("HPCTL_CHECKPOINT_DIR")
     parser.add_argument(
-        "--checkpoint-dir", type=Path, default=directory, required=directory is None
+        "--checkpoint-dir",
+        dest="directory",
+        type=Path,
+        default=directory,
+        required=directory is None,
     )
     resume = get("HPCTL_RESUME_FROM")
     parser.add_argument("--resume-from", type=Path, default=Path(resume) if resume else None)

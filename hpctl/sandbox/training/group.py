@@ -12,11 +12,13 @@ A lost rank closes its sockets; the others read the end of the stream and leave 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
 import struct
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +32,6 @@ JOIN_S = 60.0
 
 PEER_S = 60.0
 """How long a silent peer is waited for. A frozen node closes no sockets."""
-
-_HELLO = struct.Struct("!16sI")
 
 
 class PeerLost(Exception):
@@ -68,7 +68,7 @@ class Place(Struct, frozen=True):
 class Group:
     """Connected ranks. Use `join`, then `all_reduce`, `gather` and `broadcast`, then `close`."""
 
-    def __init__(self, place: Place, nonce: str, peers: list[socket.socket]) -> None:
+    def __init__(self, place: Place, nonce: str, peers: list[Connection]) -> None:
         self.place = place
         self.nonce = nonce
         self._peers = peers  # rank 0: ranks 1..n-1 in order; others: rank 0 alone
@@ -130,7 +130,7 @@ def join(place: Place, directory: Path) -> Group:
 
 def _listen(place: Place, meeting: Path, deadline: float) -> Group:
     nonce = secrets.token_hex(8)
-    peers: dict[int, socket.socket] = {}
+    peers: dict[int, Connection] = {}
     with socket.create_server((place.bind, 0)) as server:
         host, port = server.getsockname()[:2]
         temporary = meeting.with_name(f".{meeting.name}.{nonce}")
@@ -139,75 +139,56 @@ def _listen(place: Place, meeting: Path, deadline: float) -> Group:
         while len(peers) < place.size - 1:
             server.settimeout(max(0.001, deadline - time.monotonic()))
             try:
-                peer, _ = server.accept()
+                peer = _connection(server.accept()[0])
             except TimeoutError:
                 raise PeerLost(f"{len(peers) + 1} of {place.size} ranks came") from None
-            rank = _admit(peer, nonce, place.size)
-            if rank is None or rank in peers:
-                peer.close()
-            else:
+            if (rank := _admitted(peer, nonce)) in range(1, place.size) and rank not in peers:
+                peer.send_bytes(b"+")
                 peers[rank] = peer
     meeting.unlink(missing_ok=True)
     return Group(place, nonce, [peers[rank] for rank in sorted(peers)])
 
 
-def _admit(peer: socket.socket, nonce: str, size: int) -> int | None:
-    peer.settimeout(5.0)
-    try:
-        said, rank = _HELLO.unpack(_exactly(peer, _HELLO.size))
-        if said != nonce.encode() or not 0 < rank < size:
-            return None
-        peer.sendall(b"+")
-    except (OSError, PeerLost):
-        return None
-    _settle(peer)
-    return int(rank)
+def _admitted(peer: Connection, nonce: str) -> int:
+    """The rank that asks to join; 0 where it is none of this meeting's."""
+    with contextlib.suppress(OSError, EOFError, ValueError):
+        if peer.poll(5.0):
+            theirs, _, rank = peer.recv_bytes(64).decode().partition(" ")
+            return int(rank) if theirs == nonce else 0
+    return 0
 
 
 def _knock(place: Place, meeting: Path) -> Group | None:
     """One try to reach rank 0; None where the file is missing, stale or nobody answers."""
     try:
-        said = json.loads(meeting.read_text())
-        peer = socket.create_connection((said["host"], said["port"]), timeout=5.0)
-    except (OSError, ValueError, KeyError):
+        there = json.loads(meeting.read_text())
+        address = (there["host"], there["port"])
+        peer = _connection(socket.create_connection(address, timeout=5.0))
+        peer.send_bytes(f"{there['nonce']} {place.rank}".encode())
+        peer.recv_bytes(1)
+        return Group(place, there["nonce"], [peer])
+    except (OSError, EOFError, ValueError, KeyError):
         return None
-    try:
-        peer.sendall(_HELLO.pack(said["nonce"].encode(), place.rank))
-        _exactly(peer, 1)
-    except (OSError, PeerLost):
-        peer.close()
-        return None
-    _settle(peer)
-    return Group(place, said["nonce"], [peer])
 
 
-def _settle(peer: socket.socket) -> None:
-    peer.settimeout(PEER_S)
+def _connection(peer: socket.socket) -> Connection:
+    """A socket as one of whole messages, on which a silent peer is an OSError after PEER_S."""
+    peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        peer.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(PEER_S), 0))
+    return Connection(peer.detach())
 
 
-def _send(peer: socket.socket, message: bytes) -> None:
+def _send(peer: Connection, message: bytes) -> None:
     try:
-        peer.sendall(struct.pack("!Q", len(message)))
-        peer.sendall(message)
+        peer.send_bytes(message)
     except OSError as error:
         raise PeerLost(f"a rank is gone: {error}") from error
 
 
-def _receive(peer: socket.socket) -> bytes:
-    (length,) = struct.unpack("!Q", _exactly(peer, 8))
-    return _exactly(peer, length)
-
-
-def _exactly(peer: socket.socket, length: int) -> bytes:
-    buffer = bytearray(length)
-    view, done = memoryview(buffer), 0
-    while done < length:
-        try:
-            got = peer.recv_into(view[done:])
-        except OSError as error:
-            raise PeerLost(f"a rank is gone: {error}") from error
-        if not got:
-            raise PeerLost("a rank closed its connection")
-        done += got
-    return bytes(buffer)
+def _receive(peer: Connection) -> bytes:
+    try:
+        return peer.recv_bytes()
+    except (OSError, EOFError) as error:
+        raise PeerLost(f"a rank is gone: {error or 'it closed its connection'}") from error

@@ -23,6 +23,9 @@ from hpctl.sandbox.training import model
 from hpctl.sandbox.training.group import Group, Place, join
 from hpctl.sandbox.training.model import Floats, Recorder, State
 
+VECTORS = ("weights", "mean", "square")
+"""What of the state is cut into shards."""
+
 
 class CannotResume(Exception):
     """The checkpoint that the job was told to start from cannot be used."""
@@ -38,14 +41,9 @@ def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> P
     mine.mkdir(exist_ok=True)
     rank, size = group.place.rank, group.place.size
     shard = mine / f"rank-{rank:05d}.npz"
-    low, high = _slice(len(state.weights), rank, size)
+    part = _part(len(state.weights), group.place)
     with shard.open("wb") as file:
-        np.savez(
-            file,
-            weights=state.weights[low:high],
-            mean=state.mean[low:high],
-            square=state.square[low:high],
-        )
+        np.savez(file, **{name: getattr(state, name)[part] for name in VECTORS})
         file.flush()
         os.fsync(file.fileno())
     files = group.gather(msgspec.json.encode(manifest.describe(shard, mine)))
@@ -70,18 +68,17 @@ def load(directory: Path, meta: dict[str, str]) -> State:
         raise CannotResume(f"{directory}: {defect}")
     if document.meta != meta:
         raise CannotResume(f"{directory} is of another model: {document.meta}, not {meta}")
-    parts: dict[str, list[Floats]] = {"weights": [], "mean": [], "square": []}
+    pieces: list[list[Floats]] = []
     for file in sorted(document.files, key=lambda each: each.path):
         with np.load(directory / file.path) as shard:
-            for name, pieces in parts.items():
-                pieces.append(shard[name])
-    whole = {name: np.concatenate(pieces) for name, pieces in parts.items()}
-    return State(whole["weights"], whole["mean"], whole["square"], document.step)
+            pieces.append([shard[name] for name in VECTORS])
+    weights, mean, square = map(np.concatenate, zip(*pieces, strict=True))
+    return State(weights, mean, square, document.step)
 
 
-def _slice(length: int, part: int, parts: int) -> tuple[int, int]:
-    """The bounds of one of `parts` nearly equal slices."""
-    return length * part // parts, length * (part + 1) // parts
+def _part(length: int, place: Place) -> slice:
+    """This rank's one of nearly equal parts of a vector, or of a batch's rows."""
+    return slice(length * place.rank // place.size, length * (place.rank + 1) // place.size)
 
 
 class Options(Struct, frozen=True):
@@ -122,7 +119,7 @@ def _train(options: Options, group: Group, save_asked: Callable[[], bool]) -> No
     if group.place.rank == 0:
         pen = Recorder(options.directory, group.name, state.step, hosts)
 
-    shard = _rows(options.batch, group.place)
+    shard = _part(options.batch, group.place)
     while state.step < options.steps:
         not_before = time.monotonic() + options.step_s
         windows, targets = model.batch(data, shape, options.seed, state.step + 1, options.batch)
@@ -141,8 +138,3 @@ def _train(options: Options, group: Group, save_asked: Callable[[], bool]) -> No
     if pen is not None:
         pen.final(state.weights, state.step)
         pen.close()
-
-
-def _rows(batch: int, place: Place) -> slice:
-    """This rank's rows of the batch."""
-    return slice(batch * place.rank // place.size, batch * (place.rank + 1) // place.size)

@@ -13,8 +13,6 @@ class Way(Struct, frozen=True):
 
     made: str
     needs: tuple[str, ...]
-    shape: str = ""
-    """What writes the same files in the same order where the library is not installed."""
     kills: int = 7
     """Of the 73 that `make test` does: fewer where each takes long."""
     stale: bool = False
@@ -30,32 +28,22 @@ WAYS = {
     "DCP FSDP, 2 ranks": Way("torch_fsdp:Sharded", ("torch",), kills=6),
     "Lightning": Way("lightning_trainer:Lightning", ("torch", "lightning"), kills=7),
     "HF Trainer": Way("hf:HFTrainer", ("torch", "transformers", "accelerate"), kills=6),
-    "DeepSpeed, 2 ranks": Way(
-        "deepspeed_engine:Zero", ("torch", "deepspeed"), "shapes:DeepSpeed", kills=6
-    ),
-    "Megatron Core, 2 ranks": Way(
-        "megatron_core:TorchDist", ("torch", "megatron.core"), "shapes:MegatronDist", kills=6
-    ),
-    "Megatron-LM legacy, 2 ranks": Way("", ("torch",), "shapes:MegatronLegacy", kills=8),
+    "DeepSpeed, 2 ranks": Way("deepspeed_engine:Zero", ("torch", "deepspeed"), kills=6),
+    "Megatron Core, 2 ranks": Way("megatron_core:TorchDist", ("torch", "megatron.core"), kills=6),
+    "Megatron-LM legacy, 2 ranks": Way("megatron_legacy:MegatronLegacy", ("torch",), kills=8),
 }
+ENGINES = ("deepspeed", "megatron.core")
+"""What may fail to install: without them their checkpoints are not tested."""
 
 
 def missing(name: str) -> list[str]:
-    """What a way needs and is not installed. Its shape needs torch alone."""
-    way = WAYS[name]
-    return [need for need in (way.needs[:1] if way.shape else way.needs) if not _is_there(need)]
-
-
-def by_shape(name: str) -> bool:
-    """Whether this one is written by its shape here."""
-    way = WAYS[name]
-    return not way.made or bool(way.shape and not all(_is_there(need) for need in way.needs))
+    """What a way needs and is not installed."""
+    return [need for need in WAYS[name].needs if not _is_there(need)]
 
 
 def make(name: str) -> Library:
     """The library of that name, imported. Raises ImportError where it is not installed."""
-    way = WAYS[name]
-    module, made = (way.shape if by_shape(name) else way.made).split(":")
+    module, made = WAYS[name].made.split(":")
     library: Library = getattr(importlib.import_module(f"{__name__}.{module}"), made)()
     return library
 

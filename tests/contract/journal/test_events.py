@@ -11,7 +11,6 @@ from tests.contract.journal.events import numbers, signal, taken, values
 
 BRIEF = settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 POISON = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.model import BootId, Generation, Health, InstanceId, NodeName
-from tests.contract.journal.beds import AnyJournal, Bed
+from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
 from tests.contract.journal.events import NOW, any_health, taken
 from tests.contract.journal.test_events import BRIEF
 
@@ -65,8 +65,8 @@ def test_names_that_differ_in_case_are_two_nodes(journal: AnyJournal) -> None:
     assert journal.health() == {NodeName("n1"): WELL, NodeName("N1"): upper}
 
 
-def test_a_request_waits_until_it_is_taken(bed: Bed) -> None:
-    cli, daemon = bed.open(), bed.open()
+def test_a_request_waits_until_it_is_taken(database: DatabaseBed) -> None:
+    cli, daemon = database.open(), database.open()
     number = cli.ask("replace", "n1 ✓", "ann", NOW)
     (request,) = daemon.requests()
     said = (request.id, request.verb, request.target, request.by, request.at)
@@ -74,7 +74,7 @@ def test_a_request_waits_until_it_is_taken(bed: Bed) -> None:
     assert cli.answer(number) is None
     daemon.append([taken(number, "as you wish")])
     assert daemon.requests() == []
-    assert bed.open().requests() == [], "a daemon that starts later must not take it again"
+    assert database.open().requests() == [], "a daemon that starts later must not take it again"
     answer = cli.answer(number)
     assert answer is not None
     assert answer.answer == "as you wish"
@@ -85,10 +85,10 @@ def test_requests_come_oldest_first_and_one_is_taken_alone(journal: AnyJournal) 
     assert [r.id for r in journal.requests()] == asked
     journal.append([taken(asked[1])])
     assert [r.id for r in journal.requests()] == [asked[0], asked[2], asked[3]]
-    assert journal.answer(asked[0]) is None
 
 
-def test_an_old_answer_is_still_found(journal: AnyJournal) -> None:
+def test_an_old_answer_is_still_found(database: DatabaseBed) -> None:
+    journal = database.open()
     asked = [journal.ask("pause", str(n), "ann", NOW) for n in range(150)]
     journal.append([taken(n, f"answer {n}") for n in asked])
     answer = journal.answer(asked[0])

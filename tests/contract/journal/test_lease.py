@@ -12,24 +12,25 @@ import pytest
 
 from hpctl.daemon.main import AlreadyRunning, lock_state_dir
 from hpctl.errors import Unavailable
-from hpctl.store.sql import LeaseHeld, LeaseLost
-from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
+from hpctl.store.sql import LeaseHeld, LeaseLost, Store
+from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal
 
 LEASE_S = 30.0
 MOMENT = timedelta(microseconds=1)
 
 
-def take(journal: AnyJournal, host: str, at: timedelta = timedelta()) -> None:
+def take(journal: Store, host: str, at: timedelta = timedelta()) -> None:
     journal.take_lease(host, 7, "0.1", "own", NOW + at, LEASE_S)
 
 
-def test_nobody_held_it_at_first(journal: AnyJournal) -> None:
+def test_nobody_held_it_at_first(database: DatabaseBed) -> None:
+    journal = database.open()
     assert journal.daemon() is None
 
 
-def test_the_holder_can_be_read_exactly(bed: Bed) -> None:
-    holder, reader = bed.open(), bed.open()
+def test_the_holder_can_be_read_exactly(database: DatabaseBed) -> None:
+    holder, reader = database.open(), database.open()
     take(holder, "head-1")
     info = reader.daemon()
     assert info is not None
@@ -45,8 +46,8 @@ def test_the_holder_can_be_read_exactly(bed: Bed) -> None:
     assert (info.last_cycle_s, info.trouble, info.mode) == (0.25, "slurmctld is ✗", "observe")
 
 
-def test_another_host_waits_until_it_has_run_out(bed: Bed) -> None:
-    first, second = bed.open(), bed.open()
+def test_another_host_waits_until_it_has_run_out(database: DatabaseBed) -> None:
+    first, second = database.open(), database.open()
     take(first, "head-1")
     for after in (timedelta(), timedelta(seconds=LEASE_S) - MOMENT):
         with pytest.raises(LeaseHeld, match="head-1"):
@@ -58,8 +59,8 @@ def test_another_host_waits_until_it_has_run_out(bed: Bed) -> None:
     assert info.host == "head-2"
 
 
-def test_the_same_host_takes_over_at_once(bed: Bed) -> None:
-    first, second = bed.open(), bed.open()
+def test_the_same_host_takes_over_at_once(database: DatabaseBed) -> None:
+    first, second = database.open(), database.open()
     take(first, "head-1")
     take(second, "head-1")
     second.append([signal(1)])
@@ -68,8 +69,8 @@ def test_the_same_host_takes_over_at_once(bed: Bed) -> None:
     assert numbers(first.events()) == [1]
 
 
-def test_who_lost_it_can_write_no_more(bed: Bed) -> None:
-    old, new = bed.open(), bed.open()
+def test_who_lost_it_can_write_no_more(database: DatabaseBed) -> None:
+    old, new = database.open(), database.open()
     take(old, "head-1")
     old.append([signal(1)])
     take(new, "head-2", timedelta(seconds=LEASE_S + 1))

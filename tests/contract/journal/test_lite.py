@@ -24,7 +24,6 @@ Read = Callable[[SqliteReader], object]
 @given(batch=st.lists(values(Event), max_size=5).map(tuple))
 @settings(
     max_examples=20,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, ...]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.core.journal import Event, SignalSeen
 from hpctl.store.sql import LeaseLost
-from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
+from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, taken
 
 DAY = timedelta(days=1)
@@ -27,21 +27,22 @@ def ended(ends: dict[int, datetime]) -> Callable[[Event], datetime | None]:
     return over
 
 
-def test_what_is_over_is_replayed_no_more_and_still_found(bed: Bed) -> None:
-    journal = bed.open()
+def test_what_is_over_is_replayed_no_more_and_still_found(database: DatabaseBed) -> None:
+    journal = database.open()
     # Of one recovery and another in turn, more than go in one statement.
     journal.append([signal(n % 4) for n in range(1300)])
     assert journal.retired() == frozenset()
     assert journal.retire(ended({1: NOW, 2: NOW - DAY})) == 650
     assert set(numbers(journal.events())) == {0, 3}
-    assert numbers(bed.open().events(past=True)) == [n % 4 for n in range(1300)], "in order"
+    assert numbers(database.open().events(past=True)) == [n % 4 for n in range(1300)], "in order"
     assert journal.retired() == {"r-1", "r-2"}
     assert journal.retire(ended({1: NOW, 2: NOW - DAY})) == 0
     journal.append([signal(4)])
     assert numbers(journal.events(after=1300)) == [4], "no number is given twice"
 
 
-def test_whole_days_are_moved_the_oldest_first_until_it_is_enough(journal: AnyJournal) -> None:
+def test_whole_days_are_moved_the_oldest_first_until_it_is_enough(database: DatabaseBed) -> None:
+    journal = database.open()
     journal.append([signal(n % 4) for n in range(8)])
     over = ended({1: NOW, 2: NOW - DAY, 3: NOW - 2 * DAY})
     assert journal.retire(over, most=3) == 4
@@ -51,14 +52,16 @@ def test_whole_days_are_moved_the_oldest_first_until_it_is_enough(journal: AnyJo
     assert numbers(journal.events()) == [0, 0]
 
 
-def test_what_belongs_to_no_recovery_has_no_id(journal: AnyJournal) -> None:
+def test_what_belongs_to_no_recovery_has_no_id(database: DatabaseBed) -> None:
+    journal = database.open()
     journal.append([taken(1)])
     assert journal.retire(lambda _: NOW) == 1
     assert (list(journal.events()), journal.retired()) == ([], frozenset())
     assert list(journal.events(past=True)) == [taken(1)]
 
 
-def test_the_past_is_deleted_by_the_day_of_its_end(journal: AnyJournal) -> None:
+def test_the_past_is_deleted_by_the_day_of_its_end(database: DatabaseBed) -> None:
+    journal = database.open()
     journal.append([signal(n) for n in range(4)])
     journal.retire(ended({1: NOW - 2 * DAY, 2: NOW - DAY, 3: NOW}))
     journal.forget(NOW - DAY)
@@ -79,8 +82,8 @@ def test_only_old_requests_that_were_answered_are_deleted(database: DatabaseBed)
     assert journal.answer(old) is None
 
 
-def test_one_that_lost_the_lease_moves_and_deletes_nothing(bed: Bed) -> None:
-    first, second = bed.open(), bed.open()
+def test_one_that_lost_the_lease_moves_and_deletes_nothing(database: DatabaseBed) -> None:
+    first, second = database.open(), database.open()
     first.take_lease("head-1", 7, "0.1", "own", NOW, 30)
     first.append([signal(1), signal(2)])
     first.retire(ended({1: NOW}))

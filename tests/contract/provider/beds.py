@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from hpctl.cloud.sagemaker import Details, SageMakerProvider
 from hpctl.clusters.joining import Joiner
@@ -38,32 +38,6 @@ def cluster(name: str = CLUSTER, workers: int = 4, **more: Any) -> dict[str, Any
     groups = [group("controller", "Controller", 1), group("workers", "Compute", workers)]
     spec = {"ClusterName": name, "InstanceGroups": groups, "NodeRecovery": "None"}
     return {**spec, "NodeProvisioningMode": "Continuous", **more}
-
-
-class Bed(Protocol):
-    """A Provider, its fault switches, and the truth behind it."""
-
-    provider: Provider
-    prefix: str
-
-    def worker(self, at: int = 0) -> Instance: ...
-    def controller(self) -> Instance: ...
-    def truly_replaced(self) -> list[InstanceId]: ...
-    def truly_rebooted(self) -> list[InstanceId]: ...
-    def calls(self) -> list[tuple[str, ...]]: ...
-    def settle(self) -> None: ...
-    def until(self, done: Callable[[], bool]) -> None: ...
-
-    def lose_reply(self) -> None: ...
-    def throttle(self) -> None: ...
-    def deny(self) -> None: ...
-    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None: ...
-    def unreadable(self, on: bool) -> None: ...
-    def no_capacity(self) -> None: ...
-    def stick(self) -> None: ...
-    def unstick(self) -> None: ...
-    def vanish(self, node: NodeName, on: bool) -> None: ...
-    def act_by_itself(self, instance: InstanceId) -> bool: ...
 
 
 class _Nodes:
@@ -105,35 +79,15 @@ class FakeBed(_Nodes):
             self.time += timedelta(seconds=1)
         raise AssertionError("it never came to pass")
 
-    def lose_reply(self) -> None:
-        self.fake.lose_reply()
-
-    def throttle(self) -> None:
-        self.fake.throttle()
-
-    def deny(self) -> None:
-        self.fake.deny()
-
-    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None:
-        self.fake.fail(instance, code, accepted=accepted)
+    def __getattr__(self, name: str) -> Any:
+        """The other faults are the fake's own."""
+        return getattr(self.fake, name)
 
     def unreadable(self, on: bool) -> None:
         self.fake.unreadable(1000 if on else 0)
 
-    def no_capacity(self) -> None:
-        self.fake.no_capacity()
-
-    def stick(self) -> None:
-        self.fake.stick()
-
-    def unstick(self) -> None:
-        self.fake.unstick()
-
     def vanish(self, node: NodeName, on: bool) -> None:
         self.fake.vanish(node, 3600.0 if on else 0.0)
-
-    def act_by_itself(self, instance: InstanceId) -> bool:
-        return self.fake.act_by_itself(instance)
 
 
 class EmulatorBed(_Nodes):
@@ -195,13 +149,16 @@ class EmulatorBed(_Nodes):
             time.sleep(0.01)
 
     def lose_reply(self) -> None:
-        self.emulator.faults.add("drop_reply", calls=1, operations=MUTATIONS)
+        self._next("drop_reply")
 
     def throttle(self) -> None:
-        self.emulator.faults.add("throttle", calls=1, operations=MUTATIONS)
+        self._next("throttle")
 
     def deny(self) -> None:
-        self.emulator.faults.add("access_denied", calls=1, operations=MUTATIONS)
+        self._next("access_denied")
+
+    def _next(self, fault: str) -> None:
+        self.emulator.faults.add(fault, calls=1, operations=MUTATIONS)
 
     def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None:
         self.emulator.faults.add(
@@ -231,6 +188,10 @@ class EmulatorBed(_Nodes):
 
     def act_by_itself(self, instance: InstanceId) -> bool:
         return self.emulator.act_by_itself(instance)
+
+
+Bed = FakeBed | EmulatorBed
+"""A Provider, its fault switches, and the truth behind it."""
 
 
 class JoinedProvider:

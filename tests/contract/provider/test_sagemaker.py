@@ -1,6 +1,5 @@
 """What only the SageMaker adapter does, over HTTP: paging, modes, time-outs, hints."""
 
-import socket
 from collections.abc import Callable
 from datetime import datetime
 from types import SimpleNamespace
@@ -24,31 +23,18 @@ def provider(bed: EmulatorBed, **more: Any) -> SageMakerProvider:
     return SageMakerProvider(CLUSTER, sleep=lambda _s: None, **settings)
 
 
-def test_a_view_of_250_nodes_takes_three_pages() -> None:
-    bed = EmulatorBed(workers=250)
-    try:
-        assert len(bed.provider.view().instances) == 251
-        pages = bed.emulator.calls.all("ListClusterNodes")
-        assert [len(p.response["ClusterNodeSummaries"]) for p in pages if p.response] == [
-            100,
-            100,
-            51,
-        ]
-        assert all(p.request["IncludeNodeLogicalIds"] for p in pages)
-    finally:
-        bed.close()
-
-
-def test_a_cluster_that_is_not_continuous_is_listed_without_logical_ids(
+def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_default(
     emulated: EmulatorBed,
 ) -> None:
     spec = cluster("plain")
-    del spec["NodeProvisioningMode"]
+    del spec["NodeProvisioningMode"], spec["NodeRecovery"]
     emulated.emulator.create(spec)
     emulated.emulator.wait_in_service("plain", 10)
     url = emulated.emulator.endpoint_url
     plain = SageMakerProvider("plain", region="us-west-2", endpoint_url=url)
-    instances = plain.view().instances.values()
+    view = plain.view()
+    assert (view.automatic, emulated.provider.view().automatic) == (True, False)
+    instances = view.instances.values()
     assert [i.logical_id for i in instances] == [None] * 5
     assert [i.group for i in instances if i.protected] == ["controller"]
 
@@ -65,17 +51,6 @@ def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(
 
     monkeypatch.setitem(emulated.emulator.handlers, "ListClusterNodes", refuse)
     assert len(emulated.provider.view().instances) == 5
-
-
-def test_automatic_recovery_is_seen_and_is_the_default(emulated: EmulatorBed) -> None:
-    spec = cluster("self-healing")
-    del spec["NodeRecovery"]
-    emulated.emulator.create(spec)
-    emulated.emulator.wait_in_service("self-healing", 10)
-    url = emulated.emulator.endpoint_url
-    seen = SageMakerProvider("self-healing", region="us-west-2", endpoint_url=url).view()
-    assert seen.automatic
-    assert not emulated.provider.view().automatic
 
 
 def test_nodes_that_wait_for_an_instance_are_left_out(
@@ -171,30 +146,6 @@ def test_a_slow_answer_is_ambiguous_and_the_order_may_come_later(emulated: Emula
     assert len(emulated.calls()) == 1
 
 
-def test_an_internal_error_is_ambiguous(emulated: EmulatorBed) -> None:
-    node = emulated.worker()
-    emulated.emulator.faults.add(
-        "internal_error", calls=1, accepted=True, operations=["BatchReplaceClusterNodes"]
-    )
-    outcome = emulated.provider.replace([node.id])[node.id]
-    assert (outcome.kind, outcome.code) == (OutcomeKind.AMBIGUOUS, "InternalFailure")
-    emulated.settle()
-    assert emulated.truly_replaced() == [node.id]
-
-
-def test_where_nobody_listens_nothing_was_taken() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
-        away = SageMakerProvider(
-            CLUSTER, region="us-west-2", endpoint_url=url, read_attempts=2, sleep=lambda _s: None
-        )
-        outcome = away.replace(["i-00000000000000001"])["i-00000000000000001"]  # type: ignore[list-item,index]
-        assert (outcome.kind, outcome.transient) == (OutcomeKind.REJECTED, True)
-        with pytest.raises(Unavailable, match="DescribeCluster"):
-            away.view()
-
-
 def test_a_cluster_that_is_being_updated_refuses_for_now(emulated: EmulatorBed) -> None:
     node = emulated.worker()
     world = emulated.emulator.world
@@ -203,12 +154,6 @@ def test_a_cluster_that_is_being_updated_refuses_for_now(emulated: EmulatorBed) 
     assert (outcome.kind, outcome.transient) == (OutcomeKind.REJECTED, True)
     assert "SystemUpdating" in outcome.detail
     assert emulated.truly_replaced() == []
-
-
-def test_a_malformed_id_is_refused_for_good(emulated: EmulatorBed) -> None:
-    outcome = emulated.provider.replace(["ip-127-0-1-2"])["ip-127-0-1-2"]  # type: ignore[list-item,index]
-    assert (outcome.kind, outcome.code) == (OutcomeKind.REJECTED, "ValidationException")
-    assert not outcome.transient
 
 
 def test_a_chunk_that_fails_does_not_stop_the_next() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import load
-from hpctl.core.faults.table import GPU_CHECKS
+from hpctl.core.faults.table import CHECKS
 from tests.integration.nvml.bed import PATIENCE_S, Connect, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 
@@ -30,7 +30,7 @@ def observe(client: Client, root: Path) -> set[tuple[str, str]]:
     """What all GPU checks say of two sweeps, as (code, device)."""
     machine = Machine(root, Expected(gpus=8), nvml=client.newest)
     said: set[tuple[str, str]] = set()
-    for check in map(load, GPU_CHECKS):
+    for check in (load(spec) for spec in CHECKS if spec.name.startswith("gpu.")):
         before = None
         for _ in range(2):
             try:

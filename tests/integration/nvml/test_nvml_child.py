@@ -121,16 +121,6 @@ def test_a_gpu_lost_from_the_start_is_there_with_its_error(stub: Stub, connect: 
     assert until(client.events)[0].data == 48
 
 
-def test_a_driver_of_another_version_is_data(stub: Stub, connect: Connect) -> None:
-    stub.gpus(8).fail_init(MISMATCH)
-    client = connect()
-    snapshot = client.wait(PATIENCE_S)
-    assert (snapshot.error.code, snapshot.error.call) == (MISMATCH, "nvmlInit")
-    assert snapshot.gpus == ()
-    stub.mend()
-    assert len(until(lambda: fresh(client).gpus)) == 8
-
-
 @pytest.mark.parametrize("gpus", [False, True])
 def test_without_the_library(connect: Connect, tmp_path: Path, gpus: bool) -> None:
     (tmp_path / LIBRARY).write_bytes(b"no library, so that a real one is not found either")
@@ -155,14 +145,6 @@ def test_a_driver_that_goes_away_is_data_and_a_new_one_is_found(
     stub.mend()
     assert len(until(lambda: fresh(client).gpus)) == 2
     assert client.child_pid() != first
-
-
-def test_another_number_of_gpus_begins_a_new_session(stub: Stub, connect: Connect) -> None:
-    stub.gpus(2)
-    client = connect()
-    assert len(client.wait(PATIENCE_S).gpus) == 2
-    stub.gpus(1)
-    assert until(lambda: len(fresh(client).gpus) == 1)
 
 
 # --- events ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hpctl.jobs.logs.rules import LogRule, RuleSet
 
 
 def rule(**keys: object) -> LogRule:
-    return LogRule.model_validate({"name": "r", "logPattern": r"loss: (\S+)", **keys})
+    return LogRule(**{"name": "r", "logPattern": r"loss: (\S+)", **keys})
 
 
 def engine(*rules: LogRule, started: float = 0.0) -> Engine:

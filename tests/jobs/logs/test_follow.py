@@ -99,16 +99,6 @@ def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path: Path) ->
     follower.close()
 
 
-def test_the_last_line_of_a_rotated_file_needs_no_newline(log: Path) -> None:
-    append(log, b"one\nRuntimeError: the last words")
-    follower = Follower(log)
-    assert drained(follower) == b"one\n"
-    log.rename(log.with_suffix(".1"))
-    append(log, b"two\n")
-    assert drained(follower) == b"RuntimeError: the last words\ntwo\n"
-    follower.close()
-
-
 def cut(data: bytes, at: list[int]) -> bytes:
     cutter, made = LineCutter(), b""
     for begin, end in zip([0, *at], [*at, len(data)], strict=True):

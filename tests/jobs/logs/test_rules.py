@@ -56,7 +56,7 @@ def test_every_error_is_told_at_once_with_its_place_and_the_nearest_word() -> No
         parse(text, "r.yaml")
     said = caught.value.problems
     assert "rule 1 'one' (line 2): logPatern: no such key; did you mean 'logPattern'?" in said
-    assert "rule 1 'one' (line 2): logPattern: field required" in said
+    assert "rule 1 'one' (line 2): logPattern: is required" in said
     assert any("rule 2 'two' (line 5): logPattern: " in s and "linear time" in s for s in said)
     assert any("operator" in s and "did you mean 'gteq'?" in s for s in said)
     assert "rule 3 'one' (line 9): another rule has that name" in said

@@ -141,7 +141,7 @@ def _json_missing(told: Job, one: Communicator, rank: int) -> dict[str, object]:
     return {**_json_process(told, one, rank), "status": status}
 
 
-def as_text(told: Job, release: str, verbose: bool = True) -> str:
+def as_text(told: Job, release: str) -> str:
     """A section for each communicator with something to say, each a group of its own."""
     r = RELEASES[release]
     hosts = {process.host for process in told.processes}
@@ -176,7 +176,7 @@ def as_text(told: Job, release: str, verbose: bool = True) -> str:
     if any(process.unresponsive for process in told.processes):
         lines += ["TIMEOUT", "  Encountered 2 communication timeouts while gathering data", ""]
     for number, one in enumerate(told.communicators):
-        lines += _mismatch(told, one, number, r, verbose)
+        lines += _mismatch(told, one, number, r)
     return "\n".join(lines) + "\n"
 
 
@@ -236,7 +236,7 @@ def _failed(told: Job, one: Communicator, number: int) -> list[str]:
     return [*lines, ""]
 
 
-def _mismatch(told: Job, one: Communicator, number: int, r: Release, verbose: bool) -> list[str]:
+def _mismatch(told: Job, one: Communicator, number: int, r: Release) -> list[str]:
     lines: list[str] = []
     there = told.there(one)
     for name in FUNCTIONS if r.per_operation else ("collective",):
@@ -248,23 +248,18 @@ def _mismatch(told: Job, one: Communicator, number: int, r: Release, verbose: bo
             continue
         lines.append(f"  Communicator ranks have different {name} operation counts")
         for count, ranks in sorted(groups.items(), key=lambda g: -len(g[1])):
-            lines += _group(told, one, count, ranks, r, verbose)
+            lines += _group(told, one, count, ranks, r)
         lines.append("")
     return [f"#{number}-0 ({one.hash:016x}) MISMATCH", *lines] if lines else []
 
 
-def _group(
-    told: Job, one: Communicator, count: int, ranks: list[int], r: Release, verbose: bool
-) -> list[str]:
-    did = (
-        f"launched up to operation {count}"
-        if count or not r.per_operation
-        else ("not launched any operations")
-    )
-    share = 0.5 if verbose else 0.25
+def _group(told: Job, one: Communicator, count: int, ranks: list[int], r: Release) -> list[str]:
+    some = count or not r.per_operation
+    did = f"launched up to operation {count}" if some else "not launched any operations"
     if len(ranks) == 1:
         return [f"  Rank {ranks[0]} has {did} -- {_managed(told, one, ranks[0])}"]
-    lines = [f"  {len(ranks)} ranks have {did}"]
-    if len(ranks) < share * len(one.members):
-        lines += [f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in ranks]
-    return lines
+    few = ranks if 2 * len(ranks) < len(one.members) else []
+    return [
+        f"  {len(ranks)} ranks have {did}",
+        *(f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in few),
+    ]
