@@ -36,7 +36,7 @@ from starlette.routing import Route
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
-from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.model import JobId, SlurmJob
 from hpctl.core.plan_runs import shut_now
 from hpctl.core.policy import Policy
 from hpctl.core.run_policy import Action
@@ -222,7 +222,10 @@ class JobDesk:
         return found
 
     def _job(self, report: JobReport, asked: datetime) -> SlurmJob:
-        view = self._view()
+        try:
+            view = self._observer.latest_slurm()
+        except Unavailable as error:
+            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         job = view.jobs.get(report.job)
         if view.as_of < asked and (job is None or report.restarts > job.restarts + 1):
             # It has just begun, and Slurm was read before that: have it read again.
@@ -235,12 +238,6 @@ class JobDesk:
             text = f"restart {report.restarts} of job {job.id}; Slurm counts {job.restarts}"
             raise Refusal(409, "other_run", text)
         return job
-
-    def _view(self) -> SchedulerView:
-        try:
-            return self._observer.latest_slurm()
-        except Unavailable as error:
-            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
 
 
 def _is_life(report: JobReport, last: JobReport) -> bool:

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hpctl.config import load
 from hpctl.core.job_recovery import JobRecovery

@@ -42,9 +42,7 @@ N1, N2 = NodeName("ip-10-1-0-1"), NodeName("ip-10-1-0-2")
 LABELS = ("node", "instance", "hostname")
 
 # What Alertmanager 0.25 posts, taken from its wire.
-NOTIFICATION: dict[str, Any] = json.loads(
-    Path(__file__).with_name("alertmanager.json").read_text()
-)
+NOTIFICATION: dict[str, Any] = json.loads(Path(__file__).with_name("alertmanager.json").read_text())
 
 
 def posted(**labels: str | None) -> dict[str, Any]:

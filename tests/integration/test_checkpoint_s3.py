@@ -179,3 +179,8 @@ def test_commands(s3: Any) -> None:
     )
     empty = run("last", "--export", f"s3://{BUCKET}/nothing")
     assert (empty.exit_code, empty.stdout) == (1, "none\n")
+
+
+def test_a_prefix_of_the_name_is_not_the_place(s3: Any) -> None:
+    put(s3, "run-10/step-3", dcp_files())
+    assert last.last_complete(place("run-1")).verdict == "none"

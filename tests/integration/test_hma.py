@@ -53,36 +53,6 @@ def test_a_mark_before_our_own_finding_is_no_operators_drain(live: Chaos) -> Non
     healed(live, victim, before)
 
 
-@pytest.mark.nightly
-def test_a_mark_after_our_own_drain_ends_no_recovery(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    # A job that Slurm cannot run again keeps the recovery waiting in CORDONED.
-    job = live.start("sleep 600", f"--nodelist={victim}", "--no-requeue")
-    live.xid(victim)
-    until(lambda: live.node(victim).drained, 10, "drained")
-    mark(live, victim)
-    until(lambda: live.node(victim).drained, 10, "drained again, in our name")
-    assert live.node(victim).reason.startswith("hpctl:")
-    assert not live.last(victim).ended
-    live.sandbox.run(["scancel", str(job)])
-    healed(live, victim, before)
-
-
-@pytest.mark.nightly
-def test_a_mark_alone_is_enough(live: Chaos) -> None:
-    job = live.start("srun sleep 600", "--nodes=2")
-    victim = str(live.job(job).nodes[-1])
-    before = live.instance(victim)
-    live.mark(victim)
-    mark(live, victim, state="DRAIN")
-    until(lambda: live.running(job, restarts=1), 20, "the job runs elsewhere")
-    healed(live, victim, before)
-    (recovery,) = live.of(victim)
-    assert recovery.rule == "hma-replace"
-    assert "Action:Replace" in live.hpctl("explain", recovery.id)
-
-
 def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None:
     with cluster(nodes=5, mode="assist", node_recovery="Automatic") as live:
         for finding in ("none", "before", "after"):

@@ -227,3 +227,8 @@ def test_the_real_journalctl_knows_the_options() -> None:
     words = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) in ((0, ""), (1, ""))
+
+
+def test_a_line_that_is_too_long_takes_no_other_with_it(log: Log) -> None:
+    log.write(dcgm(1), "x" * (2 * MAX_LINE), dcgm(2))
+    assert set(log.found(8)) == {"hma.xid-1", "hma.xid-2", "hma.log-too_long"}

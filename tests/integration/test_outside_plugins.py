@@ -264,3 +264,17 @@ def test_one_that_describes_itself_badly_is_refused(checks_d: Path, body: str, s
     found, directory = load(checks_d)
     assert found == []
     assert says in refused(directory)["odd"]
+
+
+def test_those_that_hang_at_describe_are_asked_at_the_same_time(
+    checks_d: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "DESCRIBE_S", 0.5)
+    for number in range(8):
+        put(checks_d, f"hang{number}", "exec sleep 64")
+    put(checks_d, "well", printing({"findings": []}))
+    begun = time.monotonic()
+    found, directory = load(checks_d)
+    assert time.monotonic() - begun < 3
+    assert [plugin.path.name for plugin in found] == ["well"]
+    assert all("not done within 0.5 s" in why for why in refused(directory).values())

@@ -95,3 +95,16 @@ def test_what_plugins_said_before_a_restart_is_known_until_they_run_again(place:
     until(lambda: agent.sources._plugins._runner is not None)
     assert agent.checks() == {"plugin.old"}, "until a boot, as it said"
     agent.sources.stop()
+
+
+def test_a_socket_that_cannot_be_had_costs_only_the_reports(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent(place)
+    agent.socket.write_text("in the way")
+    plugin(place, "scratch")
+    agent.sources.start()
+    until(lambda: "plugin.scratch" in agent.checks())
+    agent.sources.stop()
+    assert "cannot be had" in caplog.text
+    assert agent.socket.read_text() == "in the way"

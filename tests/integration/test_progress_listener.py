@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.errors import HpctlError
 from hpctl.jobs.progress.notes import NoteFileReader, listen
-from tests.integration.progress_talk import heard, sender
+from tests.integration.progress_talk import heard, python, sender
 
 
 def test_only_its_own_user_can_reach_the_unix_socket() -> None:
@@ -46,3 +47,17 @@ def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> No
     assert steps == [4]
     assert reader.dropped == 1
     reader.close()
+
+
+def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    with listen(directory=deep) as listener:
+        python("from hpctl import progress; progress.step(4)", listener.address)
+        assert heard(listener, 1)[0].step == 4
+
+
+def test_peers_that_do_not_resolve_are_an_error_with_a_hint() -> None:
+    with pytest.raises(HpctlError, match="cannot listen") as caught:
+        listen(["no-such-node.invalid"])
+    assert "getent" in caught.value.hint

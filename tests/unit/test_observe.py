@@ -52,21 +52,23 @@ def seen(**job: object) -> SchedulerView:
 RUNNING = seen(state="RUNNING", nodes=BOTH)
 
 
-def nodes(after: SchedulerView) -> tuple[NodeName, ...]:
-    return carry_nodes(RUNNING, after).jobs[JobId(7)].nodes
+ELSEWHERE = (NodeName("n3"),)
+COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])
 
 
-def test_a_requeued_job_keeps_the_nodes_of_its_last_run() -> None:
-    assert nodes(seen(state="PENDING", restarts=1)) == BOTH
-
-
-def test_a_completing_job_keeps_the_nodes_that_have_left_it() -> None:
-    assert nodes(seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])) == BOTH
-
-
-def test_a_job_that_runs_elsewhere_is_where_it_runs() -> None:
-    elsewhere = (NodeName("n3"),)
-    assert nodes(seen(state="RUNNING", restarts=1, nodes=elsewhere)) == elsewhere
+@pytest.mark.parametrize(
+    ("after", "kept"),
+    [
+        (seen(state="PENDING", restarts=1), BOTH),
+        (COMPLETING, BOTH),
+        (seen(state="RUNNING", restarts=1, nodes=ELSEWHERE), ELSEWHERE),
+    ],
+    ids=["requeued", "completing, a node has left it", "runs elsewhere"],
+)
+def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(
+    after: SchedulerView, kept: tuple[NodeName, ...]
+) -> None:
+    assert carry_nodes(RUNNING, after).jobs[JobId(7)].nodes == kept
 
 
 def heard(node: str, seconds: float) -> Health:

@@ -258,3 +258,15 @@ def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(
         send = rules.start_now(job, (), (), elastic=elastic)
         assert isinstance(send, rules.StartNow)
         assert send.tasks == expected
+
+
+def test_two_hundred_and_fifty_nodes_are_three_updates() -> None:
+    sent: list[int] = []
+
+    def send(names: Any, _: str) -> Outcome:
+        sent.append(len(names))
+        return Outcome.accepted()
+
+    wanted = {NodeName(f"n{i}"): f"reason {i}" for i in range(250)}
+    cli.update(wanted, {}, lambda *_: None, send, with_reason=False)
+    assert sent == [100, 100, 50]
