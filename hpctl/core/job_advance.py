@@ -11,6 +11,11 @@ from hpctl.core.model import ENDED_BADLY, NodeName, SlurmJob
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Case, Do, Look, Move, Next, Repeat, StepKind, Wait, in_time
 
+CLOCK_MARGIN_S = 0.02
+"""How far slurmctld's clock may be from this host's, in seconds."""
+PASS_S = 0.5
+"""So long after a job's begin time slurmctld's pass has come, or it has missed the job."""
+
 
 class JobFacts(Struct, frozen=True):
     """What is known now of the job that a recovery treats.
@@ -24,7 +29,8 @@ class JobFacts(Struct, frozen=True):
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
-    `ready`: when slurmds take the credential of its next run.
+    `ready`: when slurmds take the credential of its next run. `ahead`: slurmctld schedules as a
+    second begins, so an order to start then goes out before.
     """
 
     job: SlurmJob | None = None
@@ -41,6 +47,7 @@ class JobFacts(Struct, frozen=True):
     elastic: bool = False
     able_since: datetime | None = None
     ready: datetime = EARLIEST
+    ahead: bool = False
 
 
 _Case = Case[JobRecovery, JobFacts]
@@ -204,10 +211,12 @@ def _releasing(c: _Case) -> Next:
     answer = _order(c, StepKind.START_NOW)
     if not isinstance(answer, Do):
         return answer
-    if c.now < c.facts.ready:
+    early_s = (c.facts.ready - c.now).total_seconds()
+    if early_s > 0 and not c.facts.ahead:
         why = "its nodes kill a job that comes back in the second it was ended in"
-        return Wait(c.facts.ready, why)
-    return _start(c, answer.attempt, answer.why, wait_s)
+        return Wait(later(c.facts.ready, CLOCK_MARGIN_S), why)
+    # A pass as the second begins would miss an order that waits for the second to be over.
+    return _start(c, answer.attempt, answer.why, max(wait_s, early_s))
 
 
 def _order(c: _Case, kind: StepKind) -> Next:
@@ -265,6 +274,12 @@ def _starting(c: _Case) -> Next:
         if last.attempt < c.policy.job.step_attempts:
             return _start(c, last.attempt + 1, "the delay came back")
         return c.wait("Slurm keeps its begin delay; the job starts by itself", Look.SOON)
+    if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
+        missed = later(job.eligible, PASS_S)
+        if c.now < missed:
+            return Wait(min(missed, c.deadline), "it starts with its begin time", Look.SOON)
+        # A pass that began late looked at the job before it was due, and no other is called for.
+        return _start(c, last.attempt + 1, "no scheduling pass came with its begin time")
     healed = set(job.excluded).intersection(c.facts.forgive)
     if healed and last is not None and last.attempt < c.policy.job.step_attempts:
         # A job that needs every node, or this very one, would wait for ever without it.

@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from hpctl.core.bounds import EARLIEST, later, span
-from hpctl.core.job_advance import JobFacts
+from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
 from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.journal import JobReported, State
@@ -107,10 +107,12 @@ def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= span(max_age_s)
 
 
-CLOCK_MARGIN_S = 0.02
 RUNS_APART_SINCE = "25.11"
 """Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
 the credentials that it has revoked."""
+SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
+"""Since this release slurmctld's background loop, which schedules, wakes as a second begins
+(`_slurmctld_background`); before, a second after its last turn, whenever that was."""
 
 _MAY_BE_STOPPED = (
     JobPhase.EXCISING,
@@ -200,6 +202,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         elastic=_elastic(rec, view),
         able_since=view.able_since,
         ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
+        ahead=_oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE,
     )
 
 
@@ -211,11 +214,15 @@ def restart_at(rec: JobRecovery, view: View) -> datetime:
     was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
     (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
     """
-    versions = {node.version for node in view.scheduler.nodes.values() if node.version}
-    if versions and min(versions) >= RUNS_APART_SINCE:  # slurmctld is never older than a slurmd
+    if _oldest_slurmd(view) >= RUNS_APART_SINCE:
         return EARLIEST
-    ended = max(_orders_that_ended(rec, view), default=rec.since)
-    return later(min(ended, rec.since).replace(microsecond=0), 1 + CLOCK_MARGIN_S)
+    ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
+    return later(later(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
+
+
+def _oldest_slurmd(view: View) -> str:
+    """Its release, "" where none is known. slurmctld is never older than a slurmd."""
+    return min((n.version for n in view.scheduler.nodes.values() if n.version), default="")
 
 
 def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:

@@ -51,7 +51,7 @@ def texts() -> bytes:
         pytest.param(
             lambda: b"N" + b")\x81\x94}\x94(" * (SIZE // 6), id="objects", marks=pytest.mark.nightly
         ),
-        pytest.param(texts, id="texts"),
+        pytest.param(texts, id="texts", marks=pytest.mark.nightly),
     ],
 )
 def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path: Path, pickled: object) -> None:

@@ -4,10 +4,10 @@ import pickle
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from msgspec import Struct
 
 from hpctl.jobs.checkpoints import pickle_reader, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
@@ -22,13 +22,15 @@ class Size(tuple[int, ...]):
         return Size, (tuple(self),)
 
 
-class Index(Struct, frozen=True):
+@dataclass(frozen=True)
+class Index:
     fqn: str
     offset: Size | None = None
     index: int | None = None
 
 
-class Info(Struct):
+@dataclass
+class Info:
     relative_path: str
     offset: int
     length: int
@@ -38,7 +40,8 @@ class Info(Struct):
         return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
-class Metadata(Struct):
+@dataclass
+class Metadata:
     state_dict_metadata: object
     planner_data: object
     storage_data: object

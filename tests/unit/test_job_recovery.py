@@ -114,7 +114,11 @@ def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step() -> None:
     facts = JobFacts(QUEUED, True, exclude=(NodeName("n1"),), forgive=(NodeName("n7"),))
     wait = advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1)), OWN, at(1))
     assert isinstance(wait, Wait), "a slurmd kills what comes back in the second it was ended in"
-    assert wait.until == at(1.1)
+    assert wait.until == at(1.12), "by slurmctld's clock"
+    ahead = does(
+        advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1), ahead=True), OWN, at(1))
+    )
+    assert (ahead.kind, ahead.after_s) == (StepKind.START_NOW, pytest.approx(0.1))
     do = does(advance(rec(Phase.RELEASED), facts, OWN, at(1.1)))
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, ("n1",), ("n7",))
     done = rec(Phase.RELEASED, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
@@ -317,7 +321,20 @@ def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(
     }
     view = view_of(log=[opened()], scheduler=SchedulerView(at(0), nodes))
     ready = job_facts(rec(Phase.RELEASED, since=at(0.3)), view, OWN).ready
-    assert ready == (EARLIEST if apart else at(1.02))
+    assert ready == (EARLIEST if apart else at(1))
+
+
+def test_a_start_that_was_ordered_ahead_is_ordered_again_where_the_pass_missed_it() -> None:
+    sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(1.4), resolved=at(1.4))
+    waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent,))
+    due = JobFacts(replace(QUEUED, eligible=at(2)))
+    wait = advance(waiting, due, OWN, at(2.1))
+    assert isinstance(wait, Wait)
+    assert wait.until == at(2.5)
+    assert "no scheduling pass" in does(advance(waiting, due, OWN, at(2.5))).why
+    again = replace(sent, attempt=2, started=at(2.5), resolved=at(2.5))
+    waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent, again))
+    assert isinstance(advance(waiting, JobFacts(replace(QUEUED, eligible=at(3))), OWN, at(9)), Wait)
 
 
 REQUEUED = replace(step(StepKind.REQUEUE, Outcome.accepted()), started=at(2.5), resolved=at(2.6))
@@ -326,13 +343,13 @@ REQUEUED = replace(step(StepKind.REQUEUE, Outcome.accepted()), started=at(2.5), 
 @pytest.mark.parametrize(
     ("changes", "ready"),
     [
-        ({}, 3.02),
-        ({"cause": RecoveryId("")}, 5.02),
-        ({"steps": (REQUEUED,)}, 3.02),
-        ({"steps": (replace(REQUEUED, started=at(3.1), resolved=at(3.2)),)}, 4.02),
-        ({"supervised": True}, 5.02),
-        ({"opened": at(2.2)}, 5.02),
-        ({"steps": (replace(REQUEUED, outcome=Outcome.ambiguous("timeout", "")),)}, 3.02),
+        ({}, 3),
+        ({"cause": RecoveryId("")}, 5),
+        ({"steps": (REQUEUED,)}, 3),
+        ({"steps": (replace(REQUEUED, started=at(3.1), resolved=at(3.2)),)}, 4),
+        ({"supervised": True}, 5),
+        ({"opened": at(2.2)}, 5),
+        ({"steps": (replace(REQUEUED, outcome=Outcome.ambiguous("timeout", "")),)}, 3),
     ],
     ids=["down", "neither", "both", "requeued later", "supervised", "before", "in doubt"],
 )
