@@ -16,7 +16,7 @@ HEAD = """# Metrics
 
 `http://HEAD:8470/metrics`, in Prometheus' text format, without authentication. Every series exists
 from the start of the daemon: a missing one means that the daemon is down. `/healthz` answers 200
-while it is alive. Counters end in `_total`; a histogram has `_bucket`, `_count` and `_sum`.
+while it is alive.
 
 | series | type | labels | meaning |
 |---|---|---|---|
@@ -35,8 +35,6 @@ groups:
       - {alert: HpctlInternalError, expr: 'hpctl_quarantined{lasting="yes"} > 0'}
       - {alert: HpctlPaused, for: 12h, expr: hpctl_paused == 1}
 ```
-
-`hpctl status --json` has what a metric cannot: what is blocked by which gate, and why.
 """
 
 

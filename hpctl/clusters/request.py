@@ -93,7 +93,7 @@ def create_request(spec: ClusterSpec) -> dict[str, Any]:
 def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
     """One group of it: a ClusterInstanceGroupSpecification, for UpdateCluster as well."""
     types, interface = group.instance_types, group.network_interface
-    otherwise = {
+    otherwise: dict[str, Any] = {
         "InstanceRequirements": {"InstanceTypes": list(types)} if types else None,
         "OverrideVpcConfig": _override(spec, group),
         "SlurmConfig": _slurm(spec, group),
