@@ -49,29 +49,28 @@ class Reader:
 
     runner: Runner = field(default_factory=Runner)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _memo: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    _dealt: list[Dealt] = field(default_factory=list)
+    _version: tuple[int, int, int] | None = None
+    _dealt: Dealt | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
     _names: set[str] = field(default_factory=set)
 
     def version(self) -> tuple[int, int, int]:
         """The release of the commands, asked once."""
-        if "version" not in self._memo:
-            found = parse.version(self._read("--version").text)
-            if found is None:
-                raise Unavailable("scontrol --version names no release", "is this Slurm?")
-            self._memo["version"] = found
-        return self._memo["version"]
+        if self._version is None:
+            self._version = parse.version(self._read("--version").text)
+        if self._version is None:
+            raise Unavailable("scontrol --version names no release", "is this Slurm?")
+        return self._version
 
     def dealt(self) -> Dealt:
         """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
         slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
-        if not self._dealt:
+        if self._dealt is None:
             try:
-                self._dealt.append(dealt(self.show_config()))
+                self._dealt = dealt(self.show_config())
             except Unavailable:
                 return UNASKED
-        return self._dealt[0]
+        return self._dealt
 
     def show_config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
