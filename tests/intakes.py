@@ -153,7 +153,7 @@ class Session:
 
 
 def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
-    said = report(node, seq)
+    sent = report(node, seq)
     return wire.Heartbeat(
-        said.node, said.instance, said.boot, seq, NOON, said.agent_start, wire.digest(findings)
+        sent.node, sent.instance, sent.boot, seq, NOON, sent.agent_start, wire.digest(findings)
     )

@@ -154,10 +154,10 @@ def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(
         until(lambda: b"running mode" in logs[0].read_bytes(), PATIENCE_S)
         with daemon(places[1], free_port(), conf=conf) as second:
             assert second.wait(30) not in (0, None)
-        said = logs[1].read_text()
-        assert f"another hpctl daemon (pid {first.pid}) works on the cluster of {conf}" in said
-        assert f"ps -fp {first.pid}" in said
-        assert "running mode" not in said
+        output = logs[1].read_text()
+        assert f"another hpctl daemon (pid {first.pid}) works on the cluster of {conf}" in output
+        assert f"ps -fp {first.pid}" in output
+        assert "running mode" not in output
         assert first.poll() is None
     assert "another" not in logs[0].read_text()
     # Once the first is gone, the second has the cluster.

@@ -73,9 +73,9 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(
         assert all(EARLIEST <= at <= LATEST for at in found)
     trouble = {"kind": "hang", "at": time, "why": ""}
     word = json.dumps({"v": 1, "job_report": {"job": 1, "restarts": 0, "trouble": trouble}})
-    told = job_wire.decode(word.encode()).trouble
-    assert told is not None
-    assert EARLIEST <= told.at <= LATEST
+    reported = job_wire.decode(word.encode()).trouble
+    assert reported is not None
+    assert EARLIEST <= reported.at <= LATEST
 
 
 @pytest.mark.nightly
@@ -120,12 +120,12 @@ def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
 def test_a_proof_of_another_user_is_none(munges: Realm) -> None:
     uid = 65534
-    said = wire.answered("MUNGE a", 200, b"{}")
+    output = wire.answered("MUNGE a", 200, b"{}")
     made = subprocess.run(
         ["munge", f"--socket={munges.n1}"],
-        input=said, user=uid, group=uid, extra_groups=[],
+        input=output, user=uid, group=uid, extra_groups=[],
         capture_output=True, check=True, timeout=10,
     )  # fmt: skip
     with pytest.raises(Unproved, match=f"uid {uid}"):
-        check_proof(f"MUNGE {made.stdout.decode().strip()}", said, munges.n2)
-    check_proof(f"MUNGE {munge.encode(said, munges.n1)}", said, munges.n2)
+        check_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
+    check_proof(f"MUNGE {munge.encode(output, munges.n1)}", output, munges.n2)

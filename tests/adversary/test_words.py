@@ -41,7 +41,7 @@ def test_signs_of_life_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> No
     for step in range(50):
         bed.take(JobReport(JobId(7), 0, progress=step))
     assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
-    assert [told.report.progress for told in bed.desk.news()] == list(range(50))
+    assert [reported.report.progress for reported in bed.desk.news()] == list(range(50))
     monkeypatch.setattr(job_reports, "LIFE_S", 0.0)
     bed.take(JobReport(JobId(7), 0, progress=50))
     assert len(bed.stored) == 2, "one now and then is kept for good"

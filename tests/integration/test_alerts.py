@@ -155,14 +155,14 @@ def test_said_again_it_is_counted_and_wakes_nobody(head: Head) -> None:
 
 def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
     head.post(NOTIFICATION)
-    told = head.with_alerts()[N1]
-    plain = assess(told, rules(), NOW)
+    reported = head.with_alerts()[N1]
+    plain = assess(reported, rules(), NOW)
     assert (plain.condition, "[check-failed]" in plain.why) == (Condition.SUSPECT, True)
     mine = Override(
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
-        own = assess(told, rules({RuleId(rule): mine}), NOW)
+        own = assess(reported, rules({RuleId(rule): mine}), NOW)
         assert own.fault is not None
         assert own.fault.rule == rule
 

@@ -97,18 +97,18 @@ def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chao
 
 @pytest.mark.nightly
 def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
-    said = Path(live.sandbox.state_dir) / "saved"
-    task = f'trap "echo saved by $SLURM_PROCID >> {said}" USR1; while :; do sleep 0.2; done'
+    output = Path(live.sandbox.state_dir) / "saved"
+    task = f'trap "echo saved by $SLURM_PROCID >> {output}" USR1; while :; do sleep 0.2; done'
     body = f"trap : USR1\nsrun sh -c '{task}' &\nwait; wait; wait"
     job = live.start(body, "--nodes=2", '--comment=hpctl:{"save_signal":"USR1"}')
     time.sleep(1)
     victim = str(live.job(job).nodes[0])
     old = live.instance(victim)
     live.hpctl("replace", victim, "--yes", "--now")
-    until(said.exists, 10, "the job's processes heard the signal")
+    until(output.exists, 10, "the job's processes heard the signal")
     assert live.job(job).restarts == 0, "before it was stopped"
     until(lambda: live.running(job, restarts=1), 20, "then it runs elsewhere")
-    assert len(said.read_text().splitlines()) == 2, "once each"
+    assert len(output.read_text().splitlines()) == 2, "once each"
     assert [t.phase for t in live.of_job(job)[0].trail][:2] == ["saving", "stopping"]
     recovery = live.returned(victim)
     assert recovery.by

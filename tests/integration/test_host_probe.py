@@ -48,9 +48,9 @@ def probes(no_child_stays: None) -> Iterator[Probes]:
 def test_a_hang_is_known_from_its_first_child_on(probes: Probes) -> None:
     ages = []
     for _ in range(4):
-        said = probes.ask({"fsx": NEVER}, 0.3)["fsx"]
-        assert isinstance(said, Waiting)
-        ages.append(said.age_s)
+        output = probes.ask({"fsx": NEVER}, 0.3)["fsx"]
+        assert isinstance(output, Waiting)
+        ages.append(output.age_s)
         time.sleep(0.3)
     # The first child was killed on the way: its successor does not make the hang young.
     assert ages == sorted(ages)

@@ -239,6 +239,6 @@ def test_systemd_hears_of_start_life_and_end(
         before = time.monotonic()
         assert agent.end() == 0
         assert time.monotonic() - before < 3
-        said = []
-        while not said or said[-1] != b"STOPPING=1":
-            said.append(systemd.recv(100))
+        output = []
+        while not output or output[-1] != b"STOPPING=1":
+            output.append(systemd.recv(100))

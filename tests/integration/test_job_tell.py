@@ -67,12 +67,12 @@ def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
     answer = Answer(Action.REQUEUE, "no spare is left", 12.0, (NodeName("n2"),))
-    said = JobReport.of(JobId(7), 0, TROUBLE, answer)
-    assert said.wish is Wish.REQUEUE
-    assert send_report(said) == DaemonReply(True, acts=True)
+    sent = JobReport.of(JobId(7), 0, TROUBLE, answer)
+    assert sent.wish is Wish.REQUEUE
+    assert send_report(sent) == DaemonReply(True, acts=True)
     (event,) = head.stored
     assert isinstance(event, JobReported)
-    assert event.report == said
+    assert event.report == sent
     assert event.uid == head.uid
     assert head.desk.news() == [event]
     assert head.desk.news() == []
@@ -114,14 +114,14 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
 def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
     body = job_wire.encode(report())
     good = credential(munges.n1, body)
-    for said, authorization, expected in (
+    for output, authorization, expected in (
         (body, "", (401, "missing_credential")),
         (body, credential(munges.stranger, body), (401, "invalid_credential")),
         (body, credential(munges.n1, body + b" "), (401, "bad_digest")),
         (body, good, (200, None)),
         (body, good, (409, "replayed_credential")),
     ):
-        status, answer = head.post(said, authorization)
+        status, answer = head.post(output, authorization)
         assert (status, answer.get("error")) == expected
     assert len(head.stored) == 1
 
@@ -213,11 +213,11 @@ def test_no_head_node_no_munged_no_harm(
     monkeypatch.setenv("HPCTL_AGENT_ENV", str(tmp_path / "missing"))
     assert send_report(report()) is None
     assert time.monotonic() - began < 2
-    said = tmp_path / "agent.env"
-    said.write_text(f'# the agent\nHPCTL_AGENT_HEAD="http://127.0.0.1:9 {head.server.url}"\n')
+    output = tmp_path / "agent.env"
+    output.write_text(f'# the agent\nHPCTL_AGENT_HEAD="http://127.0.0.1:9 {head.server.url}"\n')
     conf = tmp_path / "slurm.conf"
     conf.write_text(f"AuthType=auth/munge\nAuthInfo=cred_expire=60,socket={os.environ['X']}\n")
-    monkeypatch.setenv("HPCTL_AGENT_ENV", str(said))
+    monkeypatch.setenv("HPCTL_AGENT_ENV", str(output))
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.delenv(MUNGE_SOCKET)
     assert send_report(report()) == DaemonReply(True, acts=True)

@@ -37,9 +37,9 @@ def live() -> Iterator[Chaos]:
         yield found
 
 
-def registered(**said: Any) -> str:
+def registered(**output: Any) -> str:
     """A --comment as `hpctl sbatch` writes it."""
-    return "--comment=hpctl:" + json.dumps({"ckpt": "/nowhere", **said}, separators=(",", ":"))
+    return "--comment=hpctl:" + json.dumps({"ckpt": "/nowhere", **output}, separators=(",", ":"))
 
 
 def unwrapped(text: str) -> str:
@@ -56,9 +56,9 @@ def ended(live: Chaos, job: int) -> str:
 def at_node(live: Chaos, number: int = 0) -> Iterator[None]:
     """The environment of a process inside a job on a node."""
     node = live.sandbox.spec.layout.of_node(live.sandbox.nodes[number])
-    said = {**live.sandbox.exports, "SLURM_CONF": str(node / "slurm.conf")}
+    output = {**live.sandbox.exports, "SLURM_CONF": str(node / "slurm.conf")}
     before = dict(os.environ)
-    os.environ.update(said)
+    os.environ.update(output)
     try:
         yield
     finally:

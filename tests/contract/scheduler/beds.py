@@ -174,8 +174,8 @@ class RealBed:
             words.append(f"--exclude={','.join(exclude)}")
         if comment:
             words.append(f"--comment={comment}")
-        said = self.sandbox.run([*words, *options, str(path)]).stdout
-        return JobId(int(said.strip().split(";")[0]))
+        output = self.sandbox.run([*words, *options, str(path)]).stdout
+        return JobId(int(output.strip().split(";")[0]))
 
     def fail_job(self, job: JobId) -> None:
         (self._files / f"fail-{job}").touch()

@@ -29,7 +29,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 def observe(client: Client, root: Path) -> set[tuple[str, str]]:
     """What all GPU checks say of two sweeps, as (code, device)."""
     machine = Machine(root, Expected(gpus=8), nvml=client.newest)
-    said: set[tuple[str, str]] = set()
+    output: set[tuple[str, str]] = set()
     for check in (load(spec) for spec in CHECKS if spec.name.startswith("gpu.")):
         before = None
         for _ in range(2):
@@ -37,9 +37,9 @@ def observe(client: Client, root: Path) -> set[tuple[str, str]]:
                 seen = check.gather(machine)
             except (NotHere, CannotTell):
                 continue
-            said |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
+            output |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
             before = seen
-    return said
+    return output
 
 
 @pytest.fixture

@@ -182,12 +182,12 @@ def test_a_burst_of_one_event_is_told_once(stub: Stub, connect: Connect) -> None
     for _ in range(200):
         stub.event(0, xid=45)
     stub.event(1, xid=45).event(0, xid=94)
-    told: list[Event] = []
-    until(lambda: told.extend(client.events()) or any(event.data == 94 for event in told))
-    numbers = [(event.pci[-4:-2], event.data) for event in told]
+    reported: list[Event] = []
+    until(lambda: reported.extend(client.events()) or any(event.data == 94 for event in reported))
+    numbers = [(event.pci[-4:-2], event.data) for event in reported]
     assert numbers.count(("00", 94)) == 1
     assert len(numbers) < 12, "200 like events came through"
-    assert {(event.pci, event.data) for event in told} == {
+    assert {(event.pci, event.data) for event in reported} == {
         ("0000:10:00.0", 45),
         ("0000:11:00.0", 45),
         ("0000:10:00.0", 94),
